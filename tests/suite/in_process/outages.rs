@@ -21,7 +21,7 @@
 //! - d: Clients are never admitted more than the limit and what the model accounts for: hits with
 //!   an unknown result, hits that a failover lost, hits that are not written back, and hits that
 //!   Redis admitted before others were written back to it.
-//! - e: No key is left without an expiry.
+//! - e: No key is left without an expiry, except one that a failover brought back.
 //!
 //! The test plays the same histories each time; `make outages` plays many others.
 

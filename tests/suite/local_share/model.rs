@@ -88,6 +88,10 @@ impl Server {
 }
 
 impl WriteBackTarget for Returned<'_> {
+    async fn connect(&mut self) -> bool {
+        true
+    }
+
     fn owns(&self, _: &Key, _: &Limit) -> bool {
         true
     }
@@ -427,6 +431,10 @@ struct Former<'w> {
 }
 
 impl WriteBackTarget for Former<'_> {
+    async fn connect(&mut self) -> bool {
+        true
+    }
+
     fn owns(&self, key: &Key, limit: &Limit) -> bool {
         self.present.owns(key, limit)
     }

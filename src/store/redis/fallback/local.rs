@@ -65,7 +65,10 @@ pub trait WriteBackTarget {
     /// Its time.
     fn now(&self) -> Time;
 
-    /// Sends all of them, in order, and returns what became of each.
+    /// Connects to it, unless it is connected. `false` if that failed.
+    fn connect(&mut self) -> impl Future<Output = bool> + Send;
+
+    /// Sends all of them at once, in order, and returns what became of each.
     fn send(
         &mut self,
         write_backs: &[WriteBack],
@@ -147,18 +150,19 @@ impl LocalFallback {
             .counters
             .decide_from(&own, all_or_nothing, now, |index, known| {
                 let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
-                let seen =
-                    || seen.map(|(used, at)| part_of(&check.limit, &own.limit, share, used, at));
-                match known {
-                    // The pending hits are in it, and in nothing that the server replied.
-                    Some(known) if self.pending.contains(&own.key) => known,
-                    // Some checks may still reach the server.
-                    known => known
-                        .into_iter()
-                        .chain(seen())
-                        .max_by_key(|counter| counter.spent_at(&own.limit, now))
-                        .unwrap_or_else(|| Counter::new(&own.limit)),
-                }
+                // What Redis replied has none of what is pending; some checks may still reach it.
+                let pending = self.pending.get(&own.key, now);
+                let seen = seen.map(|(used, at)| {
+                    let spent = part_of(&check.limit, &own.limit, share, used)
+                        .saturating_add(pending.map_or(0, |pending| pending.hits))
+                        .saturating_sub(pending.map_or(0, |pending| pending.refund));
+                    Counter::of(&own.limit, at, spent)
+                });
+                known
+                    .into_iter()
+                    .chain(seen)
+                    .max_by_key(|counter| counter.spent_at(&own.limit, now))
+                    .unwrap_or_else(|| Counter::new(&own.limit))
             });
         let is_over = |(check, verdict): (&Check, &Verdict)| check.enforcing && verdict.over;
         let blocked = all_or_nothing && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
@@ -195,6 +199,10 @@ impl LocalFallback {
         for keys in keys.chunks(WRITE_BACKS_MAX) {
             if to.now().since(began) >= within {
                 return WriteBackResult::Unfinished;
+            }
+            // Connecting takes time, in which a window may end whose hits were already taken.
+            if !to.connect().await {
+                return WriteBackResult::Unreachable;
             }
             let mut write_backs = Vec::new();
             let sent: Vec<Sent> = keys
@@ -368,9 +376,9 @@ fn change(own: &Check) -> Change {
     }
 }
 
-/// This replica's part of what all of them had used at that time.
-fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64, at: Time) -> Counter {
-    let spent = if !own.algorithm().is_bucket() {
+/// This replica's part of what all of them have used, in units of its share.
+fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64) -> u64 {
+    if !own.algorithm().is_bucket() {
         share.of_used(used)
     } else if credits_of_one(whole, own) == 1 {
         share.of_used(used).saturating_mul(own.period_ticks())
@@ -378,8 +386,7 @@ fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64, at: Time) -> Cou
         // In credits of a share that is filled more slowly, what is spent of the whole is this
         // one's part.
         used.saturating_mul(whole.period_ticks())
-    };
-    Counter::of(own, at, spent)
+    }
 }
 
 /// How many credits of a share are one of the whole.

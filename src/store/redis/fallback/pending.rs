@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::algorithm::counter::Kind;
+use crate::algorithm::sub_windows;
 use crate::check::Key;
 use crate::limit::Limit;
 use crate::telemetry::metric::{self, Metrics};
@@ -83,6 +84,15 @@ impl PendingHits {
     /// Whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0
+    }
+
+    /// What is pending of a counter, unless that is outdated.
+    pub fn get(&self, key: &Key, now: Time) -> Option<Pending> {
+        if self.is_empty() {
+            return None;
+        }
+        let pending = *self.shard(key).get(key)?;
+        pending.is_current(now).then_some(pending)
     }
 
     /// Whether a counter has pending hits.
@@ -185,16 +195,19 @@ impl Pending {
         }
     }
 
-    /// Whether it still counts at `now`: of a window only while that lasts, of a log or of
-    /// sub-windows for a period after its last change. A bucket leaks here as it does in Redis.
+    /// Whether it still counts at `now`: of a window only while that lasts, of a log for a period
+    /// after its last change, of sub-windows until the last of them has passed. A bucket leaks here
+    /// as it does in Redis.
     pub fn is_current(&self, now: Time) -> bool {
         match Kind::of(&self.own) {
             Kind::FixedWindow | Kind::SlidingWindow => {
                 self.own.window(self.at).index == self.own.window(now).index
             }
-            Kind::SubWindows | Kind::SlidingLog | Kind::Concurrency => {
-                now.since(self.at) < self.own.period()
+            Kind::SubWindows => {
+                let last_ends = self.at.plus(self.own.period());
+                now < last_ends.plus(sub_windows::width(&self.own))
             }
+            Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period(),
             Kind::Bucket => true,
         }
     }

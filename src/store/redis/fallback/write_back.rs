@@ -41,20 +41,13 @@ impl<'r> ServerTarget<'r> {
 
     /// Repairs keys. `false` if the server did not reply.
     pub(crate) async fn repair(&mut self, repairs: &[Repair]) -> bool {
-        let Some(mut connection) = self.connection().await else {
+        self.connect().await;
+        let Some(mut connection) = self.connection.take() else {
             return false;
         };
         let has_replied = connection.call(&Repair::commands(repairs)).await.is_ok();
         self.connection = has_replied.then_some(connection);
         has_replied
-    }
-
-    async fn connection(&mut self) -> Option<Connection> {
-        match self.connection.take() {
-            Some(connection) => Some(connection),
-            None if !self.node.relocation.may_connect(self.shared.clock.now()) => None,
-            None => self.node.connector().connect_background().await.ok(),
-        }
     }
 
     async fn call(
@@ -99,8 +92,15 @@ impl WriteBackTarget for ServerTarget<'_> {
         self.node.clock.at(self.shared.clock.now())
     }
 
+    async fn connect(&mut self) -> bool {
+        if self.connection.is_none() && self.node.relocation.may_connect(self.shared.clock.now()) {
+            self.connection = self.node.connector().connect_background().await.ok();
+        }
+        self.connection.is_some()
+    }
+
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        let Some(mut connection) = self.connection().await else {
+        let Some(mut connection) = self.connection.take() else {
             return vec![WriteBackOutcome::NotSent; write_backs.len()];
         };
         let (shared, now) = (self.shared, self.shared.clock.now());

@@ -1,9 +1,9 @@
 //! What one counter may hold, and what its clients may have been told, whatever happens to Redis.
 //! See `outages.rs` for the invariants.
 
+use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::counter::Kind;
-use tollgate::algorithm::{Counter, Decide};
 use tollgate::check::{Call, Hits};
 use tollgate::limit::Limit;
 use tollgate::time::{Span, Time};
@@ -35,11 +35,15 @@ pub(super) struct Model {
     holders: Vec<Vec<u8>>,
     /// Units refunded that Redis did not receive and is to be told.
     refunds: u64,
-    /// Units refunded of an empty counter that Redis may be told of later, when there is something
-    /// to refund.
-    early: u64,
-    /// Units refunded since it was last known what Redis holds, that Redis may not know of.
+    /// They may have been sent, and lost.
+    refunds_in_doubt: bool,
+    /// Units refunded since it was last known what Redis holds, that Redis may not know of. What
+    /// they take away depends on when it learns of them.
     unsure: u64,
+    /// There were such refunds, so `least` says nothing.
+    least_in_doubt: bool,
+    /// The same of `admitted`.
+    admitted_in_doubt: bool,
     /// Units that a server may receive when it reads again.
     late: u64,
     /// Units that Redis may hold beyond `most`, and until when.
@@ -86,8 +90,10 @@ impl Model {
             unsettled_since: None,
             holders: Vec::new(),
             refunds: 0,
-            early: 0,
+            refunds_in_doubt: false,
             unsure: 0,
+            least_in_doubt: false,
+            admitted_in_doubt: false,
             late: 0,
             excess: (0, now),
             at: now,
@@ -108,7 +114,7 @@ impl Model {
                 );
             }
             self.least = self.least_without_pending.clone();
-            (self.pending, self.refunds, self.early, self.unsure) = (0, 0, 0, 0);
+            (self.pending, self.refunds, self.unsure) = (0, 0, 0);
         }
         // What is pending may be written back at any time, and counts from then on.
         let pending = (self.pending + self.maybe_pending).cast_signed();
@@ -122,7 +128,7 @@ impl Model {
         }
         self.at = now;
         if self.unsure == 0 && self.admitted.spent_at(&self.limit, now) == 0 {
-            self.beyond = 0;
+            (self.beyond, self.admitted_in_doubt) = (0, false);
         }
     }
 
@@ -157,49 +163,31 @@ impl Model {
         match (call.hits, outcome) {
             (Hits::Peek, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did
-            // anything.
+            // anything. Another check of the same counter may have been told of it all the same.
             (Hits::Refund(_), _) if blocked => {
-                // Another check of the same counter may have been told of it all the same.
-                self.beyond += charge.cost.unsigned_abs();
-                self.least_refunded(call, outcome, now);
+                self.doubt(charge.cost);
+                self.least_refunded(call, charge.cost, now);
             }
             (Hits::Refund(_), Outcome::Served) => {
                 // While Redis does not know of the pending hits, it may floor too early.
                 if self.pending + self.maybe_pending == 0 {
                     self.charge_most(call, charge.cost, now);
                 }
-                self.least_refunded(call, outcome, now);
+                self.least_refunded(call, charge.cost, now);
                 self.admit(call, charge.cost, now);
             }
             (Hits::Refund(_), Outcome::NotSent) => self.refund_here(call, charge.cost, now),
             (Hits::Refund(_), _) => {
-                self.least_refunded(call, outcome, now);
+                self.doubt(charge.cost);
+                self.least_refunded(call, charge.cost, now);
                 self.admit(call, charge.cost, now);
             }
             (Hits::Add(hits), Outcome::Served) => {
                 if !is_dropped {
                     self.charge_most(call, charge.cost, now);
-                    if self.unsure > 0 {
-                        // Above what can be spent, hits that are lost cannot be refunded later.
-                        let after = self
-                            .least
-                            .spent_at(&self.limit, now)
-                            .saturating_add_signed(charge.cost)
-                            + self.unsure;
-                        self.early += after.saturating_sub(charge.deepest).min(self.unsure);
-                    }
-                    let refunded = self.early.min(charge.wanted());
-                    self.early -= refunded;
                     for counter in [&mut self.least, &mut self.least_without_pending] {
-                        *counter = charged(
-                            counter,
-                            &self.limit,
-                            call,
-                            charge.cost - refunded.cast_signed(),
-                            now,
-                        );
+                        *counter = charged(counter, &self.limit, call, charge.cost, now);
                     }
-                    self.refund_least_from_full(charge.deepest, now);
                 }
                 if !over && !blocked {
                     self.beyond += if self.pending > 0 {
@@ -244,15 +232,7 @@ impl Model {
         }
         self.pending += self.units(hits);
         if self.is_written_back() {
-            let refunded = self.early.min(self.units(hits));
-            self.early -= refunded;
-            self.least = charged(
-                &self.least,
-                &self.limit,
-                call,
-                cost - refunded.cast_signed(),
-                now,
-            );
+            self.least = charged(&self.least, &self.limit, call, cost, now);
         } else {
             self.beyond += self.units(hits);
             self.holders.push(call.holder.to_vec());
@@ -266,46 +246,20 @@ impl Model {
             self.charge_most(call, cost, now);
             self.refunds += cost.unsigned_abs();
         }
-        self.least_refunded(call, Outcome::NotSent, now);
+        self.doubt(cost);
+        self.least_refunded(call, cost, now);
         self.admit(call, cost, now);
     }
 
-    fn least_refunded(&mut self, call: Call<'_>, outcome: Outcome, now: Time) {
-        let cost = Counter::charge(&self.limit, call).cost;
-        if outcome != Outcome::Served {
-            self.unsure += cost.unsigned_abs();
-            // Of an empty counter, it may be of hits that are admitted before Redis gets it.
-            self.beyond += cost
-                .unsigned_abs()
-                .saturating_sub(self.admitted.spent_at(&self.limit, now));
-        }
-        if self.unsure > 0 {
-            // Refunds of the window before may change nothing, where that is weighted by no more
-            // than the limit.
-            let held = match self.least {
-                Counter::SlidingWindow(mut state) => {
-                    state.advance(&self.limit, now);
-                    state.parts().1
-                }
-                _ => self.least.spent_at(&self.limit, now),
-            };
-            self.early += cost.unsigned_abs().saturating_sub(held);
-        }
-        for counter in [&mut self.least, &mut self.least_without_pending] {
-            *counter = charged(counter, &self.limit, call, cost, now);
-        }
+    /// Redis may not know of a refund.
+    fn doubt(&mut self, cost: i64) {
+        self.unsure += cost.unsigned_abs();
+        (self.least_in_doubt, self.admitted_in_doubt) = (true, true);
     }
 
-    /// A refund that Redis receives later leaves at most this much of a full counter, however many
-    /// hits came in between.
-    fn refund_least_from_full(&mut self, deepest: u64, now: Time) {
-        let held_max = deepest.saturating_sub(self.unsure);
+    fn least_refunded(&mut self, call: Call<'_>, cost: i64, now: Time) {
         for counter in [&mut self.least, &mut self.least_without_pending] {
-            let excess = counter.spent_at(&self.limit, now).saturating_sub(held_max);
-            if self.unsure > 0 && excess > 0 {
-                let refund = -excess.cast_signed();
-                *counter = charged(counter, &self.limit, Call::PEEK, refund, now);
-            }
+            *counter = charged(counter, &self.limit, call, cost, now);
         }
     }
 
@@ -329,6 +283,7 @@ impl Model {
 
     /// What was pending may have been sent, and its reply lost.
     pub(super) fn lose_pending(&mut self) {
+        self.refunds_in_doubt |= self.refunds > 0;
         if self.least != self.least_without_pending {
             self.beyond += self.pending;
             self.least = self.least_without_pending.clone();
@@ -346,43 +301,19 @@ impl Model {
 
     /// Another server has taken over, with `found` instead of `before` units.
     pub(super) fn fail_over(&mut self, before: u64, found: &Counter, now: Time) {
-        let (after, most) = (
-            found.spent_at(&self.limit, now),
-            self.most.spent_at(&self.limit, now),
-        );
-        if after == before {
-            return;
-        }
+        let after = found.spent_at(&self.limit, now);
         self.beyond += before.saturating_sub(after);
         // It may have lost refunds, and get what is pending besides.
-        let excess = (after + self.pending)
-            .saturating_sub(most)
-            .max(self.excess_at(now));
+        let excess = (after + self.pending + self.maybe_pending).max(self.excess_at(now));
         self.excess = (excess, now.plus(self.two_periods()));
-        self.early += self.unsure.saturating_sub(after);
-        // It gets refunds that the first one has got already, or has not.
-        self.least_without_pending = match self.kind() {
-            Kind::Concurrency if self.unsure > 0 => Counter::new(&self.limit),
-            _ => charged(
-                found,
-                &self.limit,
-                Call::PEEK,
-                -self.unsure.cast_signed(),
-                now,
-            ),
-        };
+        self.least_without_pending = found.clone();
         self.least = self.least_without_pending.clone();
     }
 
     /// Redis was there for long enough: nothing is pending any more, and it holds `found`.
     pub(super) fn settle(&mut self, found: Counter) {
-        (
-            self.pending,
-            self.refunds,
-            self.early,
-            self.unsure,
-            self.excess.0,
-        ) = (0, 0, 0, 0, 0);
+        (self.pending, self.refunds, self.unsure, self.excess.0) = (0, 0, 0, 0);
+        (self.least_in_doubt, self.refunds_in_doubt) = (false, false);
         (self.maybe_pending, self.unsettled_since) = (0, None);
         self.most = found.clone();
         self.least_without_pending = found.clone();
@@ -424,12 +355,17 @@ impl Model {
     /// It holds more or less than it may.
     pub(super) fn holds_all(&mut self, held: u64, now: Time) -> Result<(), String> {
         self.renew_holders(now);
-        let most = self.most.spent_at(&self.limit, now) + self.excess_at(now);
+        let refunds = if self.refunds_in_doubt {
+            self.refunds
+        } else {
+            0
+        };
+        let most = self.most.spent_at(&self.limit, now) + refunds + self.excess_at(now);
         let least = self
             .least
             .spent_at(&self.limit, now)
             .saturating_sub(self.leaked(now));
-        if (least..=most).contains(&held) {
+        if held <= most && (least <= held || self.least_in_doubt) {
             return Ok(());
         }
         Err(format!(
@@ -447,7 +383,7 @@ impl Model {
             self.admitted.spent_at(&self.limit, now),
             Counter::charge(&self.limit, Hits::Add(1)).full,
         );
-        if admitted <= full + self.beyond {
+        if admitted <= full + self.beyond || self.admitted_in_doubt {
             return Ok(());
         }
         Err(format!(
