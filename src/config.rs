@@ -87,7 +87,7 @@ pub(crate) fn load_inputs(
     }
     let rules = compiler.finish();
     if let Some(source) = &options.overlay {
-        overlay.warn_about_unused(&mut findings.of(source));
+        overlay.warn_about_unused(&rules, &mut findings.of(source));
     }
     let (problems, warnings) = findings.into_parts();
     if problems.is_empty() {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::output::{Failure, counted, print};
-use crate::config::error::{Draft, Findings, in_file_order};
-use crate::config::yaml::Location;
+use crate::config::error::{Findings, in_file_order};
+use crate::config::yaml::{Diagnostic, Location};
 use crate::config::{self, CompileOptions, Loaded, Source};
 use crate::limit::Limit;
 use crate::rule_source::settings::Reading;
@@ -150,16 +150,14 @@ fn note_queues(checked: &Checked) {
         let text = format!(
             "requests are queued for up to {longest}, but Envoy waits only 20 ms for an answer by default"
         );
-        let hint = Some(format!(
+        let hint = format!(
             "give Envoy's rate limit filter a `timeout` of at least {}s",
             timeout_for(longest).as_secs_f64()
-        ));
-        findings.of(source).warning(Draft {
-            location,
-            place: &format!("rule {}", rule.path),
-            text,
-            hint,
-        });
+        );
+        findings
+            .of(source)
+            .at(format_args!("rule {}", rule.path))
+            .warning(Diagnostic::new(location, text).hint(hint));
     }
     for note in in_file_order(findings.into_parts().1) {
         print(&format!("note: {note}\n\n"));
@@ -193,11 +191,11 @@ fn warn_about_underscores(checked: &Checked) {
             width: 1,
         };
         let text = format!("{one} and {other} share a counter on Redis");
-        findings.of(source).warning(
-            Draft::new(location, &format!("rule {}", rule.path), text).hint(
-                "set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key",
-            ),
-        );
+        let hint = "set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key";
+        findings
+            .of(source)
+            .at(format_args!("rule {}", rule.path))
+            .warning(Diagnostic::new(location, text).hint(hint));
     }
     for warning in in_file_order(findings.into_parts().1) {
         print(&format!("warning: {warning}\n\n"));

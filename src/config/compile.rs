@@ -6,13 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::config::descriptor::Context;
-use crate::config::error::{Draft, SourceFindings};
+use crate::config::error::SourceFindings;
 use crate::config::options::CompileOptions;
 use crate::config::overlay::Overlay;
 use crate::config::source::{Located, Source};
 use crate::config::spec::RulesFile;
 use crate::config::tollgate::Block;
-use crate::config::yaml::Location;
+use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::rules::key::KeyHead;
 use crate::rules::tree::{Domain, Level, RuleSet};
@@ -68,15 +68,15 @@ impl<'o> Compiler<'o> {
             location,
         } = file.domain;
         if name.is_empty() {
-            let draft = Draft::new(location, "", "config file cannot have empty domain");
-            findings.problem(draft.hint("write `domain: NAME` at the top: the domain that Envoy's filter is configured with"));
+            let problem = Diagnostic::new(location, "config file cannot have empty domain");
+            findings.problem(problem.hint("write `domain: NAME` at the top: the domain that Envoy's filter is configured with"));
             return;
         }
         let building = match self.domains.entry(name.clone()) {
             Entry::Occupied(entry) if !self.options.merge_domains => {
                 let text = format!("duplicate domain '{}' in config file", entry.key());
                 findings.problem(
-                    Draft::new(location, "", text)
+                    Diagnostic::new(location, text)
                         .hint("set MERGE_DOMAIN_CONFIG=true to read a domain from several files"),
                 );
                 return;
@@ -97,10 +97,10 @@ impl<'o> Compiler<'o> {
             && let Some(other) = building.block_from.replace(source.path.clone())
         {
             let text = format!("the domain '{name}' has a tollgate block already, in {other}");
-            findings.problem(
-                Draft::new(block.location, "metadata.tollgate", text)
-                    .hint("keep one of them: it is for the whole domain"),
-            );
+            let problem = Diagnostic::new(block.location, text);
+            findings
+                .at("metadata.tollgate")
+                .problem(problem.hint("keep one of them: it is for the whole domain"));
         }
         let context = Context {
             path: &name,
@@ -117,8 +117,7 @@ impl<'o> Compiler<'o> {
             &mut building.domain.root,
             &mut building.labels,
             file.descriptors,
-            &format!("domain {name} > "),
-            findings,
+            &mut findings.at(format_args!("domain {name} > ")),
         );
     }
 

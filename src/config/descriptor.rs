@@ -5,12 +5,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::config::error::{Draft, SourceFindings};
+use crate::config::error::SourceFindings;
 use crate::config::options::CompileOptions;
-use crate::config::overlay::DomainOverlay;
+use crate::config::overlay::{DomainOverlay, path_in_domain};
 use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
+use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{Level, Node};
@@ -41,15 +42,15 @@ impl Context<'_> {
         level: &mut Level,
         labels: &mut HashSet<String>,
         specs: Vec<DescriptorSpec>,
-        place: &str,
         findings: &mut SourceFindings<'_>,
     ) {
         for (index, spec) in specs.into_iter().enumerate() {
-            let place = format!("{place}descriptors[{index}]");
+            let findings = &mut findings.at(format_args!("descriptors[{index}]"));
             if spec.key.value.is_empty() {
-                let draft = Draft::new(spec.key.location, &place, "descriptor has empty key");
-                findings
-                    .problem(draft.hint("write `key: NAME`, the key of an entry that Envoy sends"));
+                let problem = Diagnostic::new(spec.key.location, "descriptor has empty key");
+                findings.problem(
+                    problem.hint("write `key: NAME`, the key of an entry that Envoy sends"),
+                );
                 continue;
             }
             let label = label(&spec.key.value, &spec.value.value);
@@ -58,7 +59,7 @@ impl Context<'_> {
             let metric_path = format!("{}.{metric_part}", self.metric_path);
             if !labels.insert(label.clone()) {
                 let text = format!("duplicate descriptor composite key '{path}'");
-                findings.problem(Draft::new(spec.key.location, &place, text).hint(
+                findings.problem(Diagnostic::new(spec.key.location, text).hint(
                     "keep one of them; key and value are joined with an underscore before they are compared",
                 ));
                 continue;
@@ -69,7 +70,7 @@ impl Context<'_> {
                 by_value: self.by_value || spec.value_to_metric,
                 ..self
             };
-            level.insert(context.node(label.into(), spec, &place, findings));
+            level.insert(context.node(label.into(), spec, findings));
         }
     }
 
@@ -77,23 +78,22 @@ impl Context<'_> {
         self,
         label: Box<str>,
         spec: DescriptorSpec,
-        place: &str,
         findings: &mut SourceFindings<'_>,
     ) -> Node {
-        let rule = self.rule(&spec, place, findings).map(Box::new);
+        let rule = self.rule(&spec, findings).map(Box::new);
         if spec.share_threshold.value && !label.contains('*') {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
             );
             findings.problem(
-                Draft::new(spec.share_threshold.location, place, text)
+                Diagnostic::new(spec.share_threshold.location, text)
                     .hint("remove it, or write a value with a *"),
             );
         }
         let below = (!spec.descriptors.is_empty()).then(|| {
             let mut level = Level::default();
-            let (mut labels, place) = (HashSet::new(), format!("{place}."));
-            self.add_level(&mut level, &mut labels, spec.descriptors, &place, findings);
+            let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
+            self.add_level(&mut level, labels, spec.descriptors, findings);
             Box::new(level)
         });
         Node {
@@ -107,30 +107,24 @@ impl Context<'_> {
         }
     }
 
-    fn rule(
-        self,
-        spec: &DescriptorSpec,
-        place: &str,
-        findings: &mut SourceFindings<'_>,
-    ) -> Option<Rule> {
+    fn rule(self, spec: &DescriptorSpec, findings: &mut SourceFindings<'_>) -> Option<Rule> {
         let Some(rate_limit) = &spec.rate_limit else {
-            report_orphans(spec, place, findings);
+            report_orphans(spec, findings);
             return None;
         };
-        let place = &format!("{place}.rate_limit");
+        let findings = &mut findings.at(".rate_limit");
         let resolved = ResolvedOptions::new(self.layers(spec));
         let options = resolved.effective();
-        self.overlay.record_use(self.path_in_domain(), &options);
         let terms = self.terms(rate_limit, &resolved);
-        let allowance = allowance(spec, rate_limit, &resolved, terms, place, findings);
-        check_replaces(rate_limit, place, findings);
+        let allowance = allowance(spec, rate_limit, &resolved, terms, findings);
+        check_replaces(rate_limit, findings);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
             (false, true) => Naming::ByValue,
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
-        warn_about_limit(spec, &allowance, &resolved, place, findings);
+        warn_about_limit(spec, &allowance, &resolved, findings);
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
         let metadata = spec
             .metadata
@@ -196,16 +190,13 @@ impl Context<'_> {
             self.defaults
                 .map(|block| layer(block, Provenance::Defaults, file)),
         );
-        self.overlay.add_layers(self.path_in_domain(), &mut layers);
+        let path = path_in_domain(self.path, self.domain);
+        self.overlay.add_layers(path, &mut layers);
         layers.extend(
             self.setting
                 .map(|(block, file)| layer(block, Provenance::Setting, file)),
         );
         layers
-    }
-
-    fn path_in_domain(&self) -> &str {
-        self.path.get(self.domain.len() + 1..).unwrap_or_default()
     }
 }
 
@@ -215,23 +206,19 @@ fn allowance(
     spec: &RateLimitSpec,
     options: &ResolvedOptions<'_>,
     terms: Option<Terms>,
-    place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
     if spec.unlimited {
         if terms.is_some() {
             let text = "should not specify rate limit unit when unlimited";
-            let draft = Draft::new(spec.unit.location, place, text);
-            findings.problem(draft.hint("remove unit, or unlimited"));
+            let problem = Diagnostic::new(spec.unit.location, text);
+            findings.problem(problem.hint("remove unit, or unlimited"));
             return None;
         }
         if let Some(block) = &descriptor.block {
-            let draft = Draft::new(
-                block.location,
-                place,
-                "metadata.tollgate of an unlimited rule",
-            );
-            findings.problem(draft.hint("remove it: nothing is counted here"));
+            let text = "metadata.tollgate of an unlimited rule";
+            let problem = Diagnostic::new(block.location, text);
+            findings.problem(problem.hint("remove it: nothing is counted here"));
             return None;
         }
         return Some(Allowance::Unlimited {
@@ -241,7 +228,7 @@ fn allowance(
     let Some(terms) = terms else {
         if !spec.unit_misspelled || !spec.unit.value.is_empty() {
             let text = format!("invalid rate limit unit '{}'", spec.unit.value);
-            findings.problem(Draft::new(spec.unit.location, place, text).hint(UNITS_HINT));
+            findings.problem(Diagnostic::new(spec.unit.location, text).hint(UNITS_HINT));
         }
         return None;
     };
@@ -249,17 +236,19 @@ fn allowance(
         return None;
     }
     let mut problem = |location, text: String| {
-        findings.problem(Draft {
+        findings.problem(Diagnostic {
+            location,
+            text,
             hint: options.inherited(),
-            ..Draft::new(location, place, text)
         });
     };
     let conflicts = options.conflicts(descriptor);
-    for (location, conflict) in &conflicts {
-        problem(*location, conflict.to_string());
+    let has_conflicts = !conflicts.is_empty();
+    for (location, conflict) in conflicts {
+        problem(location, conflict);
     }
     match Limit::new(&terms) {
-        Ok(limit) => conflicts.is_empty().then_some(Allowance::Limited(limit)),
+        Ok(limit) => (!has_conflicts).then_some(Allowance::Limited(limit)),
         Err(error) => {
             let location = options.location_of(&error).unwrap_or(spec.location);
             problem(location, error.to_string());
@@ -268,7 +257,7 @@ fn allowance(
     }
 }
 
-fn check_replaces(spec: &RateLimitSpec, place: &str, findings: &mut SourceFindings<'_>) {
+fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
     for name in &spec.replaces {
         let text = if name.value.is_empty() {
             "should not have an empty replaces entry"
@@ -277,8 +266,8 @@ fn check_replaces(spec: &RateLimitSpec, place: &str, findings: &mut SourceFindin
         } else {
             continue;
         };
-        let draft = Draft::new(name.location, place, text);
-        findings.problem(draft.hint("name a rule that this one replaces"));
+        let problem = Diagnostic::new(name.location, text);
+        findings.problem(problem.hint("name a rule that this one replaces"));
     }
 }
 
@@ -287,7 +276,6 @@ fn warn_about_limit(
     spec: &DescriptorSpec,
     allowance: &Allowance,
     options: &ResolvedOptions<'_>,
-    place: &str,
     findings: &mut SourceFindings<'_>,
 ) {
     let Allowance::Limited(limit) = allowance else {
@@ -299,19 +287,19 @@ fn warn_about_limit(
             limit.requests()
         );
         let location = options.algorithm_location().unwrap_or(spec.location);
-        findings.warning(Draft::new(location, place, text).hint(
+        findings.warning(Diagnostic::new(location, text).hint(
             "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
         ));
     }
     if let Some(location) = options.own_queue().filter(|_| spec.shadow_mode) {
         let text = "on_limit: queue has no effect in shadow_mode";
-        findings.warning(Draft::new(location, place, text));
+        findings.warning(Diagnostic::new(location, text));
     }
 }
 
 /// Reports what has no effect without a rate_limit: a warning for keys that envoyproxy/ratelimit
 /// ignores too, a problem for a `tollgate` block.
-fn report_orphans(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
+fn report_orphans(spec: &DescriptorSpec, findings: &mut SourceFindings<'_>) {
     let flags = [
         ("shadow_mode", spec.shadow_mode),
         ("quota_mode", spec.quota_mode),
@@ -319,12 +307,12 @@ fn report_orphans(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindi
     ];
     for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
         let text = format!("`{flag}` has no effect without rate_limit beside it");
-        findings.warning(Draft::new(spec.location, place, text));
+        findings.warning(Diagnostic::new(spec.location, text));
     }
     if let Some(block) = &spec.block {
         let text = "metadata.tollgate without rate_limit beside it";
-        let draft = Draft::new(block.location, place, text);
-        findings.problem(draft.hint("move it to the descriptor that has the rate_limit"));
+        let problem = Diagnostic::new(block.location, text);
+        findings.problem(problem.hint("move it to the descriptor that has the rate_limit"));
     }
 }
 

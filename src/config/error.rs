@@ -4,10 +4,9 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::Arc;
 
 use crate::config::source::Source;
-use crate::config::yaml::{Location, NOT_UTF8};
+use crate::config::yaml::{Diagnostic, Location, NOT_UTF8};
 
 /// The most findings kept: more of them are mostly one mistake, repeated.
 const FINDINGS_MAX: usize = 100;
@@ -17,10 +16,8 @@ const EXCERPT_CHARS: usize = 120;
 /// A problem or warning about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// See [`Source::name`].
-    pub name: Arc<str>,
-    /// See [`Source::path`].
-    pub path: Arc<str>,
+    /// What it is about.
+    pub source: Source,
     /// `None` for resources of a control plane.
     pub location: Option<Location>,
     /// The place in the rules, such as `domain shop > descriptors[2].rate_limit`.
@@ -29,16 +26,8 @@ pub struct Finding {
     pub text: String,
     /// What to write instead.
     pub hint: Option<String>,
-    excerpt: Option<Excerpt>,
     /// The number of findings dropped after this one.
     left_out: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Excerpt {
-    line: String,
-    caret_from: usize,
-    caret_width: usize,
 }
 
 /// The findings about all sources.
@@ -49,40 +38,13 @@ pub(crate) struct Findings {
     left_out: usize,
 }
 
-/// Adds findings about one source.
+/// Adds findings about one place in a source.
 #[derive(Debug)]
 pub(crate) struct SourceFindings<'f> {
     all: &'f mut Findings,
     source: &'f Source,
-    lines: Option<Vec<&'f str>>,
-}
-
-/// A finding without its source.
-#[derive(Debug)]
-pub(crate) struct Draft<'p> {
-    pub(crate) location: Location,
     /// See [`Finding::place`].
-    pub(crate) place: &'p str,
-    pub(crate) text: String,
-    pub(crate) hint: Option<String>,
-}
-
-impl<'p> Draft<'p> {
-    pub(crate) fn new(location: Location, place: &'p str, text: impl Into<String>) -> Self {
-        Self {
-            location,
-            place,
-            text: text.into(),
-            hint: None,
-        }
-    }
-
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        Self {
-            hint: Some(hint.into()),
-            ..self
-        }
-    }
+    pub(crate) place: String,
 }
 
 impl Findings {
@@ -90,7 +52,7 @@ impl Findings {
         SourceFindings {
             all: self,
             source,
-            lines: None,
+            place: String::new(),
         }
     }
 
@@ -104,10 +66,19 @@ impl Findings {
 }
 
 impl SourceFindings<'_> {
+    /// Adds findings about a place below this one.
+    pub(crate) fn at(&mut self, below: impl fmt::Display) -> SourceFindings<'_> {
+        SourceFindings {
+            all: self.all,
+            source: self.source,
+            place: format!("{}{below}", self.place),
+        }
+    }
+
     /// The rules are rejected.
-    pub(crate) fn problem(&mut self, draft: Draft<'_>) {
+    pub(crate) fn problem(&mut self, problem: Diagnostic) {
         if self.all.problems.len() < FINDINGS_MAX {
-            let finding = self.finding(draft);
+            let finding = self.finding(problem);
             self.all.problems.push(finding);
         } else {
             self.all.left_out += 1;
@@ -115,58 +86,26 @@ impl SourceFindings<'_> {
     }
 
     /// The rules are valid, but may not mean what their author thinks.
-    pub(crate) fn warning(&mut self, draft: Draft<'_>) {
+    pub(crate) fn warning(&mut self, warning: Diagnostic) {
         if self.all.warnings.len() < FINDINGS_MAX {
-            let finding = self.finding(draft);
+            let finding = self.finding(warning);
             self.all.warnings.push(finding);
         }
     }
 
-    fn finding(&mut self, draft: Draft<'_>) -> Finding {
-        let text = &self.source.text;
-        let lines = self.lines.get_or_insert_with(|| text.lines().collect());
-        let line = (draft.location.line as usize)
-            .checked_sub(1)
-            .and_then(|index| lines.get(index));
-        Finding {
-            name: self.source.name.clone(),
-            path: self.source.path.clone(),
-            location: (draft.location.line > 0).then_some(draft.location),
-            place: draft.place.to_owned(),
-            text: draft.text,
-            hint: draft.hint,
-            excerpt: line.map(|line| Excerpt::new(line, draft.location)),
-            left_out: 0,
-        }
+    /// The number of problems so far, about all sources.
+    pub(crate) fn problem_count(&self) -> usize {
+        self.all.problems.len() + self.all.left_out
     }
-}
 
-impl Excerpt {
-    fn new(line: &str, location: Location) -> Self {
-        let column = (location.column as usize).saturating_sub(1);
-        let skip = if column > EXCERPT_CHARS * 2 / 3 {
-            column - EXCERPT_CHARS / 3
-        } else {
-            0
-        };
-        // A tab would move the caret, and a control character could change the terminal.
-        let shown = |letter: char| match letter {
-            NOT_UTF8 => char::REPLACEMENT_CHARACTER,
-            _ if letter.is_control() => ' ',
-            _ => letter,
-        };
-        let line: String = line
-            .chars()
-            .skip(skip)
-            .take(EXCERPT_CHARS)
-            .map(shown)
-            .collect();
-        let caret_from = (column - skip).min(line.chars().count());
-        let room = line.chars().count().saturating_sub(caret_from).max(1);
-        Self {
-            line,
-            caret_from,
-            caret_width: (location.width as usize).clamp(1, room),
+    fn finding(&self, about: Diagnostic) -> Finding {
+        Finding {
+            source: self.source.clone(),
+            location: (about.location.line > 0).then_some(about.location),
+            place: self.place.clone(),
+            text: about.text,
+            hint: about.hint,
+            left_out: 0,
         }
     }
 }
@@ -174,13 +113,8 @@ impl Excerpt {
 impl Finding {
     /// `name: text`, as envoyproxy/ratelimit reports it.
     pub fn headline(&self) -> String {
-        let Self {
-            name,
-            text,
-            left_out,
-            ..
-        } = self;
-        match left_out {
+        let (name, text) = (&self.source.name, &self.text);
+        match self.left_out {
             0 => format!("{name}: {text}"),
             1 => format!("{name}: {text} (and 1 more problem, not shown)"),
             many => format!("{name}: {text} (and {many} more problems, not shown)"),
@@ -189,49 +123,25 @@ impl Finding {
 
     /// `path:line:column (place)`, as far as known.
     pub(crate) fn source_location(&self) -> String {
-        let location = self
-            .location
-            .map(|location| format!(":{}:{}", location.line, location.column))
-            .unwrap_or_default();
-        let place = if self.place.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", self.place)
-        };
-        format!("{}{location}{place}", self.path)
-    }
-
-    fn place_in_files(&self) -> (&str, Option<(u32, u32)>) {
-        (
-            &self.path,
-            self.location
-                .map(|location| (location.line, location.column)),
-        )
+        let mut shown = self.source.path.to_string();
+        if let Some(Location { line, column, .. }) = self.location {
+            shown += &format!(":{line}:{column}");
+        }
+        if !self.place.is_empty() {
+            shown += &format!(" ({})", self.place);
+        }
+        shown
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "{}\n  --> {}",
-            self.headline(),
-            self.source_location()
-        )?;
-        if let (Some(location), Some(excerpt)) = (self.location, &self.excerpt) {
-            let number = location.line.to_string();
-            let margin = " ".repeat(number.len());
-            write!(
-                formatter,
-                "\n {margin} |\n {number} | {}",
-                excerpt.line.trim_end()
-            )?;
-            write!(
-                formatter,
-                "\n {margin} | {}{}",
-                " ".repeat(excerpt.caret_from),
-                "^".repeat(excerpt.caret_width)
-            )?;
+        let (headline, at) = (self.headline(), self.source_location());
+        write!(formatter, "{headline}\n  --> {at}")?;
+        if let Some(location) = self.location
+            && let Some(line) = self.source.text.lines().nth(location.line as usize - 1)
+        {
+            write_excerpt(line, location, formatter)?;
         }
         if let Some(hint) = &self.hint {
             write!(formatter, "\n   = {hint}")?;
@@ -240,13 +150,45 @@ impl fmt::Display for Finding {
     }
 }
 
+/// A line, or the part of it around a location, with carets below.
+fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let column = (at.column as usize).saturating_sub(1);
+    let skip = if column > EXCERPT_CHARS * 2 / 3 {
+        column - EXCERPT_CHARS / 3
+    } else {
+        0
+    };
+    // A tab would move the caret, and a control character could change the terminal.
+    let shown = |letter: char| match letter {
+        NOT_UTF8 => char::REPLACEMENT_CHARACTER,
+        _ if letter.is_control() => ' ',
+        _ => letter,
+    };
+    let part = line.chars().skip(skip).take(EXCERPT_CHARS).map(shown);
+    let part: String = part.collect();
+    let length = part.chars().count();
+    let indent = (column - skip).min(length);
+    let width = (at.width as usize).clamp(1, (length - indent).max(1));
+    let number = at.line.to_string();
+    let margin = " ".repeat(number.len());
+    let (part, indent, carets) = (part.trim_end(), " ".repeat(indent), "^".repeat(width));
+    write!(
+        formatter,
+        "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}"
+    )
+}
+
 /// Sorts findings by file, line and column.
 pub(crate) fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     let left_out = findings
         .iter_mut()
         .map(|finding| mem::take(&mut finding.left_out))
         .sum();
-    findings.sort_by(|one, other| one.place_in_files().cmp(&other.place_in_files()));
+    let order = |finding: &Finding| {
+        let at = finding.location.map(|at| (at.line, at.column));
+        (finding.source.path.clone(), at)
+    };
+    findings.sort_by_key(order);
     if let Some(last) = findings.last_mut() {
         last.left_out = left_out;
     }
@@ -287,12 +229,8 @@ mod tests {
                 column: 1,
                 width: 1,
             };
-            findings.of(&source).problem(Draft {
-                location,
-                place: "",
-                text: line.to_string(),
-                hint: None,
-            });
+            let problem = Diagnostic::new(location, line.to_string());
+            findings.of(&source).problem(problem);
         }
         let found = in_file_order(findings.into_parts().0);
         let headlines: Vec<String> = found.iter().map(Finding::headline).collect();

@@ -1,14 +1,9 @@
 //! `metadata` of a descriptor: any YAML, sent to Envoy as JSON.
 
-use std::rc::Rc;
-
 use serde_json::{Map, Number, Value as Json};
 
-use crate::config::yaml::{Kind, Location, Node, Scalar, Value};
+use crate::config::yaml::{Kind, Node, Scalar, Value};
 use crate::rules::Metadata;
-
-/// Doubles hold all whole numbers below 2^53.
-const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Keys of the map keep their text; keys of maps in it have their YAML 1.1 value, so `y` is `true`.
 pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
@@ -39,46 +34,6 @@ fn scalar_of(scalar: &Scalar) -> Json {
         Value::Float(value) => float(value),
         Value::Text => (*scalar.text).into(),
     }
-}
-
-/// The same as YAML, without a location.
-pub(crate) fn from_json(json: &Json) -> Node {
-    let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.as_str()));
-    let kind = match json {
-        Json::Null | Json::Bool(_) | Json::Number(_) => {
-            Kind::Scalar(Scalar::plain(json.to_string()))
-        }
-        Json::String(text) => quoted(text),
-        Json::Array(items) => Kind::List(Rc::new(items.iter().map(from_json).collect())),
-        Json::Object(pairs) => {
-            let key = |key| Node {
-                location: Location::default(),
-                kind: quoted(key),
-            };
-            Kind::Map(Rc::new(
-                pairs
-                    .iter()
-                    .map(|(name, value)| (key(name), from_json(value)))
-                    .collect(),
-            ))
-        }
-    };
-    Node {
-        location: Location::default(),
-        kind,
-    }
-}
-
-/// A number that was sent as a double, as all numbers by xDS are: a whole one without a fraction.
-pub(crate) fn number(value: f64) -> Json {
-    if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "it has no fraction and is below 2^53"
-        )]
-        return Json::from(value as i64);
-    }
-    float(value)
 }
 
 /// JSON cannot represent infinity and NaN; protobuf's JSON writes them as text.
@@ -119,7 +74,7 @@ pub(crate) fn go_text(node: &Node) -> String {
     }
 }
 
-fn go_float(value: f64) -> String {
+pub(crate) fn go_float(value: f64) -> String {
     if value.is_nan() {
         "NaN".to_owned()
     } else if value.is_infinite() {

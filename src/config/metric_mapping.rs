@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::config::error::did_you_mean;
-use crate::config::yaml::{self, Kind, Location, Node, SyntaxError};
+use crate::config::yaml::{self, Diagnostic, Kind, Location, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// How long a file may be; a ConfigMap cannot hold more.
@@ -84,7 +84,7 @@ pub(crate) enum MappingError {
     Unreadable(io::Error),
     /// No mapping, and where it stops being one.
     #[error("{0}{hint}", hint = .0.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Wrong(SyntaxError),
+    Wrong(Diagnostic),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -157,7 +157,7 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, MappingError> {
 ///
 /// # Errors
 /// The first place where it is no mapping.
-pub(crate) fn read(text: &str) -> Result<Loaded, SyntaxError> {
+pub(crate) fn read(text: &str) -> Result<Loaded, Diagnostic> {
     let document = yaml::read(text)?;
     let mut reader = Reader::default();
     for warning in document.warnings {
@@ -208,7 +208,7 @@ pub(crate) fn read(text: &str) -> Result<Loaded, SyntaxError> {
 }
 
 impl Reader {
-    fn defaults(&mut self, node: &Node) -> Result<Defaults, SyntaxError> {
+    fn defaults(&mut self, node: &Node) -> Result<Defaults, Diagnostic> {
         let mut defaults = Defaults::default();
         let mut times = Times::default();
         for (key, value) in map(node)? {
@@ -232,7 +232,7 @@ impl Reader {
     }
 
     /// A rule, and its pattern as it is written.
-    fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), SyntaxError> {
+    fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), Diagnostic> {
         let (mut pattern, mut match_type, mut name) = (None, defaults.match_type, None);
         let (mut kind, mut labels, mut action, mut scale, mut help) =
             (None, Vec::new(), Action::Map, 1.0, None);
@@ -264,7 +264,7 @@ impl Reader {
         } else {
             Pattern::regex(pattern)
         };
-        let compiled = compiled.map_err(|error| SyntaxError {
+        let compiled = compiled.map_err(|error| Diagnostic {
             location,
             text: error.to_string(),
             hint: None,
@@ -290,7 +290,7 @@ impl Reader {
         key: &Node,
         value: &Node,
         times: &mut Times,
-    ) -> Result<(), SyntaxError> {
+    ) -> Result<(), Diagnostic> {
         match name {
             "timer_type" | "observer_type" => times.observer = Some(word(value, &OBSERVERS)?),
             "buckets" => times.buckets = buckets(value)?,
@@ -342,7 +342,7 @@ impl Reader {
     }
 }
 
-fn map(node: &Node) -> Result<&[(Node, Node)], SyntaxError> {
+fn map(node: &Node) -> Result<&[(Node, Node)], Diagnostic> {
     match &node.kind {
         Kind::Map(pairs) => Ok(pairs),
         _ => Err(invalid(
@@ -353,7 +353,7 @@ fn map(node: &Node) -> Result<&[(Node, Node)], SyntaxError> {
     }
 }
 
-fn list(node: &Node) -> Result<&[Node], SyntaxError> {
+fn list(node: &Node) -> Result<&[Node], Diagnostic> {
     match &node.kind {
         Kind::List(items) => Ok(items),
         // `mappings:` with nothing behind it.
@@ -366,7 +366,7 @@ fn list(node: &Node) -> Result<&[Node], SyntaxError> {
     }
 }
 
-fn text(node: &Node) -> Result<&str, SyntaxError> {
+fn text(node: &Node) -> Result<&str, Diagnostic> {
     match &node.kind {
         Kind::Scalar(scalar) => Ok(&scalar.text),
         _ => Err(invalid(
@@ -377,7 +377,7 @@ fn text(node: &Node) -> Result<&str, SyntaxError> {
     }
 }
 
-fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, SyntaxError> {
+fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Diagnostic> {
     let given = text(node)?;
     let found = words
         .iter()
@@ -394,7 +394,7 @@ fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, SyntaxError> {
 }
 
 /// Above zero: counters only grow.
-fn number(node: &Node) -> Result<f64, SyntaxError> {
+fn number(node: &Node) -> Result<f64, Diagnostic> {
     let given = text(node)?;
     let number = given
         .parse()
@@ -410,7 +410,7 @@ fn number(node: &Node) -> Result<f64, SyntaxError> {
 }
 
 /// Upper bounds, each above the one before.
-fn buckets(node: &Node) -> Result<Vec<f64>, SyntaxError> {
+fn buckets(node: &Node) -> Result<Vec<f64>, Diagnostic> {
     let mut bounds: Vec<f64> = Vec::new();
     for item in list(node)? {
         let bound = text(item)?
@@ -437,7 +437,7 @@ fn buckets(node: &Node) -> Result<Vec<f64>, SyntaxError> {
 }
 
 /// A name for Prometheus, in which `$1` may stand anywhere.
-fn metric_name(node: &Node) -> Result<String, SyntaxError> {
+fn metric_name(node: &Node) -> Result<String, Diagnostic> {
     let name = text(node)?;
     let is_name = !name.is_empty()
         && !name.starts_with(|letter: char| letter.is_ascii_digit())
@@ -454,7 +454,7 @@ fn metric_name(node: &Node) -> Result<String, SyntaxError> {
     ))
 }
 
-fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, SyntaxError> {
+fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Diagnostic> {
     let mut labels = Vec::new();
     for (key, value) in map(node)? {
         let name = text(key)?;
@@ -475,8 +475,8 @@ fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, SyntaxError> {
     Ok(labels)
 }
 
-fn invalid(location: Location, text: String, hint: &str) -> SyntaxError {
-    SyntaxError {
+fn invalid(location: Location, text: String, hint: &str) -> Diagnostic {
+    Diagnostic {
         location,
         text,
         hint: Some(hint.to_owned()),

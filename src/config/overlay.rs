@@ -13,21 +13,22 @@
 //! A `*` matches any text, also none. Of several blocks that match, the first one counts, option by
 //! option. Blocks that match nothing are warnings, because their absence has no other effect.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::config::error::{Draft, SourceFindings};
+use crate::config::error::SourceFindings;
 use crate::config::source::{Located, Source};
-use crate::config::tollgate::reader::Reader;
+use crate::config::tollgate::reader::{self, list};
 use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
-use crate::config::yaml::{self, Kind, Location, Node};
+use crate::config::yaml::{self, Diagnostic, Location, Node};
+use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
-use crate::rules::{EffectiveOption, Provenance};
+use crate::rules::{Provenance, Rule};
 
 const FILE_KEYS: [&str; 1] = ["overlays"];
 const DOMAIN_KEYS: [&str; 3] = ["domain", "tollgate", "rules"];
 const RULE_KEYS: [&str; 2] = ["path", "tollgate"];
+/// No key of an overlay belongs to another block.
+const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
 
 /// The most blocks of an overlay: each rule is matched against all blocks of its domain.
 const OVERLAY_BLOCKS_MAX: usize = 1_000;
@@ -44,7 +45,6 @@ struct DomainBlock {
     domain: Located<Glob>,
     block: Option<RootBlock>,
     rules: Vec<RuleBlock>,
-    has_matched: Cell<bool>,
 }
 
 /// The block for the rules of one glob.
@@ -52,13 +52,10 @@ struct DomainBlock {
 struct RuleBlock {
     path: Located<Glob>,
     block: Block,
-    has_matched: Cell<bool>,
-    /// Keys of it that are in force for some rule.
-    used: RefCell<BTreeSet<&'static str>>,
 }
 
 /// The blocks that match one domain.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct DomainOverlay<'o> {
     file: &'o Arc<str>,
     blocks: Vec<&'o DomainBlock>,
@@ -80,146 +77,151 @@ impl Overlay {
         let document = match yaml::read(&source.text) {
             Ok(document) => document,
             Err(error) => {
-                findings.problem(Draft {
-                    location: error.location,
-                    place: "",
-                    text: error.text,
-                    hint: error.hint,
-                });
+                findings.problem(error);
                 return overlay;
             }
         };
         for warning in document.warnings {
-            findings.warning(Draft::new(warning.location, "", warning.text));
+            findings.warning(warning);
         }
         let Some(root) = document.root.filter(|root| !root.is_null()) else {
             return overlay;
         };
-        let mut reader = Reader::new("", findings);
-        for (key, value) in reader.map(&root, &FILE_KEYS).unwrap_or_default() {
-            if reader.key(key, &FILE_KEYS) == "overlays" {
-                overlay.domains = list(value, "overlays", reader.findings, DomainBlock::read);
+        for (key, value) in reader::map(&root, &FILE_KEYS, findings).unwrap_or_default() {
+            if reader::key(key, &FILE_KEYS, NOT_ELSEWHERE, findings) == "overlays" {
+                overlay.domains = list(value, &mut findings.at("overlays"), DomainBlock::read);
             }
         }
-        let blocks: usize = overlay
-            .domains
-            .iter()
-            .map(|domain| 1 + domain.rules.len())
-            .sum();
+        let rules = overlay.domains.iter().map(|domain| domain.rules.len());
+        let blocks = overlay.domains.len() + rules.sum::<usize>();
         if blocks > OVERLAY_BLOCKS_MAX {
             let text = format!(
                 "{blocks} blocks, more than the {OVERLAY_BLOCKS_MAX} of overlay_blocks_max"
             );
             let hint = "write globs that match more, or write the blocks into the rules themselves";
-            findings.problem(Draft::new(root.location, "overlays", text).hint(hint));
+            let problem = Diagnostic::new(root.location, text).hint(hint);
+            findings.at("overlays").problem(problem);
             overlay.domains.clear();
         }
         overlay
     }
 
     pub(crate) fn of_domain(&self, domain: &str) -> DomainOverlay<'_> {
-        let blocks: Vec<_> = self
-            .domains
-            .iter()
-            .filter(|block| block.domain.value.matches(domain))
-            .collect();
-        for block in &blocks {
-            block.has_matched.set(true);
-        }
+        let blocks = self.domains.iter();
         DomainOverlay {
             file: &self.file,
-            blocks,
+            blocks: blocks
+                .filter(|block| block.domain.value.matches(domain))
+                .collect(),
         }
     }
 
     /// Warns about what had no effect on the compiled rules.
-    pub(crate) fn warn_about_unused(&self, findings: &mut SourceFindings<'_>) {
-        let mut warn = |location: Location, text: String| {
-            findings.warning(Draft::new(location, "overlays", text));
+    pub(crate) fn warn_about_unused(&self, rules: &RuleSet, findings: &mut SourceFindings<'_>) {
+        let mut findings = findings.at("overlays");
+        let mut warn = |location: Location, text: &str| {
+            findings.warning(Diagnostic::new(location, text));
         };
-        for domain in &self.domains {
-            if !domain.has_matched.get() {
-                warn(domain.domain.location, "there is no such domain".to_owned());
+        for block in &self.domains {
+            let domains: Vec<&Domain> = rules
+                .domains()
+                .into_iter()
+                .filter(|domain| block.domain.value.matches(&domain.name))
+                .collect();
+            if domains.is_empty() {
+                warn(block.domain.location, "there is no such domain");
                 continue;
             }
-            for rule in &domain.rules {
-                if !rule.has_matched.get() {
-                    let text =
-                        "there is no such rule; `explain` and /rlconfig show the paths of rules";
-                    warn(rule.path.location, text.to_owned());
+            let mut paths: Vec<(&str, &Rule)> = Vec::new();
+            for domain in domains {
+                domain.visit(&mut |nodes| {
+                    if let Some(rule) = nodes.last().and_then(|node| node.rule.as_deref()) {
+                        paths.push((path_in_domain(&rule.path, &domain.name), rule));
+                    }
+                });
+            }
+            for block in &block.rules {
+                let matching = paths
+                    .iter()
+                    .filter(|(path, _)| block.path.value.matches(path));
+                let matching: Vec<&Rule> = matching.map(|(_, rule)| *rule).collect();
+                if matching.is_empty() {
+                    warn(
+                        block.path.location,
+                        "there is no such rule; `explain` and /rlconfig show the paths of rules",
+                    );
                     continue;
                 }
-                let used = rule.used.borrow();
-                for (key, location) in rule.block.stated().filter(|(key, _)| !used.contains(key)) {
-                    let text = format!(
-                        "`{key}` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it"
-                    );
-                    warn(location, text);
+                for (key, location) in block.block.stated() {
+                    if !matching.iter().any(|rule| uses(rule, key, location)) {
+                        let text = format!(
+                            "`{key}` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it"
+                        );
+                        warn(location, &text);
+                    }
                 }
             }
         }
     }
 }
 
+/// Whether an option of the overlay is in force for a rule.
+fn uses(rule: &Rule, key: &str, at: Location) -> bool {
+    rule.options.iter().any(|option| {
+        option.provenance == Provenance::OverlayOfPath
+            && option.key == key
+            && (option.origin.line, option.origin.column) == (at.line, at.column)
+    })
+}
+
+/// The path of a rule without its domain.
+pub(crate) fn path_in_domain<'p>(path: &'p str, domain: &str) -> &'p str {
+    path.get(domain.len() + 1..).unwrap_or_default()
+}
+
 impl DomainBlock {
-    fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+    fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut domain, mut block, mut rules) = (None, None, Vec::new());
-        let mut reader = Reader::new(place, findings);
-        for (key, value) in reader.map(node, &DOMAIN_KEYS)? {
-            match reader.key(key, &DOMAIN_KEYS) {
-                key @ "domain" => domain = Some(Glob::read(value, key, &mut reader)?),
-                "tollgate" => {
-                    block = read_root_block(value, &format!("{place}.tollgate"), reader.findings);
-                }
-                "rules" => {
-                    let place = format!("{place}.rules");
-                    rules = list(value, &place, reader.findings, RuleBlock::read);
-                }
+        for (key, value) in reader::map(node, &DOMAIN_KEYS, findings)? {
+            match reader::key(key, &DOMAIN_KEYS, NOT_ELSEWHERE, findings) {
+                key @ "domain" => domain = Some(Glob::read(value, key, findings)?),
+                "tollgate" => block = read_root_block(value, &mut findings.at(".tollgate")),
+                "rules" => rules = list(value, &mut findings.at(".rules"), RuleBlock::read),
                 _ => {}
             }
         }
         let Some(domain) = domain else {
-            let hint = Some("write `domain: NAME`, or `domain: '*'` for all of them".to_owned());
-            let text = "an overlay without `domain`".to_owned();
-            reader.problem(node.location, text, hint);
+            let problem = Diagnostic::new(node.location, "an overlay without `domain`");
+            findings
+                .problem(problem.hint("write `domain: NAME`, or `domain: '*'` for all of them"));
             return None;
         };
         Some(Self {
             domain,
             block,
             rules,
-            has_matched: Cell::new(false),
         })
     }
 }
 
 impl RuleBlock {
-    fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+    fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut path, mut block) = (None, None);
-        let mut reader = Reader::new(place, findings);
-        for (key, value) in reader.map(node, &RULE_KEYS)? {
-            match reader.key(key, &RULE_KEYS) {
-                key @ "path" => path = Some(Glob::read(value, key, &mut reader)?),
-                "tollgate" => {
-                    let place = format!("{place}.tollgate");
-                    block = Some(read_block(value, &place, reader.findings)?);
-                }
+        for (key, value) in reader::map(node, &RULE_KEYS, findings)? {
+            match reader::key(key, &RULE_KEYS, NOT_ELSEWHERE, findings) {
+                key @ "path" => path = Some(Glob::read(value, key, findings)?),
+                "tollgate" => block = Some(read_block(value, &mut findings.at(".tollgate"))?),
                 _ => {}
             }
         }
         let (Some(path), Some(block)) = (path, block) else {
-            let hint =
-                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`";
-            let text = "rules of an overlay need `path` and `tollgate`".to_owned();
-            reader.problem(node.location, text, Some(hint.to_owned()));
+            let text = "rules of an overlay need `path` and `tollgate`";
+            findings.problem(Diagnostic::new(node.location, text).hint(
+                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`",
+            ));
             return None;
         };
-        Some(Self {
-            path,
-            block,
-            has_matched: Cell::new(false),
-            used: RefCell::default(),
-        })
+        Some(Self { path, block })
     }
 }
 
@@ -233,54 +235,33 @@ impl<'o> DomainOverlay<'o> {
 
     /// Adds the blocks that match a rule; `path` is its path without the domain.
     pub(crate) fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
-        let file = self.file;
-        for rule in self.matching(path) {
-            rule.has_matched.set(true);
-            layers.push(Layer {
-                block: &rule.block,
-                provenance: Provenance::OverlayOfPath,
-                file,
-            });
-        }
+        let rules = self.blocks.iter().flat_map(|domain| &domain.rules);
+        let rules = rules.filter(|rule| rule.path.value.matches(path));
         let defaults = self
             .blocks
             .iter()
             .filter_map(|domain| domain.block.as_ref()?.defaults.as_ref());
-        layers.extend(defaults.map(|block| Layer {
-            block,
-            provenance: Provenance::OverlayOfDomain,
-            file,
-        }));
-    }
-
-    /// Records which options of the overlay are in force for a rule.
-    pub(crate) fn record_use(&self, path: &str, options: &[EffectiveOption]) {
-        for rule in self.matching(path) {
-            let is_from = |option: &&EffectiveOption| {
-                option.provenance == Provenance::OverlayOfPath
-                    && rule.block.stated().any(|(key, at)| {
-                        key == option.key
-                            && (at.line, at.column) == (option.origin.line, option.origin.column)
-                    })
-            };
-            let used = options.iter().filter(is_from).map(|option| option.key);
-            rule.used.borrow_mut().extend(used);
-        }
-    }
-
-    fn matching<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o RuleBlock> + use<'_, 'o, 'p> {
-        self.blocks
-            .iter()
-            .flat_map(|domain| &domain.rules)
-            .filter(move |rule| rule.path.value.matches(path))
+        let layer = |provenance| {
+            move |block| Layer {
+                block,
+                provenance,
+                file: self.file,
+            }
+        };
+        layers.extend(
+            rules
+                .map(|rule| &rule.block)
+                .map(layer(Provenance::OverlayOfPath)),
+        );
+        layers.extend(defaults.map(layer(Provenance::OverlayOfDomain)));
     }
 }
 
 impl Glob {
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Located<Self>> {
-        let text = reader.text(node, key)?;
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Located<Self>> {
+        let text = reader::text(node, key, findings)?;
         Some(Located {
-            value: Pattern::new(&text).map_or(Self::Text(text), Self::Pattern),
+            value: Pattern::new(text).map_or_else(|| Self::Text(text.into()), Self::Pattern),
             location: node.location,
         })
     }
@@ -289,27 +270,6 @@ impl Glob {
         match self {
             Self::Text(wanted) => **wanted == *text,
             Self::Pattern(pattern) => pattern.matches(text.as_bytes()),
-        }
-    }
-}
-
-fn list<T>(
-    node: &Node,
-    place: &str,
-    findings: &mut SourceFindings<'_>,
-    read: impl Fn(&Node, &str, &mut SourceFindings<'_>) -> Option<T>,
-) -> Vec<T> {
-    match &node.kind {
-        Kind::List(items) => items
-            .iter()
-            .enumerate()
-            .filter_map(|(index, item)| read(item, &format!("{place}[{index}]"), findings))
-            .collect(),
-        _ if node.is_null() => Vec::new(),
-        _ => {
-            let draft = Draft::new(node.location, place, "expected a list");
-            findings.problem(draft.hint("begin each item with a hyphen"));
-            Vec::new()
         }
     }
 }

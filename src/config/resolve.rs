@@ -7,45 +7,6 @@ use crate::config::yaml::Location;
 use crate::limit::{Algorithm, LimitError, Terms};
 use crate::rules::{OnLimit, Provenance};
 
-/// Options that contradict each other or the descriptor. [`LimitError`] covers the others.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OptionConflict {
-    #[error(
-        "on_limit: queue is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject"
-    )]
-    QueueWithoutBucket(Algorithm),
-    #[error(
-        "on_limit: queue needs a max_wait, the longest that a call may be queued; write one, such as max_wait: 200ms"
-    )]
-    QueueWithoutMaxWait,
-    #[error(
-        "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue"
-    )]
-    MaxWaitWithoutQueue,
-    #[error("request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade")]
-    HeadersWithoutDegrade,
-    #[error("response_body is only for on_limit: reject, not for {}; remove it, or write on_limit: reject", .0.name())]
-    BodyWithoutReject(OnLimitWord),
-    #[error(
-        "lease_by is only for concurrency, not for {0}; remove it, or write algorithm: concurrency"
-    )]
-    LeaseByWithoutConcurrency(Algorithm),
-    #[error(
-        "concurrency needs lease_by, the key whose value names the holder of a slot; write lease_by: {key}, and have Envoy send an id there"
-    )]
-    NoLeaseBy { key: String },
-    #[error(
-        "lease_by is {lease_by}, and must be the key of this descriptor, which is {key}; move the limit to a descriptor with key: {lease_by}"
-    )]
-    LeaseByOfOther { lease_by: Box<str>, key: String },
-    #[error(
-        "a descriptor with lease_by is for every value, since each names a holder; remove its value, and any * from its key"
-    )]
-    LeaseByOfSome,
-    #[error("unit_multiplier is not for concurrency, which has no period but its lease; remove it")]
-    PeriodOfConcurrency,
-}
-
 impl ResolvedOptions<'_> {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -120,46 +81,55 @@ impl ResolvedOptions<'_> {
             .then_some(option.located.location)
     }
 
-    /// All conflicts, and where.
-    pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, OptionConflict)> {
+    /// Options that contradict each other or the descriptor, and where. [`LimitError`] covers the
+    /// others.
+    pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, String)> {
         let (algorithm, on_limit) = (self.algorithm(), self.on_limit_word());
         let queue = OnLimitWord::Queue;
         let mut conflicts = Vec::new();
-        let mut check = |conflicts_here: bool, at: Option<Location>, conflict: OptionConflict| {
+        let mut check = |conflicts_here: bool, at: Option<Location>, text: String| {
             if conflicts_here {
-                conflicts.push((at.unwrap_or(spec.location), conflict));
+                conflicts.push((at.unwrap_or(spec.location), text));
             }
         };
         check(
             on_limit == queue && !algorithm.is_bucket(),
             location(self.on_limit),
-            OptionConflict::QueueWithoutBucket(algorithm),
+            format!(
+                "on_limit: queue is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
+            ),
         );
         check(
             self.queues() && self.max_wait.is_none(),
             location(self.on_limit),
-            OptionConflict::QueueWithoutMaxWait,
+            "on_limit: queue needs a max_wait, the longest that a call may be queued; write one, such as max_wait: 200ms".to_owned(),
         );
         check(
             on_limit != queue && self.max_wait.is_some(),
             location(self.max_wait),
-            OptionConflict::MaxWaitWithoutQueue,
+            "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue".to_owned(),
         );
         check(
             on_limit != OnLimitWord::Degrade && self.request_headers.is_some(),
             location(self.request_headers),
-            OptionConflict::HeadersWithoutDegrade,
+            "request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade"
+                .to_owned(),
         );
         check(
             on_limit != OnLimitWord::Reject && self.response_body.is_some(),
             location(self.response_body),
-            OptionConflict::BodyWithoutReject(on_limit),
+            format!(
+                "response_body is only for on_limit: reject, not for {}; remove it, or write on_limit: reject",
+                on_limit.name()
+            ),
         );
         if algorithm != Algorithm::Concurrency {
             check(
                 self.lease_by.is_some(),
                 location(self.lease_by),
-                OptionConflict::LeaseByWithoutConcurrency(algorithm),
+                format!(
+                    "lease_by is only for concurrency, not for {algorithm}; remove it, or write algorithm: concurrency"
+                ),
             );
             return conflicts;
         }
@@ -169,31 +139,32 @@ impl ResolvedOptions<'_> {
         check(
             self.unit_multiplier.is_some(),
             location(self.unit_multiplier),
-            OptionConflict::PeriodOfConcurrency,
+            "unit_multiplier is not for concurrency, which has no period but its lease; remove it"
+                .to_owned(),
         );
         conflicts
     }
 
     /// The last entry of a descriptor names the holder.
-    fn lease_by_conflict(
-        &self,
-        spec: &DescriptorSpec,
-    ) -> Option<(Option<Location>, OptionConflict)> {
-        let key = spec.key.value.clone();
+    fn lease_by_conflict(&self, spec: &DescriptorSpec) -> Option<(Option<Location>, String)> {
+        let key = &*spec.key.value;
         let Some(lease_by) = self.lease_by else {
-            return Some((location(self.algorithm), OptionConflict::NoLeaseBy { key }));
+            let text = format!(
+                "concurrency needs lease_by, the key whose value names the holder of a slot; write lease_by: {key}, and have Envoy send an id there"
+            );
+            return Some((location(self.algorithm), text));
         };
-        let conflict = if **lease_by != *key {
-            OptionConflict::LeaseByOfOther {
-                lease_by: (*lease_by).clone(),
-                key,
-            }
+        let text = if **lease_by != *key {
+            let lease_by = &**lease_by;
+            format!(
+                "lease_by is {lease_by}, and must be the key of this descriptor, which is {key}; move the limit to a descriptor with key: {lease_by}"
+            )
         } else if !spec.value.value.is_empty() || key.contains('*') {
-            OptionConflict::LeaseByOfSome
+            "a descriptor with lease_by is for every value, since each names a holder; remove its value, and any * from its key".to_owned()
         } else {
             return None;
         };
-        Some((location(self.lease_by), conflict))
+        Some((location(self.lease_by), text))
     }
 
     /// Where the option is that makes a limit invalid; `None` if that is in the `rate_limit`.

@@ -6,7 +6,6 @@
 
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::options::RULE_KEYS;
-use crate::config::tollgate::reader::Reader;
 use crate::config::yaml::{Location, Node};
 
 pub(crate) use options::{Block, Layer, Layers, ResolvedOptions, Sourced};
@@ -26,50 +25,35 @@ pub(crate) struct RootBlock {
     pub(crate) location: Location,
 }
 
-/// Reads the block of a rule; `place` is its path in the rules.
-pub(crate) fn read_block(
-    node: &Node,
-    place: &str,
-    findings: &mut SourceFindings<'_>,
-) -> Option<Block> {
-    let mut reader = Reader {
-        elsewhere: &[(&ROOT_KEYS, "in the block at the top of the file")],
-        ..Reader::new(place, findings)
-    };
-    let pairs = reader.map(node, RULE_KEYS)?;
+/// Reads the block of a rule.
+pub(crate) fn read_block(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Block> {
+    let problems = findings.problem_count();
     let mut block = Block {
         location: node.location,
         ..Block::default()
     };
-    for (key, value) in pairs {
-        let key = reader.key(key, RULE_KEYS);
-        block.set(key, value, &mut reader);
+    let elsewhere = (&ROOT_KEYS[..], "in the block at the top of the file");
+    for (key, value) in reader::map(node, RULE_KEYS, findings)? {
+        let key = reader::key(key, RULE_KEYS, elsewhere, findings);
+        block.set(key, value, findings);
     }
-    block.is_faulty = reader.has_reported;
+    block.is_faulty = findings.problem_count() > problems;
     Some(block)
 }
 
 /// Reads the block of a file.
-pub(crate) fn read_root_block(
-    node: &Node,
-    place: &str,
-    findings: &mut SourceFindings<'_>,
-) -> Option<RootBlock> {
-    let mut reader = Reader {
-        elsewhere: &[(RULE_KEYS, "in the block of a rule, or in `defaults`")],
-        ..Reader::new(place, findings)
-    };
-    let pairs = reader.map(node, &ROOT_KEYS)?;
+pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) -> Option<RootBlock> {
     let mut block = RootBlock {
         location: node.location,
         ..RootBlock::default()
     };
-    for (key, value) in pairs {
-        match reader.key(key, &ROOT_KEYS) {
-            key @ "all_or_nothing" => block.all_or_nothing = Some(reader.flag(value, key)),
-            "defaults" => {
-                block.defaults = read_block(value, &format!("{place}.defaults"), reader.findings);
+    let elsewhere = (RULE_KEYS, "in the block of a rule, or in `defaults`");
+    for (key, value) in reader::map(node, &ROOT_KEYS, findings)? {
+        match reader::key(key, &ROOT_KEYS, elsewhere, findings) {
+            key @ "all_or_nothing" => {
+                block.all_or_nothing = Some(reader::flag(value, key, findings));
             }
+            "defaults" => block.defaults = read_block(value, &mut findings.at(".defaults")),
             _ => {}
         }
     }

@@ -6,34 +6,28 @@
 //! only yaml.v2 accepts are syntax errors; docs/compatibility.md lists them.
 //!
 //! ```text
-//! text --> precheck --> tree (locate, scalar, merge, warnings) --> Document
+//! text --> precheck --> tree (lines, scalar, merge) --> Document
 //! ```
 
 pub use node::{
-    Document, FILE_BYTES_MAX, Kind, Location, NOT_UTF8, Node, Scalar, SyntaxError, Value, Warning,
+    Diagnostic, Document, FILE_BYTES_MAX, Kind, Location, NOT_UTF8, Node, Scalar, Value,
 };
 
-mod locate;
+mod lines;
 mod merge;
 mod node;
 mod precheck;
 mod scalar;
-mod syntax_error;
 mod tree;
-mod warnings;
 
 /// Reads the first document of a text.
 ///
 /// # Errors
 /// The first syntax error, or a size or depth beyond the bounds.
-pub fn read(text: &str) -> Result<Document, SyntaxError> {
+pub fn read(text: &str) -> Result<Document, Diagnostic> {
     precheck::check(text)?;
     tree::build(text)
 }
 
 #[cfg(test)]
-mod hostile;
-#[cfg(test)]
-mod scalar_cases;
-#[cfg(test)]
-mod shape;
+mod tests;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::config::error::SourceFindings;
 use crate::config::source::Located;
-use crate::config::tollgate::reader::Reader;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Location, Node};
 use crate::limit::{Algorithm, OverLimitHits};
@@ -56,11 +56,11 @@ macro_rules! options {
         }
 
         impl Block {
-            pub(super) fn set(&mut self, key: &str, node: &Node, reader: &mut Reader<'_, '_, '_>) {
+            pub(super) fn set(&mut self, key: &str, node: &Node, findings: &mut SourceFindings<'_>) {
                 let location = node.location;
                 match key {
                     $(stringify!($key) => {
-                        self.$key = <$type>::read(node, key, reader)
+                        self.$key = <$type>::read(node, key, findings)
                             .map(|value| Located { value, location });
                     })*
                     _ => {}

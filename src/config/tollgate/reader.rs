@@ -1,7 +1,7 @@
 //! Reads maps and values of Tollgate's own blocks, and reports what is invalid in them.
 
-use crate::config::error::{Draft, SourceFindings, did_you_mean};
-use crate::config::yaml::{Kind, Location, Node, Scalar, Value};
+use crate::config::error::{SourceFindings, did_you_mean};
+use crate::config::yaml::{Diagnostic, Kind, Node, Value};
 
 /// Names of keys before 0.1, each with its present name.
 const RENAMED_KEYS: [(&str, &str); 2] = [
@@ -9,106 +9,107 @@ const RENAMED_KEYS: [(&str, &str); 2] = [
     ("refused_hits", "over_limit_hits"),
 ];
 
-pub(crate) struct Reader<'p, 'f, 'r> {
-    /// Where in the rules, such as `domain shop > metadata.tollgate`.
-    pub(crate) place: &'p str,
-    pub(crate) findings: &'f mut SourceFindings<'r>,
-    /// Keys of other blocks, and where those belong.
-    pub(crate) elsewhere: &'static [(&'static [&'static str], &'static str)],
-    pub(crate) has_reported: bool,
+pub(crate) fn map<'n>(
+    node: &'n Node,
+    known: &[&str],
+    findings: &mut SourceFindings<'_>,
+) -> Option<&'n [(Node, Node)]> {
+    if node.pairs().is_none() {
+        let hint = format!("the keys are {}", known.join(", "));
+        let text = "expected a map of options";
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    }
+    node.pairs()
 }
 
-impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
-    pub(crate) fn new(place: &'p str, findings: &'f mut SourceFindings<'r>) -> Self {
-        Self {
-            place,
-            findings,
-            elsewhere: &[],
-            has_reported: false,
-        }
+/// The key if it is known; else it is reported, and empty. `elsewhere` are keys of another block,
+/// and where that belongs.
+pub(crate) fn key<'n>(
+    node: &'n Node,
+    known: &[&str],
+    elsewhere: (&[&str], &str),
+    findings: &mut SourceFindings<'_>,
+) -> &'n str {
+    let name = node.text();
+    if known.contains(&name) {
+        return name;
     }
+    if let Some((old, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == name) {
+        let text = format!("`{old}` is now `{new}`");
+        findings.problem(Diagnostic::new(node.location, text));
+        return "";
+    }
+    let hint = if elsewhere.0.contains(&name) {
+        format!("`{name}` belongs {}", elsewhere.1)
+    } else if let Some(meant) = did_you_mean(name, known.iter().copied()) {
+        format!("did you mean `{meant}`?")
+    } else {
+        format!("the keys here are {}", known.join(", "))
+    };
+    let text = format!("unknown key '{name}'");
+    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    ""
+}
 
-    pub(crate) fn map<'n>(&mut self, node: &'n Node, known: &[&str]) -> Option<&'n [(Node, Node)]> {
-        if let Kind::Map(pairs) = &node.kind {
-            return Some(pairs);
-        }
-        self.problem(
-            node.location,
-            "expected a map of options".to_owned(),
-            Some(format!("the keys are {}", known.join(", "))),
-        );
-        None
+pub(crate) fn word<T: Copy>(
+    node: &Node,
+    key: &str,
+    words: &[(&str, T)],
+    findings: &mut SourceFindings<'_>,
+) -> Option<T> {
+    let word = node.text();
+    if let Some(&(_, value)) = words.iter().find(|(name, _)| *name == word) {
+        return Some(value);
     }
+    let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+    let listed = names.join(", ");
+    let hint = did_you_mean(word, names).map_or_else(
+        || format!("write one of {listed}"),
+        |meant| format!("did you mean `{meant}`? The values are {listed}"),
+    );
+    let text = format!("'{word}' is no value of `{key}`");
+    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    None
+}
 
-    /// The key if it is known; else it is reported, and empty.
-    pub(crate) fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
-        let name = node.scalar().map_or("", |scalar| &*scalar.text);
-        if known.contains(&name) {
-            return name;
-        }
-        if let Some((old, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == name) {
-            self.problem(node.location, format!("`{old}` is now `{new}`"), None);
-            return "";
-        }
-        let elsewhere = self.elsewhere.iter().find(|(keys, _)| keys.contains(&name));
-        let hint = if let Some((_, place)) = elsewhere {
-            format!("`{name}` belongs {place}")
-        } else if let Some(meant) = did_you_mean(name, known.iter().copied()) {
-            format!("did you mean `{meant}`?")
-        } else {
-            format!("the keys here are {}", known.join(", "))
-        };
-        self.problem(node.location, format!("unknown key '{name}'"), Some(hint));
-        ""
+pub(crate) fn text<'n>(
+    node: &'n Node,
+    key: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Option<&'n str> {
+    if let Some(scalar) = node.scalar()
+        && !node.is_null()
+    {
+        return Some(&scalar.text);
     }
+    let text = format!("`{key}` must be a text");
+    findings.problem(Diagnostic::new(node.location, text));
+    None
+}
 
-    pub(crate) fn word<T: Copy>(
-        &mut self,
-        node: &Node,
-        key: &str,
-        words: &[(&str, T)],
-    ) -> Option<T> {
-        let word = node.scalar().map_or("", |scalar| &scalar.text);
-        if let Some(&(_, value)) = words.iter().find(|(name, _)| *name == word) {
-            return Some(value);
-        }
-        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let listed = names.join(", ");
-        let hint = did_you_mean(word, names).map_or_else(
-            || format!("write one of {listed}"),
-            |meant| format!("did you mean `{meant}`? The values are {listed}"),
-        );
-        let text = format!("'{word}' is no value of `{key}`");
-        self.problem(node.location, text, Some(hint));
-        None
+pub(crate) fn flag(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> bool {
+    if let Some(Value::Bool(value)) = node.value() {
+        return value;
     }
+    let text = format!("`{key}` must be true or false, without quotes");
+    findings.problem(Diagnostic::new(node.location, text));
+    false
+}
 
-    pub(crate) fn text(&mut self, node: &Node, key: &str) -> Option<Box<str>> {
-        match node.scalar() {
-            Some(scalar) if scalar.value() != Value::Null => Some((*scalar.text).into()),
-            _ => {
-                self.problem(node.location, format!("`{key}` must be a text"), None);
-                None
-            }
-        }
+/// What the items of a list are; none of a null.
+pub(crate) fn list<T>(
+    node: &Node,
+    findings: &mut SourceFindings<'_>,
+    read: impl Fn(&Node, &mut SourceFindings<'_>) -> Option<T>,
+) -> Vec<T> {
+    if let Kind::List(items) = &node.kind {
+        let items = items.iter().enumerate();
+        let read = |(index, item)| read(item, &mut findings.at(format_args!("[{index}]")));
+        return items.filter_map(read).collect();
     }
-
-    pub(crate) fn flag(&mut self, node: &Node, key: &str) -> bool {
-        if let Some(Value::Bool(value)) = node.scalar().map(Scalar::value) {
-            return value;
-        }
-        let text = format!("`{key}` must be true or false, without quotes");
-        self.problem(node.location, text, None);
-        false
+    if !node.is_null() {
+        let expected = Diagnostic::new(node.location, "expected a list");
+        findings.problem(expected.hint("begin each item with a hyphen"));
     }
-
-    pub(crate) fn problem(&mut self, location: Location, text: String, hint: Option<String>) {
-        self.has_reported = true;
-        self.findings.problem(Draft {
-            location,
-            place: self.place,
-            text,
-            hint,
-        });
-    }
+    Vec::new()
 }

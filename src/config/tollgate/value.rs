@@ -2,8 +2,9 @@
 
 use http::{HeaderName, HeaderValue};
 
-use crate::config::tollgate::reader::Reader;
-use crate::config::yaml::{Kind, Node, Scalar, Value};
+use crate::config::error::SourceFindings;
+use crate::config::tollgate::reader;
+use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::rules::OnStoreError;
 use crate::settings::parse;
@@ -22,7 +23,7 @@ const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];
 /// The value of an option.
 pub(crate) trait OptionValue: Sized {
     /// Reports an invalid value.
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self>;
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self>;
     /// As `explain` shows it.
     fn display(&self) -> String;
 }
@@ -57,8 +58,8 @@ impl OnLimitWord {
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl OptionValue for $type {
-            fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-                reader.word(node, key, &Self::ALL.map(|word| (word.name(), word)))
+            fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+                reader::word(node, key, &Self::ALL.map(|word| (word.name(), word)), findings)
             }
 
             fn display(&self) -> String {
@@ -71,15 +72,15 @@ macro_rules! words {
 words!(Algorithm, OverLimitHits, OnLimitWord, OnStoreError);
 
 impl OptionValue for u32 {
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-        if let Some(Value::Int(value)) = node.scalar().map(Scalar::value)
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        if let Some(Value::Int(value)) = node.value()
             && let Ok(value) = Self::try_from(value)
         {
             return Some(value);
         }
         let max = Self::MAX;
         let text = format!("`{key}` must be a whole number from 0 to {max}, without quotes");
-        reader.problem(node.location, text, None);
+        findings.problem(Diagnostic::new(node.location, text));
         None
     }
 
@@ -90,8 +91,8 @@ impl OptionValue for u32 {
 
 impl OptionValue for Span {
     /// A whole number and a unit only, so that every reader understands it.
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-        let text = node.scalar().map_or("", |scalar| &scalar.text);
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let text = node.text();
         let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
         if DURATION_UNITS.contains(&unit)
             && let Ok(value) = parse::duration(text)
@@ -99,11 +100,9 @@ impl OptionValue for Span {
             return Some(value);
         }
         let units = DURATION_UNITS.join(", ");
-        reader.problem(
-            node.location,
-            format!("`{key}` must be a whole number and a unit"),
-            Some(format!("write it like `{key}: 30s`; the units are {units}")),
-        );
+        let hint = format!("write it like `{key}: 30s`; the units are {units}");
+        let text = format!("`{key}` must be a whole number and a unit");
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
         None
     }
 
@@ -113,8 +112,8 @@ impl OptionValue for Span {
 }
 
 impl OptionValue for Box<str> {
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-        reader.text(node, key)
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        reader::text(node, key, findings).map(Self::from)
     }
 
     fn display(&self) -> String {
@@ -123,17 +122,17 @@ impl OptionValue for Box<str> {
 }
 
 impl OptionValue for ResponseBody {
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-        let body = reader.text(node, key)?;
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let body = reader::text(node, key, findings)?;
         if body.len() <= RESPONSE_BODY_BYTES_MAX {
-            return Some(Self(body));
+            return Some(Self(body.into()));
         }
         let text = format!(
             "`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max",
             body.len()
         );
-        let hint = "write less: it is sent with every response over limit".to_owned();
-        reader.problem(node.location, text, Some(hint));
+        let hint = "write less: it is sent with every response over limit";
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
         None
     }
 
@@ -144,32 +143,35 @@ impl OptionValue for ResponseBody {
 
 impl OptionValue for RequestHeaders {
     /// Headers that Envoy can add to a request.
-    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-        let Kind::Map(pairs) = &node.kind else {
-            let hint = "write it as `request_headers: {x-degraded: \"true\"}`".to_owned();
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let Some(pairs) = node.pairs() else {
+            let hint = "write it as `request_headers: {x-degraded: \"true\"}`";
             let text = format!("`{key}` must be a map of names and values");
-            reader.problem(node.location, text, Some(hint));
+            findings.problem(Diagnostic::new(node.location, text).hint(hint));
             return None;
         };
-        let fewer = "write fewer: they are sent with every degraded request".to_owned();
+        let fewer = "write fewer: they are sent with every degraded request";
         if pairs.len() > REQUEST_HEADERS_MAX {
             let text = format!(
                 "`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max",
                 pairs.len()
             );
-            reader.problem(node.location, text, Some(fewer));
+            findings.problem(Diagnostic::new(node.location, text).hint(fewer));
             return None;
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
-        for (name_node, value) in pairs.iter() {
-            let (name, value) = (header_name(name_node, reader), header_value(value, reader));
+        for (name_node, value) in pairs {
+            let (name, value) = (
+                header_name(name_node, findings),
+                header_value(value, findings),
+            );
             let (Some(name), Some(value)) = (name, value) else {
                 continue;
             };
             if headers.iter().any(|(other, _)| *other == name) {
                 let text = format!("the header {name} is repeated: case makes no difference");
-                let hint = Some("keep one of them".to_owned());
-                reader.problem(name_node.location, text, hint);
+                let repeated = Diagnostic::new(name_node.location, text);
+                findings.problem(repeated.hint("keep one of them"));
             }
             headers.push((name, value));
         }
@@ -181,7 +183,7 @@ impl OptionValue for RequestHeaders {
             let text = format!(
                 "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
             );
-            reader.problem(node.location, text, Some(fewer));
+            findings.problem(Diagnostic::new(node.location, text).hint(fewer));
         }
         Some(headers.into())
     }
@@ -195,35 +197,28 @@ impl OptionValue for RequestHeaders {
     }
 }
 
-fn header_name(node: &Node, reader: &mut Reader<'_, '_, '_>) -> Option<Box<str>> {
-    let text = node.scalar().map_or("", |scalar| &scalar.text);
+fn header_name(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Box<str>> {
+    let text = node.text();
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(name) if name != http::header::HOST => Some(name.as_str().into()),
         _ => {
             let hint = "write a name of letters, digits and hyphens, such as x-degraded; not host, and none that begins with a colon";
-            reader.problem(
-                node.location,
-                format!("'{text}' is no header that can be added to a request"),
-                Some(hint.to_owned()),
-            );
+            let text = format!("'{text}' is no header that can be added to a request");
+            findings.problem(Diagnostic::new(node.location, text).hint(hint));
             None
         }
     }
 }
 
-fn header_value(node: &Node, reader: &mut Reader<'_, '_, '_>) -> Option<Box<str>> {
+fn header_value(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Box<str>> {
     let is_valid =
         |text: &str| HeaderValue::from_str(text).is_ok_and(|value| value.to_str().is_ok());
-    match node.scalar() {
-        Some(scalar) if scalar.value() != Value::Null && is_valid(&scalar.text) => {
-            Some((*scalar.text).into())
-        }
-        _ => {
-            let hint = "write a text of visible ASCII characters and spaces on one line".to_owned();
-            reader.problem(node.location, "no value of a header".to_owned(), Some(hint));
-            None
-        }
+    if !node.is_null() && node.scalar().is_some_and(|scalar| is_valid(&scalar.text)) {
+        return Some(node.text().into());
     }
+    let hint = "write a text of visible ASCII characters and spaces on one line";
+    findings.problem(Diagnostic::new(node.location, "no value of a header").hint(hint));
+    None
 }
 
 #[cfg(test)]
@@ -241,7 +236,7 @@ mod tests {
         };
         let root = yaml::read(text).expect("it is YAML").root.expect("a map");
         let mut findings = Findings::default();
-        tollgate::read_block(&root, "", &mut findings.of(&source));
+        tollgate::read_block(&root, &mut findings.of(&source));
         let (problems, _) = findings.into_parts();
         problems.into_iter().map(|finding| finding.text).collect()
     }

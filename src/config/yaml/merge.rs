@@ -13,8 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::rc::Rc;
 
-use crate::config::yaml::node::{Kind, Location, Node, SyntaxError, shortened};
-use crate::config::yaml::warnings::Warnings;
+use crate::config::yaml::node::{Diagnostic, Kind, Location, Node, WARNINGS_MAX, shortened};
 
 type Pair = (Node, Node);
 
@@ -39,7 +38,10 @@ struct Merged {
 ///
 /// # Errors
 /// The value of a `<<` is neither a map nor a list of maps.
-pub(super) fn apply(pairs: Vec<Pair>, warnings: &mut Warnings) -> Result<Vec<Pair>, SyntaxError> {
+pub(super) fn apply(
+    pairs: Vec<Pair>,
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<Vec<Pair>, Diagnostic> {
     if !pairs.iter().any(|(key, _)| is_merge(key)) && !has_repeats(&pairs) {
         return Ok(pairs);
     }
@@ -58,7 +60,13 @@ pub(super) fn apply(pairs: Vec<Pair>, warnings: &mut Warnings) -> Result<Vec<Pai
 }
 
 impl Pairs {
-    fn insert(&mut self, key: Node, value: Node, merge: Option<Location>, warnings: &mut Warnings) {
+    fn insert(
+        &mut self,
+        key: Node,
+        value: Node,
+        merge: Option<Location>,
+        warnings: &mut Vec<Diagnostic>,
+    ) {
         let index = self.indexes.entry(text_of(&key).to_owned());
         let new = Merged {
             key,
@@ -77,34 +85,33 @@ impl Pairs {
 }
 
 impl Merged {
-    fn replace(&mut self, new: Self, warnings: &mut Warnings) {
+    fn replace(&mut self, new: Self, warnings: &mut Vec<Diagnostic>) {
         let old = mem::replace(self, new);
         let (name, line) = (shortened(text_of(&old.key)), old.key.location.line);
         let both_maps = matches!(
             (&old.value.kind, &self.value.kind),
             (Kind::Map(_), Kind::Map(_))
         );
-        match (old.merge, self.merge) {
+        let warning = match (old.merge, self.merge) {
             (None, None) => {
                 let effect = if both_maps {
                     "the two maps are joined, this one takes precedence"
                 } else {
                     "only this one counts"
                 };
-                warnings.add(
-                    self.key.location,
-                    format!("the key `{name}` is on line {line} already: {effect}"),
-                );
+                let text = format!("the key `{name}` is on line {line} already: {effect}");
+                Some(Diagnostic::new(self.key.location, text))
             }
             (None, Some(merge)) => {
                 let text = format!(
                     "`<<` replaces `{name}` of line {line} above it: put `<<` first to keep that"
                 );
-                warnings.add(merge, text);
+                Some(Diagnostic::new(merge, text))
             }
             // Overriding merged pairs is the purpose of `<<`.
-            (Some(_), _) => {}
-        }
+            (Some(_), _) => None,
+        };
+        warnings.extend(warning.filter(|_| warnings.len() < WARNINGS_MAX));
         if let (Kind::Map(below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
             let mut joined = Rc::unwrap_or_clone(below);
             joined.extend(above.iter().cloned());
@@ -124,9 +131,9 @@ impl Merged {
 }
 
 /// The pairs of a `<<`, lowest precedence first: yaml.v2 goes through a list of maps backwards.
-fn pairs_of(value: Node) -> Result<Vec<Pair>, SyntaxError> {
+fn pairs_of(value: Node) -> Result<Vec<Pair>, Diagnostic> {
     let no_map = |location| {
-        SyntaxError::new(location, "`<<` takes a map or a list of maps")
+        Diagnostic::new(location, "`<<` takes a map or a list of maps")
             .hint("quote '<<' if it is meant as a key")
     };
     match value.kind {
@@ -177,7 +184,7 @@ fn text_of(key: &Node) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::yaml::shape::{shape, shape_of};
+    use crate::config::yaml::tests::shape::{shape, shape_of};
     use crate::config::yaml::{Kind, Location, Node, read};
 
     #[test]

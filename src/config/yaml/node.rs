@@ -21,6 +21,9 @@ pub(crate) const NODES_MAX: usize = 4_000_000;
 /// of a thread.
 pub(crate) const DEPTH_MAX: usize = 128;
 
+/// The most warnings kept: a generated file could have one per line.
+pub(crate) const WARNINGS_MAX: usize = 100;
+
 /// A range of characters on one line of a file. The default, line 0, is of values without a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Location {
@@ -87,24 +90,16 @@ pub enum Value {
 pub struct Document {
     /// `None` for an empty file or only comments.
     pub root: Option<Node>,
-    /// In file order, about a hundred at most.
-    pub warnings: Vec<Warning>,
+    /// What yaml.v2 ignores silently and an operator would want to know, in file order, at most
+    /// [`WARNINGS_MAX`].
+    pub warnings: Vec<Diagnostic>,
 }
 
-/// Something that yaml.v2 ignores silently and an operator would want to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
-    /// The second of two equal keys, the `---` of the second document.
-    pub location: Location,
-    /// A sentence without a full stop.
-    pub text: String,
-}
-
-/// The text is no YAML, or exceeds a bound.
+/// A problem or a warning about a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {}, column {}: {text}", .location.line, .location.column)]
-pub struct SyntaxError {
-    /// Where the parser noticed it.
+pub struct Diagnostic {
+    /// The part of the text that it is about.
     pub location: Location,
     /// A sentence without a full stop.
     pub text: String,
@@ -131,9 +126,26 @@ impl Node {
         }
     }
 
+    /// The value of a scalar.
+    pub(crate) fn value(&self) -> Option<Value> {
+        self.scalar().map(Scalar::value)
+    }
+
+    /// The text of a scalar, else an empty one.
+    pub(crate) fn text(&self) -> &str {
+        self.scalar().map_or("", |scalar| &scalar.text)
+    }
+
+    /// The pairs of a map.
+    pub(crate) fn pairs(&self) -> Option<&[(Self, Self)]> {
+        match &self.kind {
+            Kind::Map(pairs) => Some(pairs),
+            Kind::Scalar(_) | Kind::List(_) => None,
+        }
+    }
+
     pub(crate) fn is_null(&self) -> bool {
-        self.scalar()
-            .is_some_and(|scalar| scalar.value() == Value::Null)
+        self.value() == Some(Value::Null)
     }
 }
 
@@ -153,8 +165,8 @@ impl Scalar {
     }
 }
 
-impl SyntaxError {
-    pub(super) fn new(location: Location, text: impl Into<String>) -> Self {
+impl Diagnostic {
+    pub(crate) fn new(location: Location, text: impl Into<String>) -> Self {
         Self {
             location,
             text: text.into(),
@@ -162,9 +174,12 @@ impl SyntaxError {
         }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
+    #[must_use]
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rejects a text before parsing: too long, too many tokens, or characters that YAML forbids.
 
-use crate::config::yaml::node::{FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8, SyntaxError};
+use crate::config::yaml::node::{Diagnostic, FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8};
 
 /// The most tokens of a file by a generous estimate, in block and flow style.
 ///
@@ -12,17 +12,17 @@ const TOKENS_MAX: usize = 2 * NODES_MAX;
 /// # Errors
 /// Too long, too many tokens, or a character that yaml.v2 rejects: the parser takes a NUL for the
 /// end of the file, and a byte order mark where two files were joined for a part of a key.
-pub(super) fn check(text: &str) -> Result<(), SyntaxError> {
+pub(super) fn check(text: &str) -> Result<(), Diagnostic> {
     if text.len() > FILE_BYTES_MAX {
         let text = format!(
             "the file is {} bytes long, more than the {FILE_BYTES_MAX} allowed",
             text.len()
         );
-        return Err(SyntaxError::new(Location::new(1, 1, 1), text));
+        return Err(Diagnostic::new(Location::new(1, 1, 1), text));
     }
     let tokens: usize = text.bytes().map(tokens_of).sum();
     if tokens > TOKENS_MAX {
-        return Err(SyntaxError::new(
+        return Err(Diagnostic::new(
             Location::new(1, 1, 1),
             format!("the file has about {tokens} tokens, more than the {TOKENS_MAX} allowed"),
         ));
@@ -37,14 +37,14 @@ pub(super) fn check(text: &str) -> Result<(), SyntaxError> {
         1,
     );
     if c == NOT_UTF8 {
-        return Err(SyntaxError::new(location, "this is not UTF-8 text")
+        return Err(Diagnostic::new(location, "this is not UTF-8 text")
             .hint("rules are YAML; save the file as UTF-8"));
     }
     let text = format!(
         "the character U+{:04X} is not allowed in YAML",
         u32::from(c)
     );
-    Err(SyntaxError::new(location, text)
+    Err(Diagnostic::new(location, text)
         .hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{ScalarStyle, Tag};
 
-use crate::config::yaml::node::{Location, Scalar, SyntaxError, Value, shortened};
+use crate::config::yaml::node::{Diagnostic, Location, Scalar, Value, shortened};
 
 impl Scalar {
     /// As in yaml.v2, `!!int "7"` is a number and unknown tags make text.
@@ -18,7 +18,7 @@ impl Scalar {
         style: ScalarStyle,
         tag: Option<&Tag>,
         location: Location,
-    ) -> Result<Self, SyntaxError> {
+    ) -> Result<Self, Diagnostic> {
         let Some(tag) = tag else {
             return Ok(Self {
                 text,
@@ -36,7 +36,7 @@ impl Scalar {
             // yq writes it before every `<<`.
             "merge" => &*text == "<<",
             "binary" => {
-                return Err(SyntaxError::new(location, "!!binary is not supported")
+                return Err(Diagnostic::new(location, "!!binary is not supported")
                     .hint("write the text itself"));
             }
             _ => {
@@ -53,7 +53,7 @@ impl Scalar {
             });
         }
         let no = format!("`{}` is no !!{name}", shortened(&text));
-        Err(SyntaxError::new(location, no).hint("leave the tag out, or write !!str for a text"))
+        Err(Diagnostic::new(location, no).hint("leave the tag out, or write !!str for a text"))
     }
 
     /// The value. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.
@@ -139,8 +139,10 @@ fn float(text: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::yaml::scalar_cases::{BIG_INTS, FALSE, FLOATS, INTS, NULLS, TEXTS, TRUE};
-    use crate::config::yaml::shape::value_at;
+    use crate::config::yaml::tests::scalar_cases::{
+        BIG_INTS, FALSE, FLOATS, INTS, NULLS, TEXTS, TRUE,
+    };
+    use crate::config::yaml::tests::shape::value_at;
     use crate::config::yaml::{Kind, read};
 
     #[test]

@@ -5,21 +5,24 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
-use crate::config::yaml::locate::Locator;
+use crate::config::yaml::lines::{Lines, location};
+use crate::config::yaml::merge;
 use crate::config::yaml::node::{
-    DEPTH_MAX, Document, Kind, Location, NODES_MAX, Node, Scalar, SyntaxError,
+    DEPTH_MAX, Diagnostic, Document, Kind, Location, NODES_MAX, Node, Scalar,
 };
-use crate::config::yaml::warnings::Warnings;
-use crate::config::yaml::{locate, merge, syntax_error};
 
 /// Files with fewer nodes, or fewer nodes from aliases, may have any share of aliases, as in yaml.v2.
 const NODES_FREE: usize = 1_000;
 const NODES_ALIASED_FREE: usize = 100;
 
+/// Covers the mistakes that are made most, and the two constructs that only yaml.v2 accepts.
+const SYNTAX_HINT: &str = "indent with spaces, also inside brackets and quotes; write `: ` after a key, and \
+                           quote a text that contains it or starts with a special character";
+
 struct Builder<'t> {
-    locator: Locator<'t>,
+    lines: Lines<'t>,
     open: Vec<Open>,
     root: Option<Node>,
     /// By anchor number: what its aliases expand to, sharing lists and maps with the tree.
@@ -29,7 +32,7 @@ struct Builder<'t> {
     /// Those that come from aliases, and the last alias.
     nodes_aliased: usize,
     last_alias: Location,
-    warnings: Warnings,
+    warnings: Vec<Diagnostic>,
 }
 
 /// A list or map whose end was not read yet.
@@ -62,59 +65,62 @@ struct Size {
 ///
 /// # Errors
 /// The first syntax error: what follows it cannot be interpreted.
-pub(super) fn build(text: &str) -> Result<Document, SyntaxError> {
+pub(super) fn build(text: &str) -> Result<Document, Diagnostic> {
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder::new(text);
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| syntax_error::of_parser(text, &error))?;
+        let (event, span) = event.map_err(|error| syntax_error(text, &error))?;
         if event == Event::DocumentEnd {
             match parser.next_event() {
                 None | Some(Ok((Event::StreamEnd, _))) => {}
-                Some(Ok((_, span))) => builder.warnings.add(
-                    locate::location(span.start),
+                Some(Ok((_, span))) => builder.warnings.push(Diagnostic::new(
+                    location(span.start),
                     "a second document starts here and is not read",
-                ),
+                )),
                 // A stray word, or the first line is indented and the second is not.
-                Some(Err(error)) => builder.warnings.add(
-                    locate::location(*error.marker()),
+                Some(Err(error)) => builder.warnings.push(Diagnostic::new(
+                    location(*error.marker()),
                     "the document ended above and nothing is read from here on: is its first line indented?",
-                ),
+                )),
             }
             break;
         }
         builder.take(event, span)?;
     }
+    let mut warnings = builder.warnings;
+    warnings.sort_by_key(|warning| (warning.location.line, warning.location.column));
     Ok(Document {
         root: builder.root,
-        warnings: builder.warnings.in_file_order(),
+        warnings,
     })
 }
 
 impl<'t> Builder<'t> {
     fn new(text: &'t str) -> Self {
         Builder {
-            locator: Locator::new(text),
+            lines: Lines::new(text),
             open: Vec::new(),
             root: None,
             kept: HashMap::new(),
             nodes: 0,
             nodes_aliased: 0,
             last_alias: Location::default(),
-            warnings: Warnings::default(),
+            warnings: Vec::new(),
         }
     }
 
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), SyntaxError> {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Diagnostic> {
         // The parser reports an end at the next token.
         if !matches!(event, Event::SequenceEnd | Event::MappingEnd)
             && !self.in_brackets()
-            && let Some(tab) = self.locator.tab_before(span.start)
+            && let Some(tab) = self.lines.tab_before(span.start)
         {
-            return Err(syntax_error::indented_with_tab(tab));
+            let text = "this line is indented with a tab";
+            return Err(Diagnostic::new(tab, text).hint("indent with spaces"));
         }
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let location = self.locator.location_of(span, style);
+                let location = self.lines.location_of(span, style, &text);
                 self.count(1, location)?;
                 // `Rc<str>` is exactly as long as the text; the parser's buffers are three times that.
                 let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), location)?;
@@ -142,18 +148,16 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), SyntaxError> {
-        let location = locate::location(span.start);
+    fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), Diagnostic> {
+        let location = location(span.start);
         self.count(1, location)?;
         if self.open.len() >= DEPTH_MAX {
-            return Err(SyntaxError::new(
+            return Err(Diagnostic::new(
                 location,
                 format!("lists and maps are nested more than {DEPTH_MAX} deep"),
             ));
         }
-        // In block style the span of the start covers at most an anchor and a tag.
-        let in_brackets =
-            self.in_brackets() || self.locator.text_of(span).any(|c| matches!(c, '[' | '{'));
+        let in_brackets = self.in_brackets() || self.lines.has_bracket(span);
         self.open.push(Open {
             location,
             anchor,
@@ -164,7 +168,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), SyntaxError> {
+    fn end(&mut self) -> Result<(), Diagnostic> {
         let Some(Open {
             mut location,
             anchor,
@@ -189,10 +193,10 @@ impl<'t> Builder<'t> {
         self.put(Node { location, kind }, size, anchor)
     }
 
-    fn expand(&mut self, span: Span, anchor: usize) -> Result<(), SyntaxError> {
-        let location = self.locator.location_of(span, ScalarStyle::Plain);
+    fn expand(&mut self, span: Span, anchor: usize) -> Result<(), Diagnostic> {
+        let location = self.lines.location_of(span, ScalarStyle::Plain, "");
         let Some((kept, size)) = self.kept.get(&anchor) else {
-            return Err(SyntaxError::new(
+            return Err(Diagnostic::new(
                 location,
                 "this alias is inside the value of its own anchor",
             ));
@@ -206,13 +210,13 @@ impl<'t> Builder<'t> {
             let text = format!(
                 "with this alias expanded lists and maps are nested more than {DEPTH_MAX} deep"
             );
-            return Err(SyntaxError::new(location, text));
+            return Err(Diagnostic::new(location, text));
         }
         self.put(Node { location, kind }, size, 0)
     }
 
     /// Adds a finished node to the list or map around it.
-    fn put(&mut self, mut node: Node, size: Size, anchor: usize) -> Result<(), SyntaxError> {
+    fn put(&mut self, mut node: Node, size: Size, anchor: usize) -> Result<(), Diagnostic> {
         if node.location.width == 0 {
             // An empty value.
             node.location = match self.open.last() {
@@ -240,7 +244,7 @@ impl<'t> Builder<'t> {
                 Some(key) => pairs.push((key, node)),
                 None if matches!(node.kind, Kind::Scalar(_)) => *key = Some(node),
                 None => {
-                    return Err(SyntaxError::new(node.location, "a list or a map is used as a key")
+                    return Err(Diagnostic::new(node.location, "a list or a map is used as a key")
                         .hint("quote a text that starts with `{` or `[`; fill in placeholders such as {{ .x }} beforehand"));
                 }
             },
@@ -248,7 +252,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn count(&mut self, nodes: usize, location: Location) -> Result<(), SyntaxError> {
+    fn count(&mut self, nodes: usize, location: Location) -> Result<(), Diagnostic> {
         self.nodes += nodes;
         let is_large = self.nodes > NODES_FREE && self.nodes_aliased > NODES_ALIASED_FREE;
         if is_large && self.nodes_aliased * 100 > self.nodes * aliased_percent_max(self.nodes) {
@@ -257,11 +261,11 @@ impl<'t> Builder<'t> {
                 "document contains excessive aliasing: {percent} % of {} nodes come from aliases such as this one",
                 self.nodes
             );
-            return Err(SyntaxError::new(self.last_alias, text)
+            return Err(Diagnostic::new(self.last_alias, text)
                 .hint("write out what the aliases of aliases expand to"));
         }
         if self.nodes > NODES_MAX {
-            return Err(SyntaxError::new(
+            return Err(Diagnostic::new(
                 location,
                 format!("the file has more than {NODES_MAX} nodes up to here"),
             ));
@@ -293,6 +297,20 @@ fn aliased_percent_max(nodes: usize) -> usize {
     const LOW: usize = 400_000;
     const HIGH: usize = 4_000_000;
     99 - 89 * (nodes.clamp(LOW, HIGH) - LOW) / (HIGH - LOW)
+}
+
+/// The parser reports the end of the text on the line after it; editors do not show that line, so
+/// the end of the last line with text is reported.
+fn syntax_error(text: &str, error: &ScanError) -> Diagnostic {
+    let mut at = location(*error.marker());
+    let end = text.trim_end();
+    let lines = end.matches('\n').count() + 1;
+    if at.line as usize > lines {
+        let last = end.rsplit('\n').next().unwrap_or_default();
+        at = Location::new(lines, last.chars().count().max(1), 1);
+    }
+    let text = error.info().strip_prefix("while ").unwrap_or(error.info());
+    Diagnostic::new(at, text).hint(SYNTAX_HINT)
 }
 
 #[cfg(test)]

@@ -3,29 +3,31 @@
 //! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are bytes
 //! until here (see `build.rs`).
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message as _;
-use prost_types::value::Kind;
+use prost_types::value::Kind as ValueKind;
 use prost_types::{Any, Struct, Value};
-use serde_json::Value as Json;
 
-use crate::config::error::{Draft, SourceFindings};
-use crate::config::metadata::number;
-use crate::config::schema::take_block;
+use crate::config::error::SourceFindings;
+use crate::config::metadata::go_float;
+use crate::config::schema::metadata;
 use crate::config::source::Located;
 use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
-use crate::config::yaml::Location;
+use crate::config::yaml::{Diagnostic, Kind, Location, Node, Scalar};
 use crate::config::{Input, Source};
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
-use crate::rules::Metadata;
 use crate::text::Text;
 
 /// The type of the resources.
 pub(crate) const TYPE_URL: &str =
     "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// Doubles hold all whole numbers below 2^53.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A decoded resource.
 #[derive(Debug)]
@@ -41,12 +43,6 @@ struct Head {
     name: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     domain: Vec<u8>,
-}
-
-/// Converts the strings of one part of a resource.
-struct Strings<'s, 'f> {
-    place: &'s str,
-    findings: &'s mut SourceFindings<'f>,
 }
 
 impl Resource {
@@ -100,130 +96,134 @@ impl Input for Resource {
     }
 
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-        let domain = format!("domain {}", Text(&self.config.domain));
-        let mut strings = Strings {
-            place: &domain,
-            findings,
-        };
-        strings.text("name", &self.config.name);
-        let located_domain = strings.located("domain", &self.config.domain);
-        let descriptors = level(&self.config.descriptors, &format!("{domain} > "), findings);
+        let findings = &mut findings.at(format_args!("domain {}", Text(&self.config.domain)));
+        text("name", &self.config.name, findings);
         Some(RulesFile {
-            domain: located_domain,
-            descriptors,
+            domain: located("domain", &self.config.domain, findings),
+            descriptors: level(&self.config.descriptors, &mut findings.at(" > ")),
             block: None,
         })
     }
 }
 
-impl Strings<'_, '_> {
-    /// A string as text. If it is not UTF-8, that is an error, and the text is percent-encoded.
-    fn text(&mut self, field: &str, bytes: &[u8]) -> String {
-        let text = Text(bytes).shown();
-        if str::from_utf8(bytes).is_err() {
-            let text = format!("{field} is not UTF-8: {text}");
-            let hint = Some(
-                "send rules in UTF-8; bytes that are not are shown percent-encoded".to_owned(),
-            );
-            self.findings.problem(Draft {
-                location: Location::default(),
-                place: self.place,
-                text,
-                hint,
-            });
-        }
-        text.into_owned()
+/// A string as text. If it is not UTF-8, that is an error, and the text is percent-encoded.
+fn text(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> String {
+    let text = Text(bytes).shown();
+    if str::from_utf8(bytes).is_err() {
+        let hint = "send rules in UTF-8; bytes that are not are shown percent-encoded";
+        let text = format!("{field} is not UTF-8: {text}");
+        findings.problem(Diagnostic::new(Location::default(), text).hint(hint));
     }
+    text.into_owned()
+}
 
-    fn located(&mut self, field: &str, bytes: &[u8]) -> Located<String> {
-        located(self.text(field, bytes))
-    }
-
-    fn rate_limit(&mut self, policy: &RateLimitPolicy) -> RateLimitSpec {
-        // An unknown number appears in the error as it was sent.
-        let unit = RateLimitUnit::try_from(policy.unit).map_or_else(
-            |_| policy.unit.to_string(),
-            |unit| unit.as_str_name().to_owned(),
-        );
-        RateLimitSpec {
-            unit: located(unit),
-            requests_per_unit: policy.requests_per_unit,
-            unlimited: policy.unlimited,
-            name: self.text("rate_limit.name", &policy.name),
-            replaces: policy
-                .replaces
-                .iter()
-                .map(|other| self.located("rate_limit.replaces.name", &other.name))
-                .collect(),
-            ..RateLimitSpec::default()
-        }
+fn located(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> Located<String> {
+    Located {
+        value: text(field, bytes, findings),
+        location: Location::default(),
     }
 }
 
 fn level(
     descriptors: &[RateLimitDescriptor],
-    place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> Vec<DescriptorSpec> {
     let numbered = descriptors.iter().enumerate();
     numbered
-        .map(|(index, one)| descriptor(one, &format!("{place}descriptors[{index}]"), findings))
+        .map(|(index, one)| descriptor(one, &mut findings.at(format_args!("descriptors[{index}]"))))
         .collect()
 }
 
 fn descriptor(
     descriptor: &RateLimitDescriptor,
-    place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> DescriptorSpec {
-    let mut strings = Strings { place, findings };
-    let key = strings.located("key", &descriptor.key);
-    let value = strings.located("value", &descriptor.value);
-    let rate_limit = descriptor
-        .rate_limit
-        .as_ref()
-        .map(|policy| strings.rate_limit(policy));
-    let mut metadata = descriptor.metadata.as_ref().map(json);
+    let key = located("key", &descriptor.key, findings);
+    let value = located("value", &descriptor.value, findings);
+    let policy = descriptor.rate_limit.as_ref();
+    let rate_limit = policy.map(|policy| rate_limit(policy, findings));
+    let descriptors = level(&descriptor.descriptors, &mut findings.at("."));
+    let (metadata, block) = match &descriptor.metadata {
+        Some(fields) => metadata(&map(fields), findings),
+        None => (None, None),
+    };
     DescriptorSpec {
         key,
         value,
-        rate_limit,
-        descriptors: level(&descriptor.descriptors, &format!("{place}."), findings),
         // Envoy Gateway sets it on every descriptor of a chain that ends in a limit, where it has no
         // effect, and users cannot change it.
-        shadow_mode: descriptor.shadow_mode && descriptor.rate_limit.is_some(),
+        shadow_mode: descriptor.shadow_mode && rate_limit.is_some(),
+        rate_limit,
+        descriptors,
         quota_mode: descriptor.quota_mode,
         detailed_metric: descriptor.detailed_metric,
-        block: metadata
-            .as_mut()
-            .and_then(|metadata| take_block(metadata, place, findings)),
         metadata,
+        block,
         ..DescriptorSpec::default()
     }
 }
 
-fn json(metadata: &Struct) -> Metadata {
-    metadata
-        .fields
-        .iter()
-        .map(|(key, value)| (key.clone(), json_value(value)))
-        .collect()
-}
-
-fn json_value(value: &Value) -> Json {
-    match &value.kind {
-        None | Some(Kind::NullValue(_)) => Json::Null,
-        Some(Kind::NumberValue(value)) => number(*value),
-        Some(Kind::StringValue(text)) => text.clone().into(),
-        Some(Kind::BoolValue(value)) => (*value).into(),
-        Some(Kind::StructValue(fields)) => json(fields).into(),
-        Some(Kind::ListValue(list)) => list.values.iter().map(json_value).collect(),
+fn rate_limit(policy: &RateLimitPolicy, findings: &mut SourceFindings<'_>) -> RateLimitSpec {
+    // An unknown number appears in the error as it was sent.
+    let unit = RateLimitUnit::try_from(policy.unit).map_or_else(
+        |_| policy.unit.to_string(),
+        |unit| unit.as_str_name().to_owned(),
+    );
+    let replaces = policy.replaces.iter();
+    RateLimitSpec {
+        unit: Located {
+            value: unit,
+            location: Location::default(),
+        },
+        requests_per_unit: policy.requests_per_unit,
+        unlimited: policy.unlimited,
+        name: text("rate_limit.name", &policy.name, findings),
+        replaces: replaces
+            .map(|other| located("rate_limit.replaces.name", &other.name, findings))
+            .collect(),
+        ..RateLimitSpec::default()
     }
 }
 
-fn located(value: String) -> Located<String> {
-    Located {
-        value,
-        ..Located::default()
+/// A struct as the YAML that says the same.
+fn map(fields: &Struct) -> Node {
+    let pairs = fields.fields.iter();
+    let pairs = pairs.map(|(key, value)| (node(Scalar::quoted(&**key)), value_node(value)));
+    Node {
+        location: Location::default(),
+        kind: Kind::Map(Rc::new(pairs.collect())),
+    }
+}
+
+fn value_node(value: &Value) -> Node {
+    match &value.kind {
+        None | Some(ValueKind::NullValue(_)) => node(Scalar::plain("")),
+        Some(ValueKind::NumberValue(value)) => node(number(*value)),
+        Some(ValueKind::StringValue(text)) => node(Scalar::quoted(&**text)),
+        Some(ValueKind::BoolValue(value)) => node(Scalar::plain(value.to_string())),
+        Some(ValueKind::StructValue(fields)) => map(fields),
+        Some(ValueKind::ListValue(list)) => Node {
+            location: Location::default(),
+            kind: Kind::List(Rc::new(list.values.iter().map(value_node).collect())),
+        },
+    }
+}
+
+/// All numbers are sent as doubles: a whole one has no fraction.
+fn number(value: f64) -> Scalar {
+    if !value.is_finite() {
+        Scalar::quoted(go_float(value))
+    } else if value.abs() < WHOLE_MAX {
+        Scalar::plain(value.to_string())
+    } else {
+        // With an exponent or a fraction.
+        Scalar::plain(format!("{value:?}"))
+    }
+}
+
+fn node(scalar: Scalar) -> Node {
+    Node {
+        location: Location::default(),
+        kind: Kind::Scalar(scalar),
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
+use crate::config::yaml::node::WARNINGS_MAX;
 use crate::config::yaml::read;
-use crate::config::yaml::shape::{shape, shape_of, value_at};
+use crate::config::yaml::tests::shape::{shape, shape_of, value_at};
 
 #[test]
 fn the_tree_has_the_shape_of_the_text() {
@@ -153,4 +154,36 @@ fn tabs_are_allowed_as_indentation_in_brackets_only() {
     ] {
         assert_eq!(shape_of(text), expected, "{text:?}");
     }
+}
+
+#[test]
+fn syntax_errors_have_a_location_and_a_hint() {
+    let locations = [
+        "a:\n\t- b\n",
+        "domain:d\nb: c\n",
+        "a: b\nlone\nc: d\n",
+        "a: [\n  b\n\n",
+        "a: {b: c d: e}\n",
+        "a: \"b\nc: d\n",
+        "a: 'it's'\n",
+        "a: b\n  c: d\n",
+        "a: {{ .Values.x }}\n",
+        "a: \u{7}\n",
+        // Only yaml.v2 accepts these two.
+        "a: [\n{b: c},\n]\n",
+        "a:\tb\n",
+    ]
+    .map(|text| {
+        let error = read(text).map(|document| document.root).expect_err(text);
+        assert!(error.hint.is_some(), "{text:?}");
+        format!("{}:{}", error.location.line, error.location.column)
+    });
+    let expected = "2:2 2:2 3:1 2:3 1:11 1:4 1:8 2:4 1:5 1:4 2:1 1:4";
+    assert_eq!(locations.join(" "), expected);
+}
+
+#[test]
+fn warnings_are_bounded() {
+    let warnings = read(&"k: v\n".repeat(100_000)).unwrap().warnings;
+    assert_eq!(warnings.len(), WARNINGS_MAX);
 }

@@ -1,7 +1,10 @@
 //! Hostile texts: reading them ends, soon, without a panic or a stack overflow.
 
 use crate::config::yaml::read;
-use crate::config::yaml::shape::collect_locations;
+use crate::config::yaml::tests::shape::collect_locations;
+
+pub mod scalar_cases;
+pub mod shape;
 
 #[test]
 fn repeated_tokens_are_read_in_bounded_time_and_stack() {
