@@ -2,94 +2,67 @@
 
 use std::time::Duration;
 
-/// How pauses between attempts grow.
+/// The jitter of pauses whose length is not a setting.
+const JITTER_DEFAULT: f64 = 0.25;
+
+/// Pauses between attempts: each is `factor` times the one before.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct BackoffPolicy {
+pub(crate) struct Backoff {
     /// The first pause, and the shortest.
-    pub(crate) initial: Duration,
+    initial: Duration,
     /// The longest.
     pub(crate) max: Duration,
-    /// Each pause is this many times the one before; 1 or less keeps the first.
-    pub(crate) factor: f64,
-    pub(crate) jitter: Jitter,
-}
-
-/// By how much a pause is shortened at random, at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Jitter {
-    None,
-    Quarter,
-    Half,
-}
-
-/// The state of one series of attempts.
-#[derive(Debug, Clone)]
-pub(crate) struct Backoff {
-    policy: BackoffPolicy,
+    /// 1 or less keeps the first pause.
+    factor: f64,
+    /// The part by which a pause is shortened at random, at most.
+    jitter: f64,
     next: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(policy: BackoffPolicy) -> Self {
-        let next = policy.initial;
-        Self { policy, next }
+    pub(crate) const fn new(initial: Duration, max: Duration, factor: f64, jitter: f64) -> Self {
+        Self {
+            initial,
+            max,
+            factor,
+            jitter,
+            next: initial,
+        }
     }
 
     /// Pauses that double from `initial` up to `max`, less up to a quarter.
-    pub(crate) fn doubling(initial: Duration, max: Duration) -> Self {
-        Self::new(BackoffPolicy {
-            initial,
-            max,
-            factor: 2.0,
-            jitter: Jitter::Quarter,
-        })
-    }
-
-    pub(crate) const fn max(&self) -> Duration {
-        self.policy.max
+    pub(crate) const fn doubling(initial: Duration, max: Duration) -> Self {
+        Self::new(initial, max, 2.0, JITTER_DEFAULT)
     }
 
     /// Starts over, after a success.
     pub(crate) fn reset(&mut self) {
-        self.next = self.policy.initial;
+        self.next = self.initial;
     }
 
     /// The next pause.
     pub(crate) fn pause(&mut self) -> Duration {
-        self.pause_up_to(self.policy.max)
+        self.pause_up_to(self.max)
     }
 
     /// The next pause, at most `max` as well.
     pub(crate) fn pause_up_to(&mut self, max: Duration) -> Duration {
         let pause = self.next.min(max);
-        let BackoffPolicy {
-            initial,
-            max,
-            factor,
-            jitter,
-        } = self.policy;
         // A product that no `Duration` can hold exceeds every maximum.
-        let longer = Duration::try_from_secs_f64(self.next.as_secs_f64() * factor).unwrap_or(max);
-        self.next = longer.min(max).max(initial);
-        jitter.shorten(pause)
-    }
-}
-
-impl Jitter {
-    fn shorten(self, time: Duration) -> Duration {
-        let most = match self {
-            Self::None => return time,
-            Self::Quarter => time / 4,
-            Self::Half => time / 2,
-        };
-        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
-        time.saturating_sub(Duration::from_micros(fastrand::u64(..=micros)))
+        let longer = Duration::try_from_secs_f64(self.next.as_secs_f64() * self.factor);
+        self.next = longer.unwrap_or(self.max).min(self.max).max(self.initial);
+        shortened(pause, self.jitter)
     }
 }
 
 /// `time` less up to a quarter of it.
 pub(crate) fn jittered(time: Duration) -> Duration {
-    Jitter::Quarter.shorten(time)
+    shortened(time, JITTER_DEFAULT)
+}
+
+/// `time` less up to a part of it, at random.
+fn shortened(time: Duration, part: f64) -> Duration {
+    time.saturating_sub(time.mul_f64(part * fastrand::f64()))
 }
 
 #[cfg(test)]
@@ -106,12 +79,7 @@ mod tests {
             (0.0, [100; 6]),
             (1e30, [100, 1_000, 1_000, 1_000, 1_000, 1_000]),
         ] {
-            let mut backoff = Backoff::new(BackoffPolicy {
-                initial: 100 * MS,
-                max: 1_000 * MS,
-                factor,
-                jitter: Jitter::None,
-            });
+            let mut backoff = Backoff::new(100 * MS, 1_000 * MS, factor, 0.0);
             let pauses = [(); 6].map(|()| backoff.pause().as_millis());
             assert_eq!(pauses, expected, "{factor}");
             backoff.reset();
@@ -121,8 +89,8 @@ mod tests {
 
     #[test]
     fn jitter_shortens_by_up_to_its_part() {
-        for (jitter, shortest) in [(Jitter::Quarter, 750), (Jitter::Half, 500)] {
-            let pauses = [(); 100].map(|()| jitter.shorten(1_000 * MS));
+        for (jitter, shortest) in [(0.25, 750), (0.5, 500)] {
+            let pauses = [(); 100].map(|()| shortened(1_000 * MS, jitter));
             assert!(
                 pauses
                     .iter()

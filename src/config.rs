@@ -10,15 +10,13 @@ use crate::config::overlay::Overlay;
 use crate::config::spec::RulesFile;
 use crate::rules::RuleSet;
 
-pub use options::CompileOptions;
-pub use source::Source;
+pub use source::{CompileOptions, Source};
 
 mod compile;
 mod descriptor;
 pub mod error;
 pub mod metadata;
 pub(crate) mod metric_mapping;
-mod options;
 pub(crate) mod overlay;
 mod resolve;
 pub(crate) mod schema;

@@ -33,20 +33,15 @@ const WAKES_MAX: usize = 1;
 
 /// Content of files that is reloaded when they change.
 pub trait Watched: Send + 'static {
-    /// Metadata of the files. If two are equal, no file has changed in between.
-    type Signature: PartialEq;
-
     /// The name of the thread, and of the content in the log.
     const NAME: &'static str;
 
     /// The directories to watch.
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)>;
 
-    /// The current metadata. Opens no file.
-    fn signature(&self) -> Self::Signature;
-
-    /// Whether the files could not be read. The next attempt may succeed without a change of them.
-    fn needs_retry(&self) -> bool;
+    /// Whether the metadata of the files has changed since the last load, or that load may succeed
+    /// now. Opens no file.
+    fn has_changed(&mut self) -> bool;
 
     /// Reloads the content, if it has changed.
     fn load(&mut self);
@@ -75,6 +70,8 @@ pub(crate) struct FileSet {
     paths: Vec<PathBuf>,
     /// `None` if one of them could not be read.
     last: Option<Vec<Vec<u8>>>,
+    /// Their metadata before the last load.
+    seen: Vec<Option<FileStat>>,
     last_error: Option<String>,
     shortage: DescriptorShortage,
 }
@@ -172,9 +169,11 @@ impl FileSet {
         let mut files = Self {
             paths,
             last: None,
+            seen: Vec::new(),
             last_error: None,
             shortage: DescriptorShortage::default(),
         };
+        files.seen = files.stat();
         files.last = files.contents().ok();
         files
     }
@@ -183,28 +182,22 @@ impl FileSet {
         self.paths.is_empty()
     }
 
-    pub(crate) fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
-        let parents = self.paths.iter().filter_map(|path| path.parent());
-        let named = parents.map(|parent| {
-            if parent.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                parent
-            }
-        });
-        let mut directories: Vec<_> = named
-            .map(|parent| (parent.to_owned(), RecursiveMode::NonRecursive))
+    pub(crate) fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
+        let mut directories: Vec<_> = self
+            .paths
+            .iter()
+            .map(|path| (directory_of(path).to_owned(), RecursiveMode::NonRecursive))
             .collect();
         directories.dedup();
-        directories.into_iter()
+        directories
     }
 
-    pub(crate) fn signature(&self) -> impl Iterator<Item = Option<FileStat>> {
-        self.paths.iter().map(|path| FileStat::of(path))
+    pub(crate) fn has_changed(&self) -> bool {
+        self.last.is_none() || self.shortage.lasts() || self.stat() != self.seen
     }
 
-    pub(crate) fn needs_retry(&self) -> bool {
-        self.last.is_none() || self.shortage.lasts()
+    fn stat(&self) -> Vec<Option<FileStat>> {
+        self.paths.iter().map(|path| FileStat::of(path)).collect()
     }
 
     /// Calls `load` if the content has changed. `None` if it has not, and for an error that was
@@ -216,6 +209,7 @@ impl FileSet {
         &mut self,
         load: impl FnOnce() -> Result<T, String>,
     ) -> Option<Result<T, String>> {
+        self.seen = self.stat();
         let contents = match self.contents() {
             Err(error) if self.last.is_some() && self.shortage.is_cause_of(&error, "files") => {
                 return None;
@@ -246,6 +240,13 @@ impl FileSet {
     }
 }
 
+/// The directory to watch for a file: a mounted ConfigMap changes a link beside it.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
 fn run<S: Watched>(
     mut subject: S,
     waker: SyncSender<()>,
@@ -254,8 +255,6 @@ fn run<S: Watched>(
 ) {
     let mut events = Events::new(S::NAME, waker);
     events.watch(&subject);
-    // Before the load: a change while it reads must be found afterwards.
-    let mut seen = subject.signature();
     // For changes between the first load and the watch.
     subject.load();
     loop {
@@ -268,9 +267,7 @@ fn run<S: Watched>(
             return;
         }
         let commanded = commands.load.swap(false, Relaxed);
-        let signature = subject.signature();
-        if commanded || signature != seen || subject.needs_retry() {
-            seen = signature;
+        if commanded || subject.has_changed() {
             // A directory may have been replaced by another of the same name.
             events.watch(&subject);
             subject.load();

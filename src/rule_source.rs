@@ -2,19 +2,17 @@
 
 use std::fmt;
 
+use crate::file_watch::{FileWatch, Watched as _};
 use crate::rule_source::files::Directory;
 use crate::rule_source::loader::Loader;
 use crate::rule_source::publisher::RulePublisher;
-
-use crate::file_watch::FileWatch;
 use crate::rule_source::xds::client::{Client, Subscription};
-use crate::rule_source::xds::options::XdsOptions;
+use crate::rule_source::xds::stream::XdsOptions;
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
 
 pub(crate) mod files;
 mod loader;
-pub(crate) mod overlay;
 pub(crate) mod publisher;
 pub(crate) mod settings;
 pub(crate) mod xds;
@@ -50,7 +48,7 @@ pub(crate) enum RunningSource {
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Files(directory) => write!(formatter, "{}", directory.path().display()),
+            Self::Files(directory) => write!(formatter, "{}", directory.path.display()),
             Self::Xds(options) => write!(formatter, "xDS server {}", options.server.address),
         }
     }

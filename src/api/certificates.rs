@@ -17,7 +17,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 
 use crate::api::tls::Tls;
-use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
+use crate::file_watch::{FileSet, RecursiveMode, Watched};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{self, Identity, PemError, PemFile};
 
@@ -207,20 +207,14 @@ impl CertificateSource {
 }
 
 impl Watched for CertificateSource {
-    type Signature = Vec<Option<FileStat>>;
-
     const NAME: &'static str = "certificates";
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        self.watched.directories().collect()
+        self.watched.directories()
     }
 
-    fn signature(&self) -> Self::Signature {
-        self.watched.signature().collect()
-    }
-
-    fn needs_retry(&self) -> bool {
-        self.watched.needs_retry()
+    fn has_changed(&mut self) -> bool {
+        self.watched.has_changed()
     }
 
     fn load(&mut self) {

@@ -2,6 +2,7 @@
 //!
 //! Invalid rules do not prevent the start: valid ones may follow.
 
+use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::api::listener::Listeners;
 use crate::api::messages::Messages;
 use crate::api::{Api, bind};
 use crate::app::banner::{InitialRules, Security, Summary};
-use crate::config::metric_mapping::{self, MappingError};
+use crate::config::metric_mapping;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
@@ -181,7 +182,7 @@ impl Rules {
         let live = Arc::new(LiveRules::default());
         let publisher = RulePublisher::new(
             options,
-            settings.rules.reading.overlay(),
+            settings.rules.reading.tollgate_overlay.clone(),
             health,
             live.clone(),
             lifecycle.clone(),
@@ -324,22 +325,33 @@ fn security(tls: Option<&Files>) -> Security {
 /// read would be worse.
 fn load_mapping(path: &Path) -> Option<Mapping> {
     match metric_mapping::load(path) {
-        Ok(loaded) => {
+        Ok(Ok(loaded)) => {
             for warning in loaded.warnings {
-                tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {warning}");
+                let (at, hint) = (warning.source_location(), warning.hint);
+                tracing::warn!(at, hint, "PROMETHEUS_MAPPER_YAML: {}", warning.text);
             }
-            Some(loaded.mapping)
+            return Some(loaded.mapping);
+        }
+        Ok(Err(problems)) => {
+            for problem in problems {
+                let (at, hint) = (problem.source_location(), problem.hint);
+                tracing::error!(
+                    at,
+                    hint,
+                    "PROMETHEUS_MAPPER_YAML: {}; metrics keep their usual names",
+                    problem.text
+                );
+            }
         }
         // Envoy Gateway sets it in every deployment, and mounts a ConfigMap that may not exist.
-        Err(error @ MappingError::Absent) => {
-            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics keep their usual names");
-            None
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it is not there; metrics keep their usual names");
         }
         Err(error) => {
-            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics keep their usual names");
-            None
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it cannot be read: {error}; metrics keep their usual names");
         }
     }
+    None
 }
 
 /// Binds `host:port`, or `:port` for all addresses.

@@ -9,6 +9,7 @@ use crate::config::error::{Findings, in_file_order};
 use crate::config::yaml::{Diagnostic, Location};
 use crate::config::{self, CompileOptions, Loaded, Source};
 use crate::limit::Limit;
+use crate::rule_source::files::read_overlay;
 use crate::rule_source::settings::Reading;
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -86,7 +87,7 @@ pub(crate) fn load(
     let files = reading
         .files(directory, environment)
         .map_err(Failure::Config)?;
-    let directory = files.path().display().to_string();
+    let directory = files.path.display().to_string();
     let sources = files.read().map_err(|error| {
         let hint = if is_named {
             ""
@@ -95,9 +96,9 @@ pub(crate) fn load(
         };
         Failure::Config(format!("{error:#}{hint}"))
     })?;
-    let overlay = reading
-        .overlay()
-        .map(|overlay| overlay.read())
+    let overlay = reading.tollgate_overlay.as_deref();
+    let overlay = overlay
+        .map(read_overlay)
         .transpose()
         .map_err(|error| Failure::Config(format!("{error:#}")))?;
     let options = CompileOptions {

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use crate::config::descriptor::Context;
 use crate::config::error::SourceFindings;
-use crate::config::options::CompileOptions;
 use crate::config::overlay::Overlay;
-use crate::config::source::{Located, Source};
+use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::RulesFile;
 use crate::config::tollgate::Block;
-use crate::config::yaml::{Diagnostic, Location};
+use crate::config::yaml::{Diagnostic, Located, Location};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::rules::key::KeyHead;
 use crate::rules::tree::{Domain, Level, RuleSet};

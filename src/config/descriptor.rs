@@ -6,9 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::error::SourceFindings;
-use crate::config::options::CompileOptions;
 use crate::config::overlay::{DomainOverlay, path_in_domain};
-use crate::config::source::Source;
+use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::{DescriptorSpec, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;

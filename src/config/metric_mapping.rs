@@ -8,8 +8,10 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::config::error::did_you_mean;
-use crate::config::yaml::{self, Diagnostic, Kind, Location, Node};
+use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
+use crate::config::source::Source;
+use crate::config::tollgate::reader::{flag, list, map, word};
+use crate::config::yaml::{self, Diagnostic, Kind, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// How long a file may be; a ConfigMap cannot hold more.
@@ -17,8 +19,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How many buckets a histogram may have: each is a series.
 const BUCKETS_MAX: usize = 1_000;
 
-const ROOT_KEYS: [&str; 2] = ["defaults", "mappings"];
-const RULE_KEYS: [&str; 15] = [
+const ROOT_KEYS: &[&str] = &["defaults", "mappings"];
+/// The keys of a mapping, with those of `defaults`.
+const KEYS: &[&str] = &[
     "match",
     "match_type",
     "match_metric_type",
@@ -34,24 +37,15 @@ const RULE_KEYS: [&str; 15] = [
     "buckets",
     "quantiles",
     "ttl",
-];
-const DEFAULTS_KEYS: [&str; 9] = [
-    "match_type",
     "glob_disable_ordering",
-    "timer_type",
-    "observer_type",
-    "histogram_options",
-    "summary_options",
-    "buckets",
-    "quantiles",
-    "ttl",
 ];
-/// Keys that change nothing here: no metric comes with labels of its own.
-const SILENT_KEYS: [&str; 1] = ["honor_labels"];
 
-const MATCH_TYPES: [(&str, MatchType); 2] =
-    [("glob", MatchType::Glob), ("regex", MatchType::Regex)];
-const ACTIONS: [(&str, Action); 2] = [("map", Action::Map), ("drop", Action::Drop)];
+/// Reads the text of a pattern.
+type ReadPattern = fn(&str) -> Result<Pattern, mapper::PatternError>;
+
+const MATCH_TYPES: [(&str, ReadPattern); 2] = [("glob", Pattern::glob), ("regex", Pattern::regex)];
+/// Whether metrics are dropped.
+const ACTIONS: [(&str, bool); 2] = [("map", false), ("drop", true)];
 const OBSERVERS: [(&str, Observer); 2] = [
     ("histogram", Observer::Histogram),
     ("summary", Observer::Summary),
@@ -62,425 +56,305 @@ const KINDS: [(&str, mapper::Kind); 4] = [
     ("observer", mapper::Kind::Observer),
     ("timer", mapper::Kind::Observer),
 ];
-const BOOLS: [(&str, bool); 2] = [("true", true), ("false", false)];
 
-/// A file that can be gone by.
+/// A valid file.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// Its rules.
     pub(crate) mapping: Mapping,
-    /// What it says to no effect, a sentence each, with its place.
-    pub(crate) warnings: Vec<String>,
-}
-
-/// Why there is none.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MappingError {
-    /// No such file. It may be meant so: Envoy Gateway's is optional.
-    #[error("it is not there")]
-    Absent,
-    /// The system gives no text.
-    #[error("it cannot be read: {0}")]
-    Unreadable(io::Error),
-    /// No mapping, and where it stops being one.
-    #[error("{0}{hint}", hint = .0.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Wrong(Diagnostic),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum MatchType {
-    #[default]
-    Glob,
-    Regex,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Action {
-    #[default]
-    Map,
-    Drop,
+    /// What has no effect.
+    pub(crate) warnings: Vec<Finding>,
 }
 
 /// What holds for rules that do not say.
-#[derive(Debug, Default)]
 struct Defaults {
-    match_type: MatchType,
-    observer: Observer,
-    buckets: Vec<f64>,
-    order: Order,
+    read_pattern: ReadPattern,
+    times: Times,
+    /// Of several globs the one with fewer stars wins, looked at from the left, instead of the first.
+    most_specific_first: bool,
 }
 
-/// Which of several globs wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Order {
-    /// The first of the file.
-    #[default]
-    OfFile,
-    /// The one with fewer stars, looked at from the left.
-    MostSpecific,
-}
-
-/// The keys that say how times are shown, of a rule or of the defaults.
-#[derive(Debug, Default)]
+/// How times are shown, by a rule or by the defaults.
+#[derive(Default)]
 struct Times {
     observer: Option<Observer>,
     buckets: Vec<f64>,
 }
 
-#[derive(Debug, Default)]
-struct Reader {
-    warnings: Vec<String>,
-}
-
 /// Reads a file.
 ///
 /// # Errors
-/// There is none, or what it says is no mapping.
-pub(crate) fn load(path: &Path) -> Result<Loaded, MappingError> {
+/// It cannot be read.
+pub(crate) fn load(path: &Path) -> io::Result<Result<Loaded, Vec<Finding>>> {
     let mut text = String::new();
-    let file = File::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => MappingError::Absent,
-        _ => MappingError::Unreadable(error),
-    })?;
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(MappingError::Unreadable)?;
+    let file = File::open(path)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(MappingError::Unreadable(io::Error::other(
-            "it has more than 1 MiB",
-        )));
+        return Err(io::Error::other("it has more than 1 MiB"));
     }
-    read(&text).map_err(MappingError::Wrong)
+    Ok(read(&Source {
+        name: "PROMETHEUS_MAPPER_YAML".into(),
+        path: path.to_string_lossy().into(),
+        text: text.into(),
+    }))
 }
 
 /// Reads a text.
 ///
 /// # Errors
-/// The first place where it is no mapping.
-pub(crate) fn read(text: &str) -> Result<Loaded, Diagnostic> {
-    let document = yaml::read(text)?;
-    let mut reader = Reader::default();
+/// All problems of it.
+fn read(source: &Source) -> Result<Loaded, Vec<Finding>> {
+    let mut findings = Findings::default();
+    let mapping = mapping(source, &mut findings.of(source));
+    let (problems, warnings) = findings.into_parts();
+    match mapping {
+        Some(mapping) if problems.is_empty() => Ok(Loaded { mapping, warnings }),
+        _ => Err(problems),
+    }
+}
+
+fn mapping(source: &Source, findings: &mut SourceFindings<'_>) -> Option<Mapping> {
+    let document = yaml::read(&source.text)
+        .map_err(|error| findings.problem(error))
+        .ok()?;
     for warning in document.warnings {
-        reader.warn(warning.location, &warning.text);
+        findings.warning(warning);
     }
     let Some(root) = document.root else {
-        return Ok(Loaded {
-            mapping: Mapping::default(),
-            warnings: reader.warnings,
-        });
+        return Some(Mapping::default());
     };
     let (mut defaults, mut mappings) = (Defaults::default(), None);
-    for (key, value) in map(&root)? {
-        match reader.key(key, &ROOT_KEYS) {
-            "defaults" => defaults = reader.defaults(value)?,
+    for (key, value) in map(&root, ROOT_KEYS, findings)? {
+        match key.text() {
+            "defaults" => defaults = Defaults::read(value, &mut findings.at("defaults"))?,
             "mappings" => mappings = Some(value),
-            _ => {}
+            _ => warn_unknown(key, ROOT_KEYS, findings),
         }
     }
-    let mut mapping = Mapping::new(defaults.observer, defaults.buckets.clone());
-    let items = mappings.map(list).transpose()?.unwrap_or_default();
-    if items.len() > MAPPINGS_MAX {
-        return Err(invalid(
-            items[MAPPINGS_MAX].location,
-            format!("there are more than {MAPPINGS_MAX} mappings"),
-            "write fewer, with globs",
-        ));
+    let mut mapping = Mapping::new(
+        defaults.times.observer.unwrap_or_default(),
+        defaults.times.buckets.clone(),
+    );
+    let Some(mappings) = mappings else {
+        return Some(mapping);
+    };
+    if let Kind::List(items) = &mappings.kind
+        && let Some(first) = items.get(MAPPINGS_MAX)
+    {
+        let text = format!("there are more than {MAPPINGS_MAX} mappings");
+        findings.problem(Diagnostic::new(first.location, text).hint("write fewer, with globs"));
+        return None;
     }
-    let mut rules = items
-        .iter()
-        .map(|item| reader.rule(item, &defaults))
-        .collect::<Result<Vec<_>, _>>()?;
-    if defaults.order == Order::MostSpecific {
+    let mut rules = list(mappings, &mut findings.at("mappings"), |item, findings| {
+        rule(item, &defaults, findings)
+    });
+    if defaults.most_specific_first {
         rules.sort_by_key(|(pattern, _)| {
-            pattern
-                .split('.')
-                .map(|part| part == "*")
-                .collect::<Vec<_>>()
+            let parts = pattern.split('.');
+            parts.map(|part| part == "*").collect::<Vec<_>>()
         });
     }
     for (_, rule) in rules {
         mapping.add(rule);
     }
-    Ok(Loaded {
-        mapping,
-        warnings: reader.warnings,
-    })
+    Some(mapping)
 }
 
-impl Reader {
-    fn defaults(&mut self, node: &Node) -> Result<Defaults, Diagnostic> {
-        let mut defaults = Defaults::default();
-        let mut times = Times::default();
-        for (key, value) in map(node)? {
-            match self.key(key, &DEFAULTS_KEYS) {
-                "match_type" => defaults.match_type = word(value, &MATCH_TYPES)?,
-                "glob_disable_ordering" => {
-                    defaults.order = if word(value, &BOOLS)? {
-                        Order::MostSpecific
-                    } else {
-                        Order::OfFile
-                    };
+impl Defaults {
+    fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let mut defaults = Self::default();
+        for (key, value) in map(node, KEYS, findings)? {
+            match key.text() {
+                name @ "match_type" => {
+                    defaults.read_pattern = word(value, name, &MATCH_TYPES, findings)?;
                 }
-                name => self.times(name, key, value, &mut times)?,
+                name @ "glob_disable_ordering" => {
+                    defaults.most_specific_first = flag(value, name, findings);
+                }
+                _ => defaults.times.set(key, value, findings)?,
             }
         }
-        Ok(Defaults {
-            observer: times.observer.unwrap_or_default(),
-            buckets: times.buckets,
-            ..defaults
-        })
+        Some(defaults)
     }
+}
 
-    /// A rule, and its pattern as it is written.
-    fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), Diagnostic> {
-        let (mut pattern, mut match_type, mut name) = (None, defaults.match_type, None);
-        let (mut kind, mut labels, mut action, mut scale, mut help) =
-            (None, Vec::new(), Action::Map, 1.0, None);
-        let mut times = Times::default();
-        for (key, value) in map(node)? {
-            match self.key(key, &RULE_KEYS) {
-                "match" => pattern = Some((value.location, text(value)?)),
-                "match_type" => match_type = word(value, &MATCH_TYPES)?,
-                "match_metric_type" => kind = Some(word(value, &KINDS)?),
-                "name" => name = Some(metric_name(value)?),
-                "labels" => labels = label_pairs(value)?,
-                "help" => help = Some(text(value)?.to_owned()),
-                "action" => action = word(value, &ACTIONS)?,
-                "scale" => scale = number(value)?,
-                name => self.times(name, key, value, &mut times)?,
-            }
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            read_pattern: Pattern::glob,
+            times: Times::default(),
+            most_specific_first: false,
         }
-        let missing = |key: &str| {
-            invalid(
-                node.location,
-                format!("this mapping has no {key}"),
-                &format!("write one, such as {key}: ..."),
-            )
-        };
-        let (location, pattern) = pattern.ok_or_else(|| missing("match"))?;
-        let name = name.ok_or_else(|| missing("name"))?;
-        let compiled = if match_type == MatchType::Glob {
-            Pattern::glob(pattern)
-        } else {
-            Pattern::regex(pattern)
-        };
-        let compiled = compiled.map_err(|error| Diagnostic {
-            location,
-            text: error.to_string(),
-            hint: None,
-        })?;
-        let Times { observer, buckets } = times;
-        let rule = Rule {
-            pattern: compiled,
-            kind,
-            name,
-            labels,
-            drops: action == Action::Drop,
-            scale,
-            help,
-            observer,
-            buckets,
-        };
-        Ok((pattern.to_owned(), rule))
     }
+}
 
-    fn times(
-        &mut self,
-        name: &str,
-        key: &Node,
-        value: &Node,
-        times: &mut Times,
-    ) -> Result<(), Diagnostic> {
-        match name {
-            "timer_type" | "observer_type" => times.observer = Some(word(value, &OBSERVERS)?),
-            "buckets" => times.buckets = buckets(value)?,
+/// A rule, and its pattern as it is written.
+fn rule(
+    node: &Node,
+    defaults: &Defaults,
+    findings: &mut SourceFindings<'_>,
+) -> Option<(String, Rule)> {
+    let (mut pattern, mut read_pattern, mut name) = (None, defaults.read_pattern, None);
+    let (mut kind, mut labels, mut drops, mut scale, mut help) =
+        (None, Vec::new(), false, 1.0, None);
+    let mut times = Times::default();
+    for (key, value) in map(node, KEYS, findings)? {
+        match key.text() {
+            "match" => pattern = Some((value.location, text(value, findings)?)),
+            key @ "match_type" => read_pattern = word(value, key, &MATCH_TYPES, findings)?,
+            key @ "match_metric_type" => kind = Some(word(value, key, &KINDS, findings)?),
+            "name" => name = Some(metric_name(value, findings)?),
+            "labels" => labels = label_pairs(value, findings)?,
+            "help" => help = Some(text(value, findings)?.to_owned()),
+            key @ "action" => drops = word(value, key, &ACTIONS, findings)?,
+            "scale" => scale = scale_factor(value, findings)?,
+            _ => times.set(key, value, findings)?,
+        }
+    }
+    let mut missing = |key: &str| {
+        let text = format!("this mapping has no {key}");
+        let hint = format!("write one, such as {key}: ...");
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    };
+    let Some((location, pattern)) = pattern else {
+        missing("match");
+        return None;
+    };
+    let Some(name) = name else {
+        missing("name");
+        return None;
+    };
+    let compiled = read_pattern(pattern)
+        .map_err(|error| findings.problem(Diagnostic::new(location, error.to_string())))
+        .ok()?;
+    let rule = Rule {
+        pattern: compiled,
+        kind,
+        name,
+        labels,
+        drops,
+        scale,
+        help,
+        observer: times.observer,
+        buckets: times.buckets,
+    };
+    Some((pattern.to_owned(), rule))
+}
+
+impl Times {
+    fn set(&mut self, key: &Node, value: &Node, findings: &mut SourceFindings<'_>) -> Option<()> {
+        match key.text() {
+            name @ ("timer_type" | "observer_type") => {
+                self.observer = Some(word(value, name, &OBSERVERS, findings)?);
+            }
+            "buckets" => self.buckets = buckets(value, findings)?,
             "histogram_options" => {
-                for (key, value) in map(value)? {
-                    if self.key(key, &["buckets"]) == "buckets" {
-                        times.buckets = buckets(value)?;
+                for (key, value) in map(value, &["buckets"], findings)? {
+                    match key.text() {
+                        "buckets" => self.buckets = buckets(value, findings)?,
+                        _ => warn_unknown(key, &["buckets"], findings),
                     }
                 }
             }
-            "summary_options" | "quantiles" => self.warn(
-                key.location,
-                &format!("{name} has no effect: a summary here is a sum and a count"),
-            ),
-            "ttl" => self.warn(key.location, "ttl has no effect: no metric is forgotten"),
-            _ => {}
+            name @ ("summary_options" | "quantiles") => {
+                let text = format!("{name} has no effect: a summary here is a sum and a count");
+                findings.warning(Diagnostic::new(key.location, text));
+            }
+            "ttl" => {
+                let text = "ttl has no effect: no metric is forgotten";
+                findings.warning(Diagnostic::new(key.location, text));
+            }
+            // No metric comes with labels of its own.
+            "honor_labels" => {}
+            _ => warn_unknown(key, KEYS, findings),
         }
-        Ok(())
-    }
-
-    /// The name of a key. One that is not known is passed over, as statsd_exporter does, but not in
-    /// silence.
-    fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
-        let name = if let Kind::Scalar(scalar) = &node.kind {
-            &*scalar.text
-        } else {
-            ""
-        };
-        if !known.contains(&name) && !SILENT_KEYS.contains(&name) {
-            let meant = did_you_mean(name, known.iter().copied())
-                .map(|meant| format!("; did you mean {meant}?"))
-                .unwrap_or_default();
-            self.warn(
-                node.location,
-                &format!("{name:?} has no meaning here{meant}"),
-            );
-        }
-        name
-    }
-
-    fn warn(&mut self, location: Location, text: &str) {
-        // A thousand rules with the same key are one mistake.
-        if self.warnings.len() < 20 {
-            self.warnings.push(format!(
-                "line {}, column {}: {text}",
-                location.line, location.column
-            ));
-        }
+        Some(())
     }
 }
 
-fn map(node: &Node) -> Result<&[(Node, Node)], Diagnostic> {
-    match &node.kind {
-        Kind::Map(pairs) => Ok(pairs),
-        _ => Err(invalid(
-            node.location,
-            "a map of keys and values belongs here".to_owned(),
-            "write key: value",
-        )),
-    }
+/// A key that is not known is passed over, as statsd_exporter does, but not in silence.
+fn warn_unknown(key: &Node, known: &[&str], findings: &mut SourceFindings<'_>) {
+    let name = key.text();
+    let warning = Diagnostic::new(key.location, format!("{name:?} has no meaning here"));
+    findings.warning(match did_you_mean(name, known.iter().copied()) {
+        Some(meant) => warning.hint(format!("did you mean `{meant}`?")),
+        None => warning,
+    });
 }
 
-fn list(node: &Node) -> Result<&[Node], Diagnostic> {
-    match &node.kind {
-        Kind::List(items) => Ok(items),
-        // `mappings:` with nothing behind it.
-        Kind::Scalar(scalar) if scalar.value() == yaml::Value::Null => Ok(&[]),
-        _ => Err(invalid(
-            node.location,
-            "a list belongs here".to_owned(),
-            "begin each item with -",
-        )),
+/// A text, which may be left empty.
+fn text<'n>(node: &'n Node, findings: &mut SourceFindings<'_>) -> Option<&'n str> {
+    if node.scalar().is_none() {
+        let problem = Diagnostic::new(node.location, "a text belongs here");
+        findings.problem(problem.hint("write one value"));
+        return None;
     }
-}
-
-fn text(node: &Node) -> Result<&str, Diagnostic> {
-    match &node.kind {
-        Kind::Scalar(scalar) => Ok(&scalar.text),
-        _ => Err(invalid(
-            node.location,
-            "a text belongs here".to_owned(),
-            "write one value",
-        )),
-    }
-}
-
-fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Diagnostic> {
-    let given = text(node)?;
-    let found = words
-        .iter()
-        .find(|(word, _)| *word == given)
-        .map(|(_, value)| *value);
-    let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| {
-        invalid(
-            node.location,
-            format!("{given:?} is not one of its words"),
-            &format!("write {}", all.join(" or ")),
-        )
-    })
+    Some(node.text())
 }
 
 /// Above zero: counters only grow.
-fn number(node: &Node) -> Result<f64, Diagnostic> {
-    let given = text(node)?;
-    let number = given
-        .parse()
-        .ok()
-        .filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| {
-        invalid(
-            node.location,
-            format!("{given:?} is no number above zero"),
-            "write one, such as 0.001",
-        )
-    })
+fn scale_factor(node: &Node, findings: &mut SourceFindings<'_>) -> Option<f64> {
+    let given = node.text();
+    let number: Option<f64> = given.parse().ok();
+    let number = number.filter(|number| number.is_finite() && *number > 0.0);
+    if number.is_none() {
+        let text = format!("{given:?} is no number above zero");
+        findings.problem(Diagnostic::new(node.location, text).hint("write one, such as 0.001"));
+    }
+    number
 }
 
 /// Upper bounds, each above the one before.
-fn buckets(node: &Node) -> Result<Vec<f64>, Diagnostic> {
-    let mut bounds: Vec<f64> = Vec::new();
-    for item in list(node)? {
-        let bound = text(item)?
-            .parse()
-            .ok()
-            .filter(|bound: &f64| bound.is_finite());
-        let bound = bound.ok_or_else(|| {
-            invalid(
-                item.location,
-                "a bucket is a number".to_owned(),
-                "write its upper bound, such as 0.5",
-            )
-        })?;
-        if bounds.last().is_some_and(|last| *last >= bound) || bounds.len() >= BUCKETS_MAX {
-            return Err(invalid(
-                item.location,
-                "buckets are in order, and at most 1,000".to_owned(),
-                "write each bound once, the smallest first",
-            ));
+fn buckets(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<f64>> {
+    let bounds = list(node, findings, |item, findings| {
+        let bound: Option<f64> = item.text().parse().ok();
+        let bound = bound.filter(|bound| bound.is_finite());
+        if bound.is_none() {
+            let problem = Diagnostic::new(item.location, "a bucket is a number");
+            findings.problem(problem.hint("write its upper bound, such as 0.5"));
         }
-        bounds.push(bound);
+        bound
+    });
+    if bounds.len() > BUCKETS_MAX || !bounds.is_sorted_by(|one, next| one < next) {
+        let text = format!("buckets are in order, and at most {BUCKETS_MAX}");
+        let hint = "write each bound once, the smallest first";
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+        return None;
     }
-    Ok(bounds)
+    Some(bounds)
 }
 
 /// A name for Prometheus, in which `$1` may stand anywhere.
-fn metric_name(node: &Node) -> Result<String, Diagnostic> {
-    let name = text(node)?;
-    let is_name = !name.is_empty()
-        && !name.starts_with(|letter: char| letter.is_ascii_digit())
-        && name
-            .chars()
-            .all(|letter| letter.is_ascii_alphanumeric() || "_${}".contains(letter));
-    if is_name {
-        return Ok(name.to_owned());
+fn metric_name(node: &Node, findings: &mut SourceFindings<'_>) -> Option<String> {
+    let name = node.text();
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_${}".contains(letter);
+    let starts_well = name.starts_with(|letter: char| !letter.is_ascii_digit());
+    if starts_well && name.chars().all(is_letter) {
+        return Some(name.to_owned());
     }
-    Err(invalid(
-        node.location,
-        format!("{name:?} is no name of a metric"),
-        "write letters, digits, _ and $1",
-    ))
+    let text = format!("{name:?} is no name of a metric");
+    let hint = "write letters, digits, _ and $1";
+    findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    None
 }
 
-fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Diagnostic> {
+fn label_pairs(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<(String, String)>> {
     let mut labels = Vec::new();
-    for (key, value) in map(node)? {
-        let name = text(key)?;
+    for (key, value) in map(node, &["NAME"], findings)? {
+        let name = key.text();
         let is_name = mapper::escaped(name) == name
             && !name.is_empty()
             && !["le", "quantile"].contains(&name)
             && !name.starts_with("__");
         if !is_name {
-            return Err(invalid(
-                key.location,
-                format!("{name:?} is no name of a label"),
-                "write letters, digits and _, and neither le nor quantile",
-            ));
+            let text = format!("{name:?} is no name of a label");
+            let hint = "write letters, digits and _, and neither le nor quantile";
+            findings.problem(Diagnostic::new(key.location, text).hint(hint));
+            return None;
         }
-        labels.push((name.to_owned(), text(value)?.to_owned()));
+        labels.push((name.to_owned(), text(value, findings)?.to_owned()));
     }
     labels.sort_unstable();
-    Ok(labels)
-}
-
-fn invalid(location: Location, text: String, hint: &str) -> Diagnostic {
-    Diagnostic {
-        location,
-        text,
-        hint: Some(hint.to_owned()),
-    }
+    Some(labels)
 }
 
 #[cfg(test)]

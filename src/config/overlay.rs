@@ -16,10 +16,10 @@
 use std::sync::Arc;
 
 use crate::config::error::SourceFindings;
-use crate::config::source::{Located, Source};
+use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
 use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
-use crate::config::yaml::{self, Diagnostic, Location, Node};
+use crate::config::yaml::{self, Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Provenance, Rule};

@@ -85,63 +85,51 @@ impl ResolvedOptions<'_> {
     /// others.
     pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, String)> {
         let (algorithm, on_limit) = (self.algorithm(), self.on_limit_word());
-        let queue = OnLimitWord::Queue;
         let mut conflicts = Vec::new();
-        let mut check = |conflicts_here: bool, at: Option<Location>, text: String| {
-            if conflicts_here {
-                conflicts.push((at.unwrap_or(spec.location), text));
-            }
+        let mut add = |at: Option<Location>, text: String| {
+            conflicts.push((at.unwrap_or(spec.location), text));
         };
-        check(
-            on_limit == queue && !algorithm.is_bucket(),
-            location(self.on_limit),
-            format!(
-                "on_limit: queue is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
-            ),
-        );
-        check(
-            self.queues() && self.max_wait.is_none(),
-            location(self.on_limit),
-            "on_limit: queue needs a max_wait, the longest that a call may be queued; write one, such as max_wait: 200ms".to_owned(),
-        );
-        check(
-            on_limit != queue && self.max_wait.is_some(),
-            location(self.max_wait),
-            "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue".to_owned(),
-        );
-        check(
-            on_limit != OnLimitWord::Degrade && self.request_headers.is_some(),
-            location(self.request_headers),
-            "request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade"
-                .to_owned(),
-        );
-        check(
-            on_limit != OnLimitWord::Reject && self.response_body.is_some(),
-            location(self.response_body),
-            format!(
-                "response_body is only for on_limit: reject, not for {}; remove it, or write on_limit: reject",
-                on_limit.name()
-            ),
-        );
-        if algorithm != Algorithm::Concurrency {
-            check(
-                self.lease_by.is_some(),
-                location(self.lease_by),
+        if on_limit == OnLimitWord::Queue && !algorithm.is_bucket() {
+            add(
+                location(self.on_limit),
                 format!(
-                    "lease_by is only for concurrency, not for {algorithm}; remove it, or write algorithm: concurrency"
+                    "on_limit: queue is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
                 ),
             );
-            return conflicts;
         }
-        if let Some((at, conflict)) = self.lease_by_conflict(spec) {
-            check(true, at, conflict);
+        if self.queues() && self.max_wait.is_none() {
+            let text = "on_limit: queue needs a max_wait, the longest that a call may be queued; write one, such as max_wait: 200ms";
+            add(location(self.on_limit), text.to_owned());
         }
-        check(
-            self.unit_multiplier.is_some(),
-            location(self.unit_multiplier),
-            "unit_multiplier is not for concurrency, which has no period but its lease; remove it"
-                .to_owned(),
-        );
+        if on_limit != OnLimitWord::Queue && self.max_wait.is_some() {
+            let text = "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue";
+            add(location(self.max_wait), text.to_owned());
+        }
+        if on_limit != OnLimitWord::Degrade && self.request_headers.is_some() {
+            let text = "request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade";
+            add(location(self.request_headers), text.to_owned());
+        }
+        if on_limit != OnLimitWord::Reject && self.response_body.is_some() {
+            let on_limit = on_limit.name();
+            let text = format!(
+                "response_body is only for on_limit: reject, not for {on_limit}; remove it, or write on_limit: reject"
+            );
+            add(location(self.response_body), text);
+        }
+        if algorithm == Algorithm::Concurrency {
+            if let Some((at, text)) = self.lease_by_conflict(spec) {
+                add(at, text);
+            }
+            if self.unit_multiplier.is_some() {
+                let text = "unit_multiplier is not for concurrency, which has no period but its lease; remove it";
+                add(location(self.unit_multiplier), text.to_owned());
+            }
+        } else if self.lease_by.is_some() {
+            let text = format!(
+                "lease_by is only for concurrency, not for {algorithm}; remove it, or write algorithm: concurrency"
+            );
+            add(location(self.lease_by), text);
+        }
         conflicts
     }
 

@@ -10,10 +10,10 @@ use crate::config::metadata::to_json;
 use crate::config::schema::reader::{
     ROOT_KEYS, check_keys, flag, is_known, key_of, list, map, mistyped, number, text,
 };
-use crate::config::source::{Located, Source};
+use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, read_block, read_root_block};
-use crate::config::yaml::{self, Location, Node};
+use crate::config::yaml::{self, Located, Location, Node};
 use crate::rules::Metadata;
 
 mod reader;

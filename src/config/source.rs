@@ -1,8 +1,11 @@
-//! Texts of rules, and values with their locations in them.
+//! What is compiled: texts of rules, the settings and the table of counters.
 
 use std::sync::Arc;
 
-use crate::config::yaml::Location;
+use crate::limit::{Algorithm, Months};
+use crate::rules::key::KeyFormat;
+use crate::rules::stats::StatsTable;
+use crate::rules::tree::Dots;
 
 /// A file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,11 +19,39 @@ pub struct Source {
     pub text: Arc<str>,
 }
 
-/// A value and its location.
-#[derive(Debug, Clone, Default)]
-pub struct Located<T> {
-    /// The value.
-    pub value: T,
-    /// Where it is written.
-    pub location: Location,
+/// See the settings of the same names.
+#[derive(Debug, Clone)]
+pub struct CompileOptions {
+    /// MERGE_DOMAIN_CONFIG: several files may define one domain.
+    pub merge_domains: bool,
+    /// CACHE_KEY_PREFIX.
+    pub key_prefix: Box<str>,
+    /// CACHE_KEY_FORMAT on a store that is shared with envoyproxy/ratelimit.
+    pub key_format: KeyFormat,
+    /// DEFAULT_ALGORITHM: for rules that no block gives an algorithm.
+    pub default_algorithm: Option<Algorithm>,
+    /// USE_CALENDAR_MONTH_RATE_LIMIT.
+    pub months: Months,
+    /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
+    pub metric_dots: Dots,
+    /// TOLLGATE_OVERLAY: blocks for rules that another system writes.
+    pub overlay: Option<Source>,
+    /// The counters of rules.
+    pub stats: Arc<StatsTable>,
+}
+
+impl CompileOptions {
+    /// The defaults.
+    pub fn new(stats: Arc<StatsTable>) -> Self {
+        Self {
+            merge_domains: false,
+            key_prefix: Box::default(),
+            key_format: KeyFormat::Reference,
+            default_algorithm: None,
+            months: Months::ThirtyDays,
+            metric_dots: Dots::Keep,
+            overlay: None,
+            stats,
+        }
+    }
 }

@@ -1,8 +1,7 @@
 //! The specs of a file of rules, before they are compiled. YAML and xDS resources have the same ones.
 
-use crate::config::source::Located;
 use crate::config::tollgate::{Block, RootBlock};
-use crate::config::yaml::Location;
+use crate::config::yaml::{Located, Location};
 use crate::rules::Metadata;
 
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@
 //! ```
 
 pub use node::{
-    Diagnostic, Document, FILE_BYTES_MAX, Kind, Location, NOT_UTF8, Node, Scalar, Value,
+    Diagnostic, Document, FILE_BYTES_MAX, Kind, Located, Location, NOT_UTF8, Node, Scalar, Value,
 };
 
 mod lines;

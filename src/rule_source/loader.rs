@@ -4,10 +4,9 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use crate::config::Source;
-use crate::file_watch::{DescriptorShortage, FileStat, RecursiveMode, Watched};
-use crate::rule_source::files::{Directory, Signature};
-use crate::rule_source::overlay::OverlayFile;
-use crate::rule_source::publisher::{RulePublisher, RulesHash};
+use crate::file_watch::{DescriptorShortage, FileStat, RecursiveMode, Watched, directory_of};
+use crate::rule_source::files::Directory;
+use crate::rule_source::publisher::RulePublisher;
 
 /// A directory of rules and the overlay, with their last content.
 #[derive(Debug)]
@@ -16,8 +15,12 @@ pub(crate) struct Loader {
     publisher: RulePublisher,
     /// The files and the overlay that were published or rejected last.
     last: Option<(Vec<Source>, Option<Source>)>,
+    seen: Stat,
     shortage: DescriptorShortage,
 }
+
+/// The metadata of all files. If two are equal, no file has changed in between.
+type Stat = (Option<Vec<FileStat>>, Option<FileStat>);
 
 impl Loader {
     pub(crate) fn new(directory: Directory, publisher: RulePublisher) -> Self {
@@ -25,12 +28,47 @@ impl Loader {
             directory,
             publisher,
             last: None,
+            seen: Stat::default(),
             shortage: DescriptorShortage::default(),
         }
     }
 
+    fn overlay(&self) -> Option<&Path> {
+        self.publisher.overlay.as_deref()
+    }
+
+    fn stat(&self) -> Stat {
+        (self.directory.stat(), self.overlay().and_then(FileStat::of))
+    }
+
+    /// Whether the error is a shortage of file descriptors: the rules may be unchanged.
+    fn is_shortage(&mut self, error: &anyhow::Error) -> bool {
+        error
+            .downcast_ref()
+            .is_some_and(|error| self.shortage.is_cause_of(error, "rules"))
+    }
+}
+
+impl Watched for Loader {
+    const NAME: &'static str = "rules";
+
+    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
+        // Everything below the directory of rules counts; elsewhere only links that change.
+        let modes =
+            iter::once(RecursiveMode::Recursive).chain(iter::repeat(RecursiveMode::NonRecursive));
+        let directories = self.directory.watched().into_iter();
+        let directories = directories.chain(self.overlay().map(directory_of));
+        directories.map(Path::to_owned).zip(modes).collect()
+    }
+
+    fn has_changed(&mut self) -> bool {
+        self.last.is_none() || self.shortage.lasts() || self.stat() != self.seen
+    }
+
     /// Reads the rules, and publishes them if they have changed.
-    pub(crate) fn load(&mut self) {
+    fn load(&mut self) {
+        // Before the files are read: a change in between must be found afterwards.
+        self.seen = self.stat();
         let read = self
             .directory
             .read()
@@ -49,62 +87,20 @@ impl Loader {
             }
         };
         self.shortage.end();
-        if self
-            .last
-            .as_ref()
-            .is_some_and(|(last, last_overlay)| *last == sources && *last_overlay == overlay)
-        {
+        let read = (sources, overlay);
+        if self.last.as_ref() == Some(&read) {
             return;
         }
+        let (sources, overlay) = &read;
         if sources.is_empty() {
-            tracing::warn!(directory = %self.directory.path().display(), "no rules files: nothing is limited");
+            tracing::warn!(directory = %self.directory.path.display(), "no rules files: nothing is limited");
         }
         let texts = sources
             .iter()
-            .map(|source| (self.directory.name_within(source), source.text.as_bytes()));
+            .map(|source| (self.directory.name_within(source), source.text.as_bytes()))
+            .collect();
         // The errors are logged.
-        let _ = self
-            .publisher
-            .publish(&sources, overlay.clone(), RulesHash::of(texts));
-        self.last = Some((sources, overlay));
-    }
-
-    /// Whether the error is a shortage of file descriptors: the rules may be unchanged.
-    fn is_shortage(&mut self, error: &anyhow::Error) -> bool {
-        error
-            .downcast_ref()
-            .is_some_and(|error| self.shortage.is_cause_of(error, "rules"))
-    }
-}
-
-impl Watched for Loader {
-    type Signature = (Signature, Option<FileStat>);
-
-    const NAME: &'static str = "rules";
-
-    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        let mut directories = self.directory.watched();
-        directories.extend(self.publisher.overlay().map(OverlayFile::watched));
-        // Everything below the directory of rules counts; elsewhere only links that change.
-        let modes =
-            iter::once(RecursiveMode::Recursive).chain(iter::repeat(RecursiveMode::NonRecursive));
-        directories
-            .into_iter()
-            .map(Path::to_owned)
-            .zip(modes)
-            .collect()
-    }
-
-    fn signature(&self) -> Self::Signature {
-        let overlay = self.publisher.overlay().and_then(OverlayFile::stat);
-        (self.directory.signature(), overlay)
-    }
-
-    fn needs_retry(&self) -> bool {
-        self.last.is_none() || self.shortage.lasts()
-    }
-
-    fn load(&mut self) {
-        self.load();
+        let _ = self.publisher.publish(sources, texts, overlay.clone());
+        self.last = Some(read);
     }
 }

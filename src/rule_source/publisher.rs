@@ -1,5 +1,6 @@
 //! Compiles rules and publishes or rejects them; reports the result to health, log and metrics.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -7,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use crate::config::error::Finding;
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
-use crate::rule_source::overlay::OverlayFile;
+use crate::rule_source::files::read_overlay;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -16,11 +17,17 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 #[derive(Debug)]
 pub(crate) struct RulePublisher {
     options: CompileOptions,
-    overlay: Option<OverlayFile>,
+    /// TOLLGATE_OVERLAY
+    pub(crate) overlay: Option<PathBuf>,
     health: HealthPolicy,
     live: Arc<LiveRules>,
     lifecycle: Lifecycle,
-    metrics: PublisherMetrics,
+    load_success: Counter,
+    load_error: Counter,
+    rules: Gauge,
+    domains: Gauge,
+    rejected: Gauge,
+    hash: Gauge,
 }
 
 /// Which rules make the process healthy.
@@ -32,31 +39,22 @@ pub(crate) struct HealthPolicy {
     pub needs_a_domain: bool,
 }
 
-/// A hash of rules, below 2^53: the same in every process with the same rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RulesHash(u64);
-
-#[derive(Debug)]
-struct PublisherMetrics {
-    load_success: Counter,
-    load_error: Counter,
-    rules: Gauge,
-    domains: Gauge,
-    rejected: Gauge,
-    hash: Gauge,
-}
-
 impl RulePublisher {
     /// Registers the metrics.
     pub(crate) fn new(
         options: CompileOptions,
-        overlay: Option<OverlayFile>,
+        overlay: Option<PathBuf>,
         health: HealthPolicy,
         live: Arc<LiveRules>,
         lifecycle: Lifecycle,
         metrics: &Metrics,
     ) -> Self {
-        let metrics = PublisherMetrics {
+        let publisher = Self {
+            options,
+            overlay,
+            health,
+            live,
+            lifecycle,
             load_success: metrics.reference_counter(
                 "ratelimit.service.config_load_success",
                 "ratelimit_service_config_load_success",
@@ -80,20 +78,8 @@ impl RulePublisher {
                 "A hash of the rules in force; 0 before the first.",
             ),
         };
-        let publisher = Self {
-            options,
-            overlay,
-            health,
-            live,
-            lifecycle,
-            metrics,
-        };
         publisher.update_health();
         publisher
-    }
-
-    pub(crate) fn overlay(&self) -> Option<&OverlayFile> {
-        self.overlay.as_ref()
     }
 
     /// Reads the overlay, if there is one.
@@ -101,33 +87,20 @@ impl RulePublisher {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn read_overlay(&self) -> anyhow::Result<Option<Source>> {
-        self.overlay.as_ref().map(OverlayFile::read).transpose()
+        self.overlay.as_deref().map(read_overlay).transpose()
     }
 
-    /// Compiles rules with an overlay and publishes them.
+    /// Compiles rules with an overlay and publishes them. `texts` are the rules for the hash.
     ///
     /// # Errors
     /// All errors, which are logged. The last good configuration stays.
     pub(crate) fn publish(
         &self,
         inputs: &[impl Input],
+        texts: Vec<(&str, &[u8])>,
         overlay: Option<Source>,
-        hash: RulesHash,
     ) -> Result<(), Vec<String>> {
-        let hash = hash.and(
-            overlay
-                .iter()
-                .map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes())),
-        );
-        let hash = hash.and(
-            self.options
-                .default_algorithm
-                .iter()
-                .map(|algorithm| ("DEFAULT_ALGORITHM", algorithm.name().as_bytes())),
-        );
-        let months = (self.options.months == Months::Calendar)
-            .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
-        let hash = hash.and(months);
+        let hash = self.hash(texts, overlay.as_ref());
         let options = CompileOptions {
             overlay,
             ..self.options.clone()
@@ -146,21 +119,31 @@ impl RulePublisher {
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
-        tracing::info!(
-            rules,
-            domains,
-            sources = inputs.len(),
-            hash = hash.0,
-            "{event}"
-        );
+        tracing::info!(rules, domains, sources = inputs.len(), hash, "{event}");
         self.update_health();
         // Last: a reader that sees these finds the rules in force.
-        self.metrics.rules.set(gauged(rules));
-        self.metrics.domains.set(gauged(domains));
-        self.metrics.hash.set(gauged(hash.0));
-        self.metrics.load_success.inc();
-        self.metrics.rejected.set(0);
+        self.rules.set(gauged(rules));
+        self.domains.set(gauged(domains));
+        self.hash.set(gauged(hash));
+        self.load_success.inc();
+        self.rejected.set(0);
         Ok(())
+    }
+
+    /// The same in every process with the same rules and the same settings for them.
+    fn hash(&self, texts: Vec<(&str, &[u8])>, overlay: Option<&Source>) -> u64 {
+        let overlay = overlay.map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes()));
+        let algorithm = self.options.default_algorithm;
+        let algorithm = algorithm.map(|one| ("DEFAULT_ALGORITHM", one.name().as_bytes()));
+        let months = (self.options.months == Months::Calendar)
+            .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
+        hash_of(
+            texts
+                .into_iter()
+                .chain(overlay)
+                .chain(algorithm)
+                .chain(months),
+        )
     }
 
     /// Rejects rules for what the compiler found, which it logs and returns.
@@ -191,8 +174,8 @@ impl RulePublisher {
     fn record_rejection(&self, problems: Vec<String>) -> Vec<String> {
         self.live.reject(problems.join("\n"));
         self.update_health();
-        self.metrics.load_error.inc();
-        self.metrics.rejected.set(1);
+        self.load_error.inc();
+        self.rejected.set(1);
         problems
     }
 
@@ -232,44 +215,26 @@ impl RulePublisher {
     }
 }
 
-impl RulesHash {
-    /// The hash of texts with their names, in any order.
-    pub(crate) fn of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
-        let mut texts: Vec<_> = texts.into_iter().collect();
-        texts.sort_unstable();
-        let mut hasher = Sha256::new();
-        for part in texts
-            .into_iter()
-            .flat_map(|(name, text)| [name.as_bytes(), text])
-        {
-            // With lengths, different lists of texts are never the same bytes.
-            hasher.update((part.len() as u64).to_be_bytes());
-            hasher.update(part);
-        }
-        Self::first_bits(hasher)
+/// A hash of texts with their names, in any order, below 2^53.
+pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> u64 {
+    let mut texts: Vec<_> = texts.into_iter().collect();
+    texts.sort_unstable();
+    let mut hasher = Sha256::new();
+    for part in texts
+        .into_iter()
+        .flat_map(|(name, text)| [name.as_bytes(), text])
+    {
+        // With lengths, different lists of texts are never the same bytes.
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
     }
-
-    /// The hash with more texts, if there are any.
-    fn and<'t>(self, more: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
-        more.into_iter().fold(self, |hash, text| {
-            let more = Self::of([text]);
-            Self::first_bits(
-                Sha256::new()
-                    .chain_update(hash.0.to_be_bytes())
-                    .chain_update(more.0.to_be_bytes()),
-            )
-        })
-    }
-
-    fn first_bits(hasher: Sha256) -> Self {
-        // As many bits as a double holds exactly, which is what Prometheus stores.
-        let head = hasher
-            .finalize()
-            .iter()
-            .take(8)
-            .fold(0, |head, byte| head << 8 | u64::from(*byte));
-        Self(head >> 11)
-    }
+    // As many bits as a double holds exactly, which is what Prometheus stores.
+    let head = hasher.finalize();
+    let head = head
+        .iter()
+        .take(8)
+        .fold(0, |head, byte| head << 8 | u64::from(*byte));
+    head >> 11
 }
 
 fn gauged(value: impl TryInto<i64>) -> i64 {
@@ -283,12 +248,12 @@ mod tests {
     #[test]
     fn hash_depends_on_names_and_texts_and_not_on_their_order() {
         let of = |texts: &[(&str, &str)]| {
-            RulesHash::of(texts.iter().map(|(name, text)| (*name, text.as_bytes())))
+            hash_of(texts.iter().map(|(name, text)| (*name, text.as_bytes())))
         };
         let (a, b) = (("a", "text"), ("b", "more"));
         let hash = of(&[a, b]);
         assert_eq!(hash, of(&[b, a]));
-        assert!(hash.0 > 0 && hash.0 < 1 << 53);
+        assert!(hash > 0 && hash < 1 << 53);
         for other in [
             &[a][..],
             &[a, ("b", "else")],
@@ -298,12 +263,5 @@ mod tests {
         ] {
             assert_ne!(hash, of(other), "{other:?}");
         }
-        let text: (&str, &[u8]) = ("overlay", b"text");
-        assert_eq!(hash.and([]), hash);
-        assert!(
-            hash.and([text]) != hash
-                && hash.and([text]) == hash.and([text])
-                && hash.and([text]).0 < 1 << 53
-        );
     }
 }

@@ -8,7 +8,6 @@ use clap::Args;
 use crate::config::CompileOptions;
 use crate::limit::{Algorithm, Months};
 use crate::rule_source::files::Directory;
-use crate::rule_source::overlay::OverlayFile;
 use crate::rule_source::{Origin, xds};
 use crate::rules::KeyFormat;
 use crate::rules::stats::StatsTable;
@@ -99,7 +98,7 @@ pub struct Reading {
     pub sanitize_descriptor_metric_dots: Dots,
     /// File of `tollgate` blocks for rules that others write, by domain and path
     #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
-    pub tollgate_overlay: Option<String>,
+    pub tollgate_overlay: Option<PathBuf>,
 }
 
 /// Rules of a service.
@@ -158,10 +157,6 @@ impl Reading {
         }
     }
 
-    pub(crate) fn overlay(&self) -> Option<OverlayFile> {
-        self.tollgate_overlay.as_deref().map(OverlayFile::new)
-    }
-
     /// The directory for a command that reads rules once: the one that `serve` would read.
     ///
     /// # Errors
@@ -187,16 +182,24 @@ impl Reading {
         let here = PathBuf::from(DIRECTORY_DEFAULT);
         let direct = argument.or_else(|| (!is_located && here.is_dir()).then_some(here));
         if let Some(path) = direct {
-            return Directory::new(path, self.runtime_ignoredotfiles.unwrap_or(true));
+            return Directory {
+                path,
+                root: None,
+                name_prefix: String::new(),
+                ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(true),
+            };
         }
         let app = &self.runtime_appdirectory;
-        let path = self.runtime_root.join(&self.runtime_subdirectory).join(app);
-        let directory = Directory::new(path, self.runtime_ignoredotfiles.unwrap_or(false))
-            .reached_through(self.runtime_root.clone());
-        if self.runtime_watch_root {
-            directory.named_below(app)
+        let name_prefix = if self.runtime_watch_root {
+            format!("{}.", app.replace('/', "."))
         } else {
-            directory
+            String::new()
+        };
+        Directory {
+            path: self.runtime_root.join(&self.runtime_subdirectory).join(app),
+            root: Some(self.runtime_root.clone()),
+            name_prefix,
+            ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(false),
         }
     }
 }

@@ -13,9 +13,7 @@
 
 pub(crate) mod address;
 pub(crate) mod client;
-pub(crate) mod connect;
 mod convert;
-pub(crate) mod options;
 pub(crate) mod settings;
-mod stream;
+pub(crate) mod stream;
 pub(crate) mod updates;

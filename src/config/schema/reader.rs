@@ -2,8 +2,7 @@
 
 use crate::config::error::{SourceFindings, did_you_mean};
 use crate::config::metadata::go_text;
-use crate::config::source::Located;
-use crate::config::yaml::{Diagnostic, Kind, Node, Value};
+use crate::config::yaml::{Diagnostic, Kind, Located, Node, Value};
 
 /// The keys of each level. envoyproxy/ratelimit accepts all of them at every level.
 pub(super) const ROOT_KEYS: [&str; 3] = ["domain", "descriptors", "metadata"];

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::config::error::SourceFindings;
-use crate::config::source::Located;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
-use crate::config::yaml::{Location, Node};
+use crate::config::yaml::{Located, Location, Node};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::rules::{EffectiveOption, OnStoreError, Origin, Provenance};
 use crate::time::Span;

@@ -35,6 +35,15 @@ pub struct Location {
     pub width: u32,
 }
 
+/// A value and its location.
+#[derive(Debug, Clone, Default)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Where it is written.
+    pub location: Location,
+}
+
 /// A value of the tree, or a key.
 ///
 /// An alias shares the lists and maps of its anchor, so it takes no memory. Its own location is

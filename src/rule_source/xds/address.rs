@@ -59,14 +59,6 @@ impl Address {
             port,
         })
     }
-
-    /// The name that the server's certificate must have.
-    pub fn host(&self) -> &str {
-        match self {
-            Self::Tcp { host, .. } => host,
-            Self::Unix(_) => "localhost",
-        }
-    }
 }
 
 impl fmt::Display for Address {

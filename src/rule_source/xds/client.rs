@@ -1,23 +1,22 @@
 //! Subscribes to a control plane, and reconnects with backoff.
 
+use std::convert::Infallible;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Code;
 
-use crate::backoff::Backoff;
-use crate::file_watch::{FileStat, FileWatch, RecursiveMode, Watched};
+use crate::file_watch::{FileStat, FileWatch, RecursiveMode, Watched, directory_of};
 use crate::proto::envoy::service::discovery::v3::DiscoveryRequest;
 use crate::proto::google::rpc;
-use crate::rule_source::overlay::OverlayFile;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::xds::convert::TYPE_URL;
-use crate::rule_source::xds::options::XdsOptions;
-use crate::rule_source::xds::stream::{self, Stream};
+use crate::rule_source::xds::stream::{Stream, XdsOptions, described};
 use crate::rule_source::xds::updates::Updates;
 use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -53,21 +52,15 @@ pub(crate) struct Subscription {
     _overlay: Option<FileWatch>,
 }
 
-/// A stream that ended.
-struct Ended {
-    reason: String,
-    /// New rules were published from it.
-    has_delivered: bool,
-}
-
 /// Notifies a client when its overlay changes.
 struct OverlayWatch {
-    file: OverlayFile,
+    path: PathBuf,
+    seen: Option<FileStat>,
     changed: Arc<Notify>,
 }
 
 /// Sets a gauge to 1 while it exists.
-struct ConnectedGuard<'g>(&'g Gauge);
+struct ConnectedGuard(Gauge);
 
 impl Subscription {
     /// Starts the client.
@@ -75,9 +68,10 @@ impl Subscription {
     /// # Errors
     /// A thread or its runtime cannot be started.
     pub(crate) fn start(client: Client) -> anyhow::Result<Self> {
-        let overlay = client.updates.publisher().overlay().cloned();
-        let overlay = overlay.map(|file| OverlayWatch {
-            file,
+        let overlay = client.updates.publisher.overlay.clone();
+        let overlay = overlay.map(|path| OverlayWatch {
+            path,
+            seen: None,
             changed: client.overlay_changed.clone(),
         });
         Ok(Self {
@@ -121,21 +115,22 @@ impl Client {
     }
 
     async fn run(mut self) {
-        let mut backoff = Backoff::new(self.options.backoff.clone());
+        let mut backoff = self.options.backoff.clone();
         let refresh = self.refresh.clone();
         loop {
             let began = self.clock.now();
+            let mut has_delivered = false;
             let ended = tokio::select! {
                 () = refresh.notified() => None,
-                ended = self.run_once() => Some(ended),
+                ended = self.run_stream(&mut has_delivered) => Some(ended),
             };
-            if let Some(ended) = ended {
+            if let Some(Err(error)) = ended {
                 let lasted = self.clock.now().since(began);
-                if ended.has_delivered || lasted >= backoff.max().into() {
+                if has_delivered || lasted >= backoff.max.into() {
                     backoff.reset();
                 }
                 let pause = backoff.pause();
-                self.log_end(ended.reason, lasted, pause);
+                self.log_end(format!("{error:#}"), lasted, pause);
                 tokio::select! {
                     () = refresh.notified() => {}
                     () = self.overlay_changed.notified() => {
@@ -150,23 +145,11 @@ impl Client {
         }
     }
 
-    /// Runs one stream to its end.
-    async fn run_once(&mut self) -> Ended {
-        let mut has_delivered = false;
-        let reason = match self.run_stream(&mut has_delivered).await {
-            Ok(()) => "the server ended the stream".to_owned(),
-            Err(error) => format!("{error:#}"),
-        };
-        Ended {
-            reason,
-            has_delivered,
-        }
-    }
-
-    async fn run_stream(&mut self, has_delivered: &mut bool) -> anyhow::Result<()> {
-        let channel = stream::connect(&self.options.server).await?;
-        let connected = self.connected.clone();
-        let _connected = ConnectedGuard::new(&connected);
+    /// Runs one stream to its end. `has_delivered` is set when new rules were published from it.
+    async fn run_stream(&mut self, has_delivered: &mut bool) -> anyhow::Result<Infallible> {
+        let channel = self.options.server.channel().await?;
+        self.connected.set(1);
+        let _connected = ConnectedGuard(self.connected.clone());
         self.streams.inc();
         if mem::take(&mut self.is_failing) {
             tracing::info!(server = %self.options.server.address, "connected to the xDS server");
@@ -179,7 +162,7 @@ impl Client {
         loop {
             let due = delayed.as_ref().map(|(_, due)| *due);
             let response = tokio::select! {
-                response = stream.next() => response,
+                response = stream.responses.message() => response,
                 () = self.overlay_changed.notified() => {
                     self.updates.recompile();
                     continue;
@@ -196,10 +179,10 @@ impl Client {
                     let bytes_max = self.options.message_bytes_max;
                     self.updates.reject_oversized(bytes_max, MESSAGE_SETTING);
                 }
-                stream::described(&status)
+                described(&status)
             })?;
             let Some(response) = response else {
-                return Ok(());
+                bail!("the server ended the stream");
             };
             let nonce = response.nonce.clone();
             let reply = self.updates.handle_response(response);
@@ -217,7 +200,7 @@ impl Client {
 
     fn request(&self, nonce: Vec<u8>, error: Option<String>) -> DiscoveryRequest {
         DiscoveryRequest {
-            version_info: self.updates.accepted_version().to_owned(),
+            version_info: self.updates.accepted_version.clone(),
             node: Some(self.options.node.clone()),
             // All resources.
             resource_names: Vec::new(),
@@ -244,35 +227,24 @@ impl Client {
 }
 
 impl Watched for OverlayWatch {
-    type Signature = Option<FileStat>;
-
     const NAME: &'static str = "overlay";
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        vec![(self.file.watched().to_owned(), RecursiveMode::NonRecursive)]
+        let directory = directory_of(&self.path).to_owned();
+        vec![(directory, RecursiveMode::NonRecursive)]
     }
 
-    fn signature(&self) -> Self::Signature {
-        self.file.stat()
-    }
-
-    fn needs_retry(&self) -> bool {
-        false
+    fn has_changed(&mut self) -> bool {
+        FileStat::of(&self.path) != self.seen
     }
 
     fn load(&mut self) {
+        self.seen = FileStat::of(&self.path);
         self.changed.notify_one();
     }
 }
 
-impl<'g> ConnectedGuard<'g> {
-    fn new(gauge: &'g Gauge) -> Self {
-        gauge.set(1);
-        Self(gauge)
-    }
-}
-
-impl Drop for ConnectedGuard<'_> {
+impl Drop for ConnectedGuard {
     fn drop(&mut self) {
         self.0.set(0);
     }

@@ -13,9 +13,8 @@ use prost_types::{Any, Struct, Value};
 use crate::config::error::SourceFindings;
 use crate::config::metadata::go_float;
 use crate::config::schema::metadata;
-use crate::config::source::Located;
 use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
-use crate::config::yaml::{Diagnostic, Kind, Location, Node, Scalar};
+use crate::config::yaml::{Diagnostic, Kind, Located, Location, Node, Scalar};
 use crate::config::{Input, Source};
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
@@ -32,7 +31,7 @@ const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 /// A decoded resource.
 #[derive(Debug)]
 pub(crate) struct Resource {
-    source: Source,
+    pub(crate) source: Source,
     config: RateLimitConfig,
 }
 
@@ -78,10 +77,6 @@ impl Resource {
             },
             config,
         })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.source.name
     }
 
     /// Its canonical encoding: servers encode maps in any order.

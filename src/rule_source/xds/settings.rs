@@ -7,11 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
-use crate::backoff::{BackoffPolicy, Jitter};
+use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
 use crate::rule_source::xds::address::Address;
-use crate::rule_source::xds::connect::{Server, Tls};
-use crate::rule_source::xds::options::XdsOptions;
+use crate::rule_source::xds::stream::{Server, Tls, XdsOptions};
 use crate::settings::environment::Environment;
 use crate::settings::parse::{self, Secret};
 use crate::time::Span;
@@ -181,19 +180,20 @@ impl Settings {
         Ok(headers)
     }
 
-    fn backoff(&self) -> BackoffPolicy {
+    fn backoff(&self) -> Backoff {
         let initial = Duration::from(self.xds_client_backoff_initial_interval);
         let max = Duration::from(self.xds_client_backoff_max_interval);
-        BackoffPolicy {
+        let jitter = if self.xds_client_backoff_jitter {
+            0.5
+        } else {
+            0.0
+        };
+        Backoff::new(
             initial,
-            max: max.max(initial),
-            factor: self.xds_client_backoff_random_factor,
-            jitter: if self.xds_client_backoff_jitter {
-                Jitter::Half
-            } else {
-                Jitter::None
-            },
-        }
+            max.max(initial),
+            self.xds_client_backoff_random_factor,
+            jitter,
+        )
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
         xds: Settings,
     }
 
-    fn backoff(environment: &[(&str, &str)]) -> BackoffPolicy {
+    fn backoff(environment: &[(&str, &str)]) -> Backoff {
         let flag = |(name, value): &(&str, &str)| {
             format!("--{}={value}", name.to_lowercase().replace('_', "-"))
         };
@@ -258,30 +258,17 @@ mod tests {
 
     #[test]
     fn settings_choose_the_backoff() {
-        let default = BackoffPolicy {
-            initial: Duration::from_millis(200),
-            max: Duration::from_secs(30),
-            factor: 2.0,
-            jitter: Jitter::Half,
-        };
-        assert_eq!(backoff(&[]), default);
+        let (ms, second) = (Duration::from_millis(1), Duration::from_secs(1));
+        assert_eq!(backoff(&[]), Backoff::new(200 * ms, 30 * second, 2.0, 0.5));
         let all = [
             ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),
             ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "400ms"),
             ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5"),
             ("XDS_CLIENT_BACKOFF_JITTER", "false"),
         ];
-        let expected = BackoffPolicy {
-            initial: Duration::from_millis(100),
-            max: Duration::from_millis(400),
-            factor: 1.5,
-            jitter: Jitter::None,
-        };
-        assert_eq!(backoff(&all), expected);
+        assert_eq!(backoff(&all), Backoff::new(100 * ms, 400 * ms, 1.5, 0.0));
+        // The longest wait is no shorter than the first.
         let longer = backoff(&[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1min")]);
-        assert_eq!(
-            longer.max, longer.initial,
-            "the longest wait is no shorter than the first"
-        );
+        assert_eq!(longer, Backoff::new(60 * second, 60 * second, 2.0, 0.5));
     }
 }

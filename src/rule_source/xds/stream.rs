@@ -1,25 +1,45 @@
-//! A stream of xDS requests and responses on a connection of its own.
+//! A stream of xDS requests and responses on a connection of its own: TCP or a Unix socket, with or
+//! without TLS.
+//!
+//! TLS files are read for each connection, so that replaced certificates are used.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use http::{HeaderMap, Uri};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::either::Either;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
-use tower::service_fn;
+use tower::{Service as _, service_fn};
 
+use crate::backoff::Backoff;
+use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::rule_source::xds::address::Address;
-use crate::rule_source::xds::connect::Server;
-use crate::rule_source::xds::options::XdsOptions;
+use crate::tls::{self, Identity, PemFile};
 
 /// Time to resolve the host, connect, and make the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// TCP keepalive detects a peer that vanished: idle time before the first probe, time between probes,
+/// and probes without an answer.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TRIES: u32 = 3;
+/// The protocol to negotiate. gRPC servers require it.
+const ALPN: &[u8] = b"h2";
 /// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
 /// than one in five minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(360);
@@ -27,31 +47,117 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait to be sent: one per response, before the next response is read.
 const REQUESTS_MAX: usize = 1;
 
-/// An open stream. Dropping it closes its connection.
-pub(crate) struct Stream {
-    requests: mpsc::Sender<DiscoveryRequest>,
-    responses: Streaming<DiscoveryResponse>,
+/// The configuration of an xDS client.
+#[derive(Debug, Clone)]
+pub struct XdsOptions {
+    pub(crate) server: Server,
+    /// How this process identifies itself.
+    pub(crate) node: Node,
+    /// Sent with each stream. Their values are sensitive.
+    pub(crate) headers: HeaderMap,
+    /// Pauses between streams.
+    pub(crate) backoff: Backoff,
+    /// Bytes of a response.
+    pub(crate) message_bytes_max: usize,
 }
 
-/// Connects to the server.
-///
-/// # Errors
-/// The server cannot be reached within [`CONNECT_TIMEOUT`], or TLS fails.
-pub(crate) async fn connect(server: &Server) -> anyhow::Result<Channel> {
-    // The URL is only sent in requests: the connector has the address.
-    let endpoint = Endpoint::from_shared(format!("http://{}", authority(server)))?
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT);
-    // A channel reconnects at once; the client backs off instead.
-    let mut once = Some(server.clone());
-    let connecting = endpoint.connect_with_connector(service_fn(move |_| {
-        let server = once.take();
-        async { server.context("the connection was lost")?.connect().await }
-    }));
-    timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?
-        .map_err(|error| causes(&error))
+/// An xDS server, and how to connect to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) address: Address,
+    /// `None` for plain text.
+    pub(crate) tls: Option<Tls>,
+}
+
+/// The TLS settings, CONFIG_GRPC_XDS_*.
+#[derive(Debug, Clone)]
+pub(crate) struct Tls {
+    /// The only trusted authority; `None` for those of the system.
+    pub(crate) authority: Option<PemFile>,
+    /// The client certificate.
+    pub(crate) identity: Option<Identity>,
+    /// The name in the server's certificate, if it is not the host.
+    pub(crate) name: Option<String>,
+}
+
+/// An open stream. Dropping it closes its connection.
+pub(crate) struct Stream {
+    pub(crate) responses: Streaming<DiscoveryResponse>,
+    requests: mpsc::Sender<DiscoveryRequest>,
+}
+
+impl Server {
+    /// A channel for one stream.
+    ///
+    /// # Errors
+    /// The server cannot be reached within [`CONNECT_TIMEOUT`], or TLS fails.
+    pub(crate) async fn channel(&self) -> anyhow::Result<Channel> {
+        // The URL is only sent in requests: the connector has the address.
+        let authority = match &self.address {
+            address @ Address::Tcp { .. } => address.to_string(),
+            Address::Unix(_) => "localhost".to_owned(),
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        // A channel reconnects at once; the client backs off instead.
+        let mut once = Some(self.clone());
+        let connecting = endpoint.connect_with_connector(service_fn(move |_| {
+            let server = once.take();
+            async { server.context("the connection was lost")?.connect().await }
+        }));
+        timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?
+            .map_err(|error| causes(&error))
+    }
+
+    /// # Errors
+    /// A TLS file is invalid, the server is unreachable, or its certificate is not trusted.
+    async fn connect(
+        self,
+    ) -> anyhow::Result<TokioIo<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>> {
+        // First: without valid files there is no need to connect.
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| tls.connector(&self.address)).transpose()?;
+        let plain = match &self.address {
+            Address::Tcp { .. } => Either::Left(self.tcp().await?),
+            Address::Unix(path) => {
+                Either::Right(UnixStream::connect(path).await.context("connect")?)
+            }
+        };
+        Ok(TokioIo::new(match tls {
+            None => Either::Left(plain),
+            Some((tls, name)) => Either::Right(tls.connect(name, plain).await.context("TLS")?),
+        }))
+    }
+
+    async fn tcp(&self) -> anyhow::Result<TcpStream> {
+        let uri: Uri = format!("http://{}", self.address)
+            .parse()
+            .context("invalid host")?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_keepalive(Some(KEEPALIVE_AFTER));
+        connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        connector.set_keepalive_retries(Some(KEEPALIVE_TRIES));
+        Ok(connector.call(uri).await.context("connect")?.into_inner())
+    }
+}
+
+impl Tls {
+    fn connector(&self, address: &Address) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
+        let host = match address {
+            Address::Tcp { host, .. } => host,
+            Address::Unix(_) => "localhost",
+        };
+        let name = self.name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned())
+            .with_context(|| format!("{name} is not a name that a certificate can have"))?;
+        let mut config = tls::client(self.authority.as_ref(), self.identity.as_ref())?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok((TlsConnector::from(Arc::new(config)), name))
+    }
 }
 
 impl Stream {
@@ -79,30 +185,14 @@ impl Stream {
             .map_err(|status| described(&status))?
             .into_inner();
         Ok(Self {
-            requests,
             responses,
+            requests,
         })
     }
 
-    /// The next response; `None` at the end of the stream.
-    ///
-    /// # Errors
-    /// The status with which the stream failed.
-    pub(crate) async fn next(&mut self) -> Result<Option<DiscoveryResponse>, Status> {
-        self.responses.message().await
-    }
-
-    /// Sends a request. Where that fails, [`Self::next`] returns why.
+    /// Sends a request. Where that fails, `responses` say why.
     pub(crate) async fn send(&self, request: DiscoveryRequest) {
         let _ = self.requests.send(request).await;
-    }
-}
-
-/// The authority of requests. A Unix socket has none.
-fn authority(server: &Server) -> String {
-    match &server.address {
-        address @ Address::Tcp { .. } => address.to_string(),
-        Address::Unix(_) => "localhost".to_owned(),
     }
 }
 

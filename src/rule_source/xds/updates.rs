@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use crate::backoff::{Backoff, BackoffPolicy, Jitter};
+use crate::backoff::Backoff;
 use crate::proto::envoy::service::discovery::v3::DiscoveryResponse;
-use crate::rule_source::publisher::{RulePublisher, RulesHash};
+use crate::rule_source::publisher::{RulePublisher, hash_of};
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::Text;
@@ -16,23 +16,19 @@ use crate::text::Text;
 /// Bytes of the errors in a NACK. The log has all of them.
 const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is short.
-const NACK_BACKOFF: BackoffPolicy = BackoffPolicy {
-    initial: Duration::from_millis(200),
-    max: Duration::from_secs(5),
-    factor: 2.0,
-    jitter: Jitter::Half,
-};
+const NACK_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(200), Duration::from_secs(5), 2.0, 0.5);
 
 /// The responses of a control plane, across streams.
 #[derive(Debug)]
 pub(crate) struct Updates {
-    publisher: RulePublisher,
-    /// The version of the last accepted response.
-    accepted_version: Vec<u8>,
-    /// The last response, and its result.
-    last: Option<(RulesHash, Published)>,
+    pub(crate) publisher: RulePublisher,
+    /// The version of the last accepted response, so that the server need not send it again.
+    pub(crate) accepted_version: Vec<u8>,
+    /// The hash of the last response, and its result.
+    last: Option<(u64, Published)>,
     /// The resources of the last response, to be compiled again when the overlay changes.
-    resources: Option<(Vec<Resource>, RulesHash)>,
+    resources: Option<Vec<Resource>>,
     nack_backoff: Backoff,
     accepted: Counter,
     rejected: Counter,
@@ -68,20 +64,11 @@ impl Updates {
             accepted_version: Vec::new(),
             last: None,
             resources: None,
-            nack_backoff: Backoff::new(NACK_BACKOFF),
+            nack_backoff: NACK_BACKOFF,
             accepted: updates("accepted"),
             rejected: updates("refused"),
             repeated: updates("repeated"),
         }
-    }
-
-    pub(crate) fn publisher(&self) -> &RulePublisher {
-        &self.publisher
-    }
-
-    /// The version of the last accepted response, so that the server need not send it again.
-    pub(crate) fn accepted_version(&self) -> &[u8] {
-        &self.accepted_version
     }
 
     /// Forgets the last response and its version: a server does not resend a version that it takes
@@ -94,7 +81,7 @@ impl Updates {
     /// Publishes the rules of a response, unless it equals the last one.
     pub(crate) fn handle_response(&mut self, response: DiscoveryResponse) -> Reply {
         let content = response.resources.iter().map(|resource| ("", &**resource));
-        let hash = RulesHash::of(content.chain([("type_url", &*response.type_url)]));
+        let hash = hash_of(content.chain([("type_url", &*response.type_url)]));
         let repeated = self.last.take().filter(|(last, _)| *last == hash);
         let is_new = repeated.is_none();
         let published = repeated.map_or_else(|| self.publish(&response), |(_, last)| last);
@@ -137,14 +124,13 @@ impl Updates {
 
     /// Compiles the last resources again, with the new overlay.
     pub(crate) fn recompile(&mut self) {
-        let Some((resources, hash)) = self.resources.take() else {
+        let Some(resources) = &self.resources else {
             return;
         };
-        let published = self.publish_resources(&resources, hash);
+        let published = self.publish_resources(resources);
         if let Some((_, last)) = &mut self.last {
             *last = published;
         }
-        self.resources = Some((resources, hash));
     }
 
     fn publish(&mut self, response: &DiscoveryResponse) -> Published {
@@ -164,19 +150,18 @@ impl Updates {
         if !problems.is_empty() {
             return Err(self.publisher.reject(problems));
         }
-        let texts: Vec<Vec<u8>> = resources.iter().map(Resource::bytes).collect();
-        let names = resources.iter().map(Resource::name);
-        let hash = RulesHash::of(names.zip(texts.iter().map(|text| &**text)));
-        let published = self.publish_resources(&resources, hash);
-        self.resources = Some((resources, hash));
+        let published = self.publish_resources(&resources);
+        self.resources = Some(resources);
         published
     }
 
-    fn publish_resources(&self, resources: &[Resource], hash: RulesHash) -> Published {
-        match self.publisher.read_overlay() {
-            Ok(overlay) => self.publisher.publish(resources, overlay, hash),
-            Err(error) => Err(self.publisher.reject(vec![format!("{error:#}")])),
-        }
+    fn publish_resources(&self, resources: &[Resource]) -> Published {
+        let overlay = self.publisher.read_overlay();
+        let overlay = overlay.map_err(|error| self.publisher.reject(vec![format!("{error:#}")]))?;
+        let bytes: Vec<Vec<u8>> = resources.iter().map(Resource::bytes).collect();
+        let names = resources.iter().map(|resource| &*resource.source.name);
+        let texts = names.zip(bytes.iter().map(|bytes| &**bytes));
+        self.publisher.publish(resources, texts.collect(), overlay)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
+use crate::file_watch::{FileSet, RecursiveMode, Watched};
 use crate::settings::parse::Secret;
 use crate::store::redis::connect::tls::{Tls, TlsClient, TlsError};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -194,8 +194,6 @@ impl CredentialReloader {
 }
 
 impl Watched for CredentialReloader {
-    type Signature = Vec<Option<FileStat>>;
-
     const NAME: &'static str = "secrets";
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
@@ -210,17 +208,9 @@ impl Watched for CredentialReloader {
         directories
     }
 
-    fn signature(&self) -> Self::Signature {
-        self.watched
-            .iter()
-            .flat_map(|(watched, _)| watched.files.signature())
-            .collect()
-    }
-
-    fn needs_retry(&self) -> bool {
-        self.watched
-            .iter()
-            .any(|(watched, _)| watched.files.needs_retry())
+    fn has_changed(&mut self) -> bool {
+        let mut watched = self.watched.iter();
+        watched.any(|(watched, _)| watched.files.has_changed())
     }
 
     fn load(&mut self) {
@@ -344,12 +334,12 @@ mod tests {
 
         fs::remove_file(&path).expect("it is there");
         reloader.load();
-        assert!(reloader.needs_retry() && password.load().reveal() == "first");
+        assert!(reloader.has_changed() && password.load().reveal() == "first");
         fs::write(&path, "second").expect("a file can be written");
         reloader.load();
         assert_eq!(password.load().reveal(), "second");
         assert!(
-            !reloader.needs_retry()
+            !reloader.has_changed()
                 && page(&format!("{loads} 2"))
                 && page("tollgate_redis_secrets_rejected 0")
         );
