@@ -10,13 +10,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use notify::{RecommendedWatcher, Watcher as _};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::runtime::Thread;
 
 pub use notify::RecursiveMode;
 
@@ -28,8 +28,6 @@ const DEBOUNCE_ROUNDS_MAX: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// EMFILE and ENFILE.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
-/// Pending wake-ups. One is enough: each reads everything.
-const WAKES_MAX: usize = 1;
 
 /// Content of files that is reloaded when they change.
 pub trait Watched: Send + 'static {
@@ -51,8 +49,8 @@ pub trait Watched: Send + 'static {
 /// network file system may hang.
 #[derive(Debug)]
 pub(crate) struct FileWatch {
-    wake: SyncSender<()>,
-    commands: Arc<Commands>,
+    load: Arc<Notify>,
+    _thread: Thread,
 }
 
 /// Metadata of a file.
@@ -81,12 +79,10 @@ pub(crate) struct FileSet {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DescriptorShortage(bool);
 
-/// Commands to the thread.
-#[derive(Debug, Default)]
-struct Commands {
-    /// Load, even without a change.
-    load: AtomicBool,
-    stop: AtomicBool,
+/// Events of the kernel about directories.
+struct Events {
+    watcher: Option<RecommendedWatcher>,
+    watched: Vec<PathBuf>,
 }
 
 impl FileWatch {
@@ -95,29 +91,82 @@ impl FileWatch {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn start<S: Watched>(subject: S) -> anyhow::Result<Self> {
-        let (wake, woken) = sync_channel(WAKES_MAX);
-        let commands = Arc::new(Commands::default());
-        let (waker, commanded) = (wake.clone(), commands.clone());
-        let work = move || run(subject, waker, &woken, &commanded);
-        thread::Builder::new()
-            .name(S::NAME.to_owned())
-            .spawn(work)
-            .with_context(|| format!("start the thread of {}", S::NAME))?;
-        Ok(Self { wake, commands })
+        let load = Arc::new(Notify::new());
+        let thread = Thread::spawn(S::NAME, run(subject, load.clone()))?;
+        Ok(Self {
+            load,
+            _thread: thread,
+        })
     }
 
     /// Loads again, as on SIGHUP.
     pub(crate) fn load(&self) {
-        self.commands.load.store(true, Relaxed);
-        // It fails if the thread is about to wake anyway.
-        let _ = self.wake.try_send(());
+        self.load.notify_one();
     }
 }
 
-impl Drop for FileWatch {
-    fn drop(&mut self) {
-        self.commands.stop.store(true, Relaxed);
-        let _ = self.wake.try_send(());
+async fn run<S: Watched>(mut subject: S, load: Arc<Notify>) {
+    let changed = Arc::new(Notify::new());
+    let mut events = Events::new(S::NAME, changed.clone());
+    events.watch(&subject);
+    // For changes between the first load and the watch.
+    subject.load();
+    loop {
+        let commanded = tokio::select! {
+            () = load.notified() => true,
+            () = changed.notified() => tokio::select! {
+                () = load.notified() => true,
+                () = debounce(&changed) => false,
+            },
+            () = sleep(POLL_INTERVAL) => false,
+        };
+        if commanded || subject.has_changed() {
+            // A directory may have been replaced by another of the same name.
+            events.watch(&subject);
+            subject.load();
+        }
+    }
+}
+
+/// Waits until no event arrives for a while.
+async fn debounce(changed: &Notify) {
+    for _ in 0..DEBOUNCE_ROUNDS_MAX {
+        if timeout(DEBOUNCE, changed.notified()).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Events {
+    fn new(subject: &str, changed: Arc<Notify>) -> Self {
+        let handler = move |event: notify::Result<notify::Event>| {
+            // Reading a file is not a change.
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                changed.notify_one();
+            }
+        };
+        let watcher = notify::recommended_watcher(handler).inspect_err(
+            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch {subject} for changes; polling"),
+        );
+        Self {
+            watcher: watcher.ok(),
+            watched: Vec::new(),
+        }
+    }
+
+    fn watch(&mut self, subject: &impl Watched) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        for path in self.watched.drain(..) {
+            // It fails if the directory is gone, and the watch with it.
+            let _ = watcher.unwatch(&path);
+        }
+        for (path, mode) in subject.directories() {
+            if watcher.watch(&path, mode).is_ok() {
+                self.watched.push(path);
+            }
+        }
     }
 }
 
@@ -245,81 +294,4 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
-}
-
-fn run<S: Watched>(
-    mut subject: S,
-    waker: SyncSender<()>,
-    woken: &Receiver<()>,
-    commands: &Commands,
-) {
-    let mut events = Events::new(S::NAME, waker);
-    events.watch(&subject);
-    // For changes between the first load and the watch.
-    subject.load();
-    loop {
-        match woken.recv_timeout(POLL_INTERVAL) {
-            Ok(()) => debounce(woken, commands),
-            Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        if commands.stop.load(Relaxed) {
-            return;
-        }
-        let commanded = commands.load.swap(false, Relaxed);
-        if commanded || subject.has_changed() {
-            // A directory may have been replaced by another of the same name.
-            events.watch(&subject);
-            subject.load();
-        }
-    }
-}
-
-/// Waits until no event arrives for a while, or a command does.
-fn debounce(woken: &Receiver<()>, commands: &Commands) {
-    for _ in 0..DEBOUNCE_ROUNDS_MAX {
-        let commanded = commands.load.load(Relaxed) || commands.stop.load(Relaxed);
-        if commanded || woken.recv_timeout(DEBOUNCE).is_err() {
-            return;
-        }
-    }
-}
-
-/// Events of the kernel about directories.
-struct Events {
-    watcher: Option<RecommendedWatcher>,
-    watched: Vec<PathBuf>,
-}
-
-impl Events {
-    fn new(subject: &str, waker: SyncSender<()>) -> Self {
-        let handler = move |event: notify::Result<notify::Event>| {
-            // Reading a file is not a change.
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                let _ = waker.try_send(());
-            }
-        };
-        let watcher = notify::recommended_watcher(handler).inspect_err(
-            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch {subject} for changes; polling"),
-        );
-        Self {
-            watcher: watcher.ok(),
-            watched: Vec::new(),
-        }
-    }
-
-    fn watch(&mut self, subject: &impl Watched) {
-        let Some(watcher) = &mut self.watcher else {
-            return;
-        };
-        for path in self.watched.drain(..) {
-            // It fails if the directory is gone, and the watch with it.
-            let _ = watcher.unwatch(&path);
-        }
-        for (path, mode) in subject.directories() {
-            if watcher.watch(&path, mode).is_ok() {
-                self.watched.push(path);
-            }
-        }
-    }
 }

@@ -19,7 +19,7 @@ settings/environment:
 settings/parse: time
 shutdown:
 tls:
-file_watch:
+file_watch: runtime
 telemetry: sampling settings/environment settings/parse time tls
 http: shutdown telemetry
 limit: text time
