@@ -49,7 +49,7 @@ impl Input for Source {
     }
 
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-        schema::read(self, findings)
+        schema::read(findings)
     }
 }
 

@@ -85,9 +85,8 @@ impl<'o> Compiler<'o> {
         };
         let overlay = self.overlay.of_domain(&name);
         let block = file.block.as_ref();
-        building.all_or_nothing = building
-            .all_or_nothing
-            .or(block.and_then(|block| block.all_or_nothing));
+        let own = block.and_then(|block| block.all_or_nothing);
+        building.all_or_nothing = building.all_or_nothing.or(own);
         building.domain.all_or_nothing = building
             .all_or_nothing
             .or(overlay.all_or_nothing())

@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem;
 
 use crate::config::source::Source;
-use crate::config::yaml::{Diagnostic, Location, NOT_UTF8};
+use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
 
 /// The most findings kept: more of them are mostly one mistake, repeated.
 const FINDINGS_MAX: usize = 100;
@@ -73,6 +73,18 @@ impl SourceFindings<'_> {
             source: self.source,
             place: format!("{}{below}", self.place),
         }
+    }
+
+    /// Parses the source as YAML and adds the warnings about it; `None` if it is empty or a null.
+    ///
+    /// # Errors
+    /// The first syntax error.
+    pub(crate) fn read_yaml(&mut self) -> Result<Option<Node>, Diagnostic> {
+        let document = yaml::read(&self.source.text)?;
+        for warning in document.warnings {
+            self.warning(warning);
+        }
+        Ok(document.root.filter(|root| !root.is_null()))
     }
 
     /// The rules are rejected.

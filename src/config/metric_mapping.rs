@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{flag, list, map, word};
-use crate::config::yaml::{self, Diagnostic, Kind, Node};
+use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// How long a file may be; a ConfigMap cannot hold more.
@@ -41,7 +41,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// Reads the text of a pattern.
-type ReadPattern = fn(&str) -> Result<Pattern, mapper::PatternError>;
+type ReadPattern = fn(&str) -> Result<Pattern, String>;
 
 const MATCH_TYPES: [(&str, ReadPattern); 2] = [("glob", Pattern::glob), ("regex", Pattern::regex)];
 /// Whether metrics are dropped.
@@ -104,7 +104,7 @@ pub(crate) fn load(path: &Path) -> io::Result<Result<Loaded, Vec<Finding>>> {
 /// All problems of it.
 fn read(source: &Source) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
-    let mapping = mapping(source, &mut findings.of(source));
+    let mapping = mapping(&mut findings.of(source));
     let (problems, warnings) = findings.into_parts();
     match mapping {
         Some(mapping) if problems.is_empty() => Ok(Loaded { mapping, warnings }),
@@ -112,14 +112,10 @@ fn read(source: &Source) -> Result<Loaded, Vec<Finding>> {
     }
 }
 
-fn mapping(source: &Source, findings: &mut SourceFindings<'_>) -> Option<Mapping> {
-    let document = yaml::read(&source.text)
-        .map_err(|error| findings.problem(error))
-        .ok()?;
-    for warning in document.warnings {
-        findings.warning(warning);
-    }
-    let Some(root) = document.root else {
+fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
+    let root = findings.read_yaml();
+    let root = root.map_err(|error| findings.problem(error)).ok()?;
+    let Some(root) = root else {
         return Some(Mapping::default());
     };
     let (mut defaults, mut mappings) = (Defaults::default(), None);
@@ -224,7 +220,7 @@ fn rule(
         return None;
     };
     let compiled = read_pattern(pattern)
-        .map_err(|error| findings.problem(Diagnostic::new(location, error.to_string())))
+        .map_err(|error| findings.problem(Diagnostic::new(location, error)))
         .ok()?;
     let rule = Rule {
         pattern: compiled,

@@ -19,7 +19,7 @@ use crate::config::error::SourceFindings;
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
 use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
-use crate::config::yaml::{self, Diagnostic, Located, Location, Node};
+use crate::config::yaml::{Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Provenance, Rule};
@@ -74,18 +74,13 @@ impl Overlay {
             file: source.path.clone(),
             domains: Vec::new(),
         };
-        let document = match yaml::read(&source.text) {
-            Ok(document) => document,
+        let root = match findings.read_yaml() {
+            Ok(Some(root)) => root,
+            Ok(None) => return overlay,
             Err(error) => {
                 findings.problem(error);
                 return overlay;
             }
-        };
-        for warning in document.warnings {
-            findings.warning(warning);
-        }
-        let Some(root) = document.root.filter(|root| !root.is_null()) else {
-            return overlay;
         };
         for (key, value) in reader::map(&root, &FILE_KEYS, findings).unwrap_or_default() {
             if reader::key(key, &FILE_KEYS, NOT_ELSEWHERE, findings) == "overlays" {

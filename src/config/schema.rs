@@ -10,10 +10,9 @@ use crate::config::metadata::to_json;
 use crate::config::schema::reader::{
     ROOT_KEYS, check_keys, flag, is_known, key_of, list, map, mistyped, number, text,
 };
-use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, read_block, read_root_block};
-use crate::config::yaml::{self, Located, Location, Node};
+use crate::config::yaml::{Located, Location, Node};
 use crate::rules::Metadata;
 
 mod reader;
@@ -22,9 +21,10 @@ mod reader;
 const BLOCK: &str = "tollgate";
 
 /// `None` if the source is no YAML or no map.
-pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-    let document = match yaml::read(&source.text) {
-        Ok(document) => document,
+pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
+    let root = match findings.read_yaml() {
+        Ok(Some(root)) => root,
+        Ok(None) => return Some(RulesFile::at_top()),
         Err(mut error) => {
             let line = error.location.line;
             error.text = format!(
@@ -34,12 +34,6 @@ pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option
             findings.problem(error);
             return None;
         }
-    };
-    for warning in document.warnings {
-        findings.warning(warning);
-    }
-    let Some(root) = document.root.filter(|root| !root.is_null()) else {
-        return Some(RulesFile::at_top());
     };
     let Some(pairs) = root.pairs() else {
         mistyped(&root, "a map with `domain` and `descriptors`", findings);
