@@ -107,7 +107,7 @@ const WRONG: &[(&str, (u32, u32), &str)] = &[
     ),
     (
         "mappings:\n  - {match: a.b, name: m, buckets: [2, 1]}\n",
-        (2, 37),
+        (2, 36),
         "in order",
     ),
     ("mappings: [\n", (1, 11), ""),
