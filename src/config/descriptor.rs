@@ -52,7 +52,7 @@ impl Context<'_> {
                 );
                 continue;
             }
-            let label = label(&spec.key.value, &spec.value.value);
+            let label = label(&spec.key.value, &spec.value);
             let path = format!("{}.{label}", self.path);
             let metric_part = self.options.metric_dots.part(&label);
             let metric_path = format!("{}.{metric_part}", self.metric_path);
@@ -97,7 +97,7 @@ impl Context<'_> {
         });
         Node {
             key: spec.key.value.into(),
-            value: spec.value.value.into(),
+            value: spec.value.into(),
             label,
             share_threshold: spec.share_threshold.value,
             value_to_metric: spec.value_to_metric,

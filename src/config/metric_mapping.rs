@@ -40,10 +40,8 @@ const KEYS: &[&str] = &[
     "glob_disable_ordering",
 ];
 
-/// Reads the text of a pattern.
-type ReadPattern = fn(&str) -> Result<Pattern, String>;
-
-const MATCH_TYPES: [(&str, ReadPattern); 2] = [("glob", Pattern::glob), ("regex", Pattern::regex)];
+/// Whether patterns are regular expressions.
+const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
 /// Whether metrics are dropped.
 const ACTIONS: [(&str, bool); 2] = [("map", false), ("drop", true)];
 const OBSERVERS: [(&str, Observer); 2] = [
@@ -66,8 +64,9 @@ pub(crate) struct Loaded {
 }
 
 /// What holds for rules that do not say.
+#[derive(Default)]
 struct Defaults {
-    read_pattern: ReadPattern,
+    is_regex: bool,
     times: Times,
     /// Of several globs the one with fewer stars wins, looked at from the left, instead of the first.
     most_specific_first: bool,
@@ -161,7 +160,7 @@ impl Defaults {
         for (key, value) in map(node, KEYS, findings)? {
             match key.text() {
                 name @ "match_type" => {
-                    defaults.read_pattern = word(value, name, &MATCH_TYPES, findings)?;
+                    defaults.is_regex = word(value, name, &MATCH_TYPES, findings)?;
                 }
                 name @ "glob_disable_ordering" => {
                     defaults.most_specific_first = flag(value, name, findings);
@@ -173,30 +172,20 @@ impl Defaults {
     }
 }
 
-impl Default for Defaults {
-    fn default() -> Self {
-        Self {
-            read_pattern: Pattern::glob,
-            times: Times::default(),
-            most_specific_first: false,
-        }
-    }
-}
-
 /// A rule, and its pattern as it is written.
 fn rule(
     node: &Node,
     defaults: &Defaults,
     findings: &mut SourceFindings<'_>,
 ) -> Option<(String, Rule)> {
-    let (mut pattern, mut read_pattern, mut name) = (None, defaults.read_pattern, None);
+    let (mut pattern, mut is_regex, mut name) = (None, defaults.is_regex, None);
     let (mut kind, mut labels, mut drops, mut scale, mut help) =
         (None, Vec::new(), false, 1.0, None);
     let mut times = Times::default();
     for (key, value) in map(node, KEYS, findings)? {
         match key.text() {
             "match" => pattern = Some((value.location, text(value, findings)?)),
-            key @ "match_type" => read_pattern = word(value, key, &MATCH_TYPES, findings)?,
+            key @ "match_type" => is_regex = word(value, key, &MATCH_TYPES, findings)?,
             key @ "match_metric_type" => kind = Some(word(value, key, &KINDS, findings)?),
             "name" => name = Some(metric_name(value, findings)?),
             "labels" => labels = label_pairs(value, findings)?,
@@ -219,7 +208,12 @@ fn rule(
         missing("name");
         return None;
     };
-    let compiled = read_pattern(pattern)
+    let compiled = if is_regex {
+        Pattern::regex(pattern)
+    } else {
+        Pattern::glob(pattern)
+    };
+    let compiled = compiled
         .map_err(|error| findings.problem(Diagnostic::new(location, error)))
         .ok()?;
     let rule = Rule {

@@ -147,7 +147,7 @@ impl ResolvedOptions<'_> {
             format!(
                 "lease_by is {lease_by}, and must be the key of this descriptor, which is {key}; move the limit to a descriptor with key: {lease_by}"
             )
-        } else if !spec.value.value.is_empty() || key.contains('*') {
+        } else if !spec.value.is_empty() || key.contains('*') {
             "a descriptor with lease_by is for every value, since each names a holder; remove its value, and any * from its key".to_owned()
         } else {
             return None;

@@ -90,7 +90,7 @@ fn descriptor(
     for (key, value) in pairs {
         match key_of(key) {
             name @ "key" => spec.key = text(value, name, findings),
-            name @ "value" => spec.value = text(value, name, findings),
+            name @ "value" => spec.value = text(value, name, findings).value,
             "rate_limit" => spec.rate_limit = rate_limit(value, findings),
             "descriptors" => spec.descriptors = descriptors(value, ".", findings),
             name @ "shadow_mode" => spec.shadow_mode = flag(value, name, findings),

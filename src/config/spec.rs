@@ -14,7 +14,7 @@ pub(crate) struct RulesFile {
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorSpec {
     pub(crate) key: Located<String>,
-    pub(crate) value: Located<String>,
+    pub(crate) value: String,
     pub(crate) rate_limit: Option<RateLimitSpec>,
     pub(crate) descriptors: Vec<Self>,
     pub(crate) shadow_mode: bool,

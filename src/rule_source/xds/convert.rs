@@ -134,7 +134,7 @@ fn descriptor(
     findings: &mut SourceFindings<'_>,
 ) -> DescriptorSpec {
     let key = located("key", &descriptor.key, findings);
-    let value = located("value", &descriptor.value, findings);
+    let value = text("value", &descriptor.value, findings);
     let policy = descriptor.rate_limit.as_ref();
     let rate_limit = policy.map(|policy| rate_limit(policy, findings));
     let descriptors = level(&descriptor.descriptors, &mut findings.at("."));
