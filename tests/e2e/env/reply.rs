@@ -16,9 +16,8 @@ const CLOCK_SKEW: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(super) sent: AtomicU64,
-    passed: AtomicU64,
-    over_limit: AtomicU64,
-    failed: AtomicU64,
+    /// By [`Outcome`].
+    pub(super) ended: [AtomicU64; 3],
 }
 
 /// What Envoy did with a request.
@@ -38,16 +37,6 @@ pub(crate) struct Timed {
     pub(crate) reply: Reply,
     pub(crate) sent_at: Time,
     pub(crate) received_at: Time,
-}
-
-impl Tally {
-    pub(super) fn of(&self, outcome: Outcome) -> &AtomicU64 {
-        match outcome {
-            Outcome::Passed => &self.passed,
-            Outcome::OverLimit => &self.over_limit,
-            Outcome::Failed => &self.failed,
-        }
-    }
 }
 
 impl Timed {

@@ -14,7 +14,7 @@ use crate::suite::process::Process;
 #[derive(Debug)]
 pub(crate) struct Service {
     process: Mutex<Option<Process>>,
-    variables: Vec<(String, String)>,
+    variables: Vec<(&'static str, String)>,
     rules: PathBuf,
     home: PathBuf,
     http: SocketAddr,
@@ -24,29 +24,22 @@ pub(crate) struct Service {
 impl Service {
     /// Starts it, and waits until it serves.
     pub(crate) fn start(
-        variables: &[(&str, String)],
+        mut variables: Vec<(&'static str, String)>,
         rules: &Path,
         ports: &Ports,
         home: &Path,
     ) -> Self {
-        let mut all: Vec<_> = variables
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect();
-        let addresses = [
+        for (host, port, addr) in [
             ("HOST", "PORT", ports.http()),
             ("GRPC_HOST", "GRPC_PORT", ports.grpc()),
             ("DEBUG_HOST", "DEBUG_PORT", ports.admin()),
-        ];
-        for (host, port, addr) in addresses {
-            all.extend([
-                (host.to_owned(), addr.ip().to_string()),
-                (port.to_owned(), addr.port().to_string()),
-            ]);
+        ] {
+            let (ip, number) = (addr.ip().to_string(), addr.port().to_string());
+            variables.extend([(host, ip), (port, number)]);
         }
         let service = Self {
             process: Mutex::new(None),
-            variables: all,
+            variables,
             rules: rules.to_owned(),
             home: home.to_owned(),
             http: ports.http(),

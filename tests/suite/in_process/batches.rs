@@ -15,7 +15,7 @@ use tollgate::time::Clock;
 
 use crate::support::counted;
 use crate::support::in_process::{ADDRESS, millis, network, redis, settle, single};
-use crate::support::remote::request_of;
+use crate::support::remote::{in_order, request_of};
 use crate::support::scripted_redis::{Fault, Reply, ScriptedRedis};
 
 /// How long a call is in flight.
@@ -30,7 +30,7 @@ struct World {
 
 /// Callers that have asked.
 struct Callers {
-    asking: JoinSet<(usize, Decisions, Duration)>,
+    asking: JoinSet<(usize, (Decisions, Duration))>,
     began: Instant,
 }
 
@@ -98,34 +98,24 @@ impl Callers {
     }
 
     fn ask(&mut self, world: &World, request: CheckRequest) -> AbortHandle {
-        let (remote, now, number, began) = (
-            world.remote.clone(),
-            world.clock.now(),
-            self.asking.len(),
-            self.began,
-        );
+        let (remote, now) = (world.remote.clone(), world.clock.now());
+        let (number, began) = (self.asking.len(), self.began);
         self.asking.spawn(async move {
             let decisions = remote.decide(&request, now).await;
-            (number, decisions, began.elapsed())
+            (number, (decisions, began.elapsed()))
         })
     }
 
     /// For each caller, in order, whether all its checks have verdicts, and how long after the
     /// first call that was; without those that were canceled.
-    async fn answers(mut self) -> Vec<(Result<(), CheckError>, Duration)> {
-        let mut answers = Vec::new();
-        while let Some(answer) = self.asking.join_next().await {
-            answers.extend(answer.ok());
-        }
-        answers.sort_by_key(|(number, ..)| *number);
+    async fn answers(self) -> Vec<(Result<(), CheckError>, Duration)> {
         let verdict = |decisions: Decisions| {
-            decisions
-                .into_iter()
-                .try_for_each(|decision| decision.map(drop))
+            let mut decisions = decisions.into_iter();
+            decisions.try_for_each(|decision| decision.map(drop))
         };
+        let answers = in_order(self.asking).await.into_iter();
         answers
-            .into_iter()
-            .map(|(_, decisions, took)| (verdict(decisions), took))
+            .map(|(decisions, took)| (verdict(decisions), took))
             .collect()
     }
 }

@@ -34,7 +34,6 @@ const LATE: Called = called(Verdict::Error(StoreError::TimedOut), WITHIN);
 const AWAY: [Fault; 3] = [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable];
 
 struct World {
-    network: Network,
     service: Service,
 }
 
@@ -51,7 +50,7 @@ async fn world_where(fault: Option<Fault>) -> World {
     }
     let mut service = Service::new(&network, cluster(&NODES));
     service.start().await;
-    World { network, service }
+    World { service }
 }
 
 /// All nodes say that these are the slots.
@@ -90,7 +89,7 @@ fn value_on(node: &str) -> String {
 
 impl World {
     fn node(&self, number: usize) -> Arc<ScriptedRedis> {
-        self.network.server(NODES[number])
+        self.service.network.server(NODES[number])
     }
 
     async fn ask(&self, value: &str) -> Called {
@@ -119,7 +118,7 @@ impl World {
     fn refreshes(&self) -> usize {
         NODES
             .iter()
-            .map(|node| self.network.server(node).received(SLOTS))
+            .map(|node| self.service.network.server(node).received(SLOTS))
             .sum()
     }
 
@@ -178,7 +177,7 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
     }
     assert_eq!(world.refreshes(), before);
     say(
-        &world.network,
+        &world.service.network,
         &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])],
     );
     pass(DEBOUNCE).await;
@@ -250,7 +249,7 @@ async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline()
 async fn slots_that_no_node_serves_go_by_policy_at_once_and_others_are_counted() {
     let world = world().await;
     let served = value_on(NODES[0]);
-    say(&world.network, &[RANGES[0], RANGES[2]]);
+    say(&world.service.network, &[RANGES[0], RANGES[2]]);
     pass(REFRESH_INTERVAL).await;
     for value in values_on(NODES[1]).take(20) {
         assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
@@ -277,7 +276,10 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
     pass(SETTLED).await;
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
-    say(&world.network, &[(0, 5_460, NEW), RANGES[1], RANGES[2]]);
+    say(
+        &world.service.network,
+        &[(0, 5_460, NEW), RANGES[1], RANGES[2]],
+    );
     world.node(0).fail(Fault::RefuseConnections);
     for _ in 0..3 {
         assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
@@ -285,7 +287,11 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
     pass(DEBOUNCE).await;
     assert_eq!(world.ask(&value).await, OK);
     assert_eq!(
-        world.network.server(NEW).hits(&format!("d_error_{value}_")),
+        world
+            .service
+            .network
+            .server(NEW)
+            .hits(&format!("d_error_{value}_")),
         1
     );
 }
@@ -307,7 +313,7 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
             "{fault:?}: the breaker is open"
         );
         say(
-            &world.network,
+            &world.service.network,
             &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
         );
         // Nodes are asked at least once a second while one of them is away, and one that does not
@@ -332,7 +338,7 @@ async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_t
         let world = world_where(Some(fault)).await;
         pass(millis(3_000)).await;
         say(
-            &world.network,
+            &world.service.network,
             &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
         );
         pass(RECOVERY_MAX).await;
@@ -365,7 +371,7 @@ async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_log
     let log = Log::capture();
     let world = world().await;
     for node in NODES {
-        world.network.server(node).reply(
+        world.service.network.server(node).reply(
             SLOTS,
             Reply::error("ERR This instance has cluster support disabled"),
         );
@@ -380,7 +386,7 @@ async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_log
     for number in 0..20 {
         assert_eq!(world.ask(&number.to_string()).await, OK);
     }
-    say(&world.network, &RANGES);
+    say(&world.service.network, &RANGES);
     pass(RECOVERY_MAX).await;
     let lines = log.lines(&[DISCOVERY_FAILED]);
     assert!(
@@ -402,7 +408,10 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
             world.node(to).redirect(slot, None);
         }
         let owner = NODES[to];
-        say(&world.network, &[(0, 5_460, owner), RANGES[1], RANGES[2]]);
+        say(
+            &world.service.network,
+            &[(0, 5_460, owner), RANGES[1], RANGES[2]],
+        );
         pass(millis(200)).await;
     }
     traffic.finish().await;

@@ -1,11 +1,13 @@
 //! `on_limit: queue` on Redis: a request waits until its slot begins, however long Redis takes to
 //! book it. See also `over_limit.rs`.
 
+use std::mem;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::support::in_process::{Called, Service, Verdict, ask, millis, network, settle, single};
+use crate::support::remote::in_order;
 use crate::support::scripted_redis::Fault;
 
 /// A slot each 100 ms. Five requests may wait.
@@ -47,15 +49,11 @@ impl World {
 
     /// What callers saw, in the order in which they came, without those that were canceled.
     async fn answers(&mut self) -> Vec<(Verdict, Duration)> {
-        let mut called = Vec::new();
-        while let Some(ended) = self.callers.join_next().await {
-            called.extend(ended.ok());
-        }
-        called.sort_by_key(|(number, _)| *number);
-        called
+        let called = in_order(mem::take(&mut self.callers)).await;
+        let seen = called
             .into_iter()
-            .map(|(_, called)| (called.verdict, called.took))
-            .collect()
+            .map(|called| (called.verdict, called.took));
+        seen.collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
 use crate::support::in_process::{
     Called, Log, RECOVERY_MAX, Service, Verdict, called, millis, network, pass, sentinel,
 };
-use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
+use crate::support::scripted_redis::{Fault, Reply, ScriptedRedis};
 
 const SENTINELS: [&str; 3] = ["10.0.1.1:26379", "10.0.1.2:26379", "10.0.1.3:26379"];
 const FIRST: &str = "10.0.0.1:6379";
@@ -20,7 +20,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const OK: Called = Called::OK;
 
 struct World {
-    network: Network,
     service: Service,
 }
 
@@ -32,9 +31,8 @@ async fn world() -> World {
 }
 
 async fn world_of(named: [&str; 3]) -> World {
-    let network = network();
-    let service = Service::new(&network, sentinel(&SENTINELS));
-    let mut world = World { network, service };
+    let service = Service::new(&network(), sentinel(&SENTINELS));
+    let mut world = World { service };
     world.promote(FIRST);
     world.name(named);
     world.service.start().await;
@@ -60,7 +58,7 @@ impl World {
     }
 
     fn server(&self, address: &str) -> Arc<ScriptedRedis> {
-        self.network.server(address)
+        self.service.network.server(address)
     }
 
     async fn ask(&self, value: &str) -> Called {

@@ -324,25 +324,15 @@ impl Service {
 
     /// How many verdicts policies gave, by policy and cause. Only those that are not zero.
     pub(crate) fn fallbacks(&self) -> BTreeMap<(String, String), u64> {
+        const SERIES: &str = "tollgate_store_fallbacks_total{cause=\"";
         let page = self.metrics.page();
-        let series = page.lines().filter_map(|line| {
-            line.strip_prefix("tollgate_store_fallbacks_total{")?
-                .split_once("} ")
-        });
-        let label = |labels: &str, name: &str| {
-            let value = labels.split(',').find_map(|label| {
-                label
-                    .strip_prefix(name)?
-                    .strip_prefix("=\"")?
-                    .strip_suffix('"')
-            });
-            value.expect("it has this label").to_owned()
-        };
-        let counts = series.map(|(labels, count)| {
-            (
-                (label(labels, "policy"), label(labels, "cause")),
-                count.parse().expect("a number"),
-            )
+        let series = page.lines().filter_map(|line| line.strip_prefix(SERIES));
+        let counts = series.map(|series| {
+            let [cause, _, policy, count] = series.split('"').collect::<Vec<_>>()[..] else {
+                panic!("cause and policy, not {series}")
+            };
+            let count = count.trim_start_matches("} ").parse().expect("a number");
+            ((policy.to_owned(), cause.to_owned()), count)
         });
         counts.filter(|(_, count)| *count > 0).collect()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Verdict};
+use tollgate::check::{Check, CheckError, CheckRequest, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::connect::parse;
@@ -50,42 +50,23 @@ impl Bench {
         checks: &[Check],
         now: Time,
     ) -> Vec<Result<Verdict, CheckError>> {
-        let mut callers = Callers::default();
-        for check in checks {
-            callers.ask(&self.remote, request_of([check.clone()]), now);
+        let mut callers = JoinSet::new();
+        for (number, check) in checks.iter().cloned().enumerate() {
+            let remote = self.remote.clone();
+            callers.spawn(async move { (number, remote.decide(&request_of([check]), now).await) });
         }
-        callers.answers().await.into_iter().flatten().collect()
+        in_order(callers).await.into_iter().flatten().collect()
     }
 }
 
-/// Callers that wait for their answers.
-#[derive(Default)]
-pub(crate) struct Callers {
-    tasks: JoinSet<(usize, Decisions)>,
-    count: usize,
-}
-
-impl Callers {
-    /// One more.
-    pub(crate) fn ask(&mut self, remote: &RedisClient, request: CheckRequest, now: Time) {
-        let (remote, number) = (remote.clone(), self.count);
-        self.count += 1;
-        self.tasks
-            .spawn(async move { (number, remote.decide(&request, now).await) });
+/// What tasks gave, by their numbers, without those that were canceled.
+pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, T)>) -> Vec<T> {
+    let mut ended = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        ended.extend(task.ok());
     }
-
-    /// The answers, in the order of the callers.
-    pub(crate) async fn answers(mut self) -> Vec<Decisions> {
-        let mut answers = Vec::new();
-        while let Some(answer) = self.tasks.join_next().await {
-            answers.extend(answer.ok());
-        }
-        answers.sort_by_key(|(number, _)| *number);
-        answers
-            .into_iter()
-            .map(|(_, decisions)| decisions)
-            .collect()
-    }
+    ended.sort_by_key(|(number, _)| *number);
+    ended.into_iter().map(|(_, result)| result).collect()
 }
 
 /// What a process knows of that server.

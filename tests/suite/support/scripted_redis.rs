@@ -13,10 +13,11 @@ mod script;
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
 };
@@ -29,6 +30,7 @@ use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::time::{Clock, Time};
 
 use commands::{Counters, Database, Session};
+use script::State;
 
 pub(crate) use commands::Redirect;
 pub(crate) use resp::Reply;
@@ -127,7 +129,7 @@ impl Network {
 
     /// The server at `host:port`, which exists from now on.
     pub(crate) fn server(&self, address: &str) -> Arc<ScriptedRedis> {
-        let mut servers = lock(&self.servers);
+        let mut servers = self.servers.lock();
         servers
             .entry(address.to_owned())
             .or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone())))
@@ -137,7 +139,9 @@ impl Network {
     /// From now on connections to this address reach another server, as after a failover behind a
     /// name. Open ones stay where they are.
     pub(crate) fn repoint(&self, address: &str, server: &Arc<ScriptedRedis>) {
-        lock(&self.servers).insert(address.to_owned(), server.clone());
+        self.servers
+            .lock()
+            .insert(address.to_owned(), server.clone());
     }
 
     /// Connects to these servers, and to none at any other address.
@@ -145,7 +149,7 @@ impl Network {
         let servers = self.servers.clone();
         Dialer::Streams(Arc::new(move |address| {
             let (host, port) = address.endpoint().expect("tests use no sockets");
-            let server = lock(&servers).get(&format!("{host}:{port}")).cloned();
+            let server = servers.lock().get(&format!("{host}:{port}")).cloned();
             Box::pin(async move {
                 let server = server.ok_or(io::ErrorKind::ConnectionRefused)?;
                 Ok(Box::pin(server.accept().await?) as _)
@@ -233,17 +237,27 @@ impl ScriptedRedis {
     /// Puts something at every key with this prefix, or at this key, that is no counter. `false`
     /// removes it.
     pub(crate) fn set_foreign(&self, prefix: &str, is_there: bool) {
-        self.database().set_foreign(prefix, is_there);
+        let foreign = &mut self.database().foreign;
+        foreign.retain(|known| known != prefix.as_bytes());
+        foreign.extend(is_there.then(|| prefix.as_bytes().to_vec()));
     }
 
     /// Evicts keys with this prefix, or lets them expire.
     pub(crate) fn evict(&self, prefix: &str) {
-        self.database().evict(prefix);
+        let counters = &mut self.database().counters;
+        counters.retain(|key, _| !key.starts_with(prefix.as_bytes()));
     }
 
     /// How many hits are counted at keys with this prefix. Only for fixed windows.
     pub(crate) fn hits(&self, prefix: &str) -> i64 {
-        self.database().hits(prefix)
+        let database = self.database();
+        let kept = database.counters.iter();
+        let kept = kept.filter(|(key, _)| key.starts_with(prefix.as_bytes()));
+        kept.map(|(_, kept)| match kept.state {
+            State::Number(used) => used,
+            _ => 0,
+        })
+        .sum()
     }
 
     /// What is spent at a key, in the units of its algorithm.
@@ -258,7 +272,11 @@ impl ScriptedRedis {
 
     /// Keys that never expire.
     pub(crate) fn immortal_keys(&self) -> Vec<String> {
-        self.database().immortal_keys()
+        let database = self.database();
+        let keys = database.counters.iter();
+        let keys = keys.filter(|(_, kept)| kept.expires.is_none());
+        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
+            .collect()
     }
 
     /// How many checks were decided so far.
@@ -268,7 +286,7 @@ impl ScriptedRedis {
 
     /// What a Redis replica would have at this moment.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot(self.database().counters().clone())
+        Snapshot(self.database().counters.clone())
     }
 
     /// Another server takes this one's place, with these counters and without the script:
@@ -276,10 +294,10 @@ impl ScriptedRedis {
     pub(crate) fn fail_over(&self, snapshot: Snapshot) {
         {
             let mut database = self.database();
-            database.set_counters(snapshot.0);
+            database.counters = snapshot.0;
             database.knows_script = false;
         }
-        *lock(&self.connections) = JoinSet::new();
+        *self.connections.lock() = JoinSet::new();
     }
 
     /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER
@@ -290,7 +308,8 @@ impl ScriptedRedis {
 
     /// When they arrived.
     pub(crate) fn received_at(&self, command: &str) -> Vec<Time> {
-        lock(&self.received)
+        self.received
+            .lock()
             .get(command)
             .cloned()
             .unwrap_or_default()
@@ -298,12 +317,12 @@ impl ScriptedRedis {
 
     /// Forgets what has arrived so far.
     pub(crate) fn forget_received(&self) {
-        lock(&self.received).clear();
+        self.received.lock().clear();
     }
 
     /// From now on connecting takes this long, and as much work after that of earlier connections.
     pub(crate) fn slow_connecting(&self, latency: Duration, work: Duration) {
-        let mut accepting = lock(&self.accepting);
+        let mut accepting = self.accepting.lock();
         *accepting = Accepting {
             latency,
             work,
@@ -313,7 +332,7 @@ impl ScriptedRedis {
 
     /// How often connecting was attempted.
     pub(crate) fn attempts(&self) -> usize {
-        lock(&self.accepting).attempts
+        self.accepting.lock().attempts
     }
 
     /// How many connections were ever opened.
@@ -323,13 +342,13 @@ impl ScriptedRedis {
 
     /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
-        let mut connections = lock(&self.connections);
+        let mut connections = self.connections.lock();
         while connections.try_join_next().is_some() {}
         connections.len()
     }
 
     async fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
-        let accepted_at = lock(&self.accepting).attempt();
+        let accepted_at = self.accepting.lock().attempt();
         if accepted_at > Instant::now() {
             tokio::time::sleep_until(accepted_at).await;
         }
@@ -344,7 +363,7 @@ impl ScriptedRedis {
         let number = self.opened.fetch_add(1, Relaxed);
         let (client, stream) = tokio::io::duplex(STREAM_BYTES_MAX);
         let connection = Connection::new(self.clone(), stream, number).serve();
-        lock(&self.connections).spawn(async {
+        self.connections.lock().spawn(async {
             // It ends when either side closes it.
             let _ = connection.await;
         });
@@ -373,12 +392,13 @@ impl ScriptedRedis {
     }
 
     fn database(&self) -> MutexGuard<'_, Database> {
-        lock(&self.database)
+        self.database.lock()
     }
 
     fn record(&self, command: &[Vec<u8>]) -> String {
         let name = commands::name(command);
-        lock(&self.received)
+        self.received
+            .lock()
             .entry(name.clone())
             .or_default()
             .push(self.clock.now());
@@ -508,8 +528,4 @@ async fn until(plan: &mut watch::Receiver<Plan>, is_so: impl Fn(&Plan) -> bool) 
         .await
         .map(drop)
         .expect("the server is there");
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nothing panics while it is locked")
 }

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// How often a thread that waits for datagrams looks whether it is over.
 const TICK: Duration = Duration::from_millis(20);
@@ -84,15 +86,10 @@ impl Statsd {
             .expect("it is a socket");
         listener.set_nonblocking(true).expect("it is a socket");
         let over = Arc::new(OnceLock::new());
+        let [shared, also_shared] = [0; 2].map(|_| (self.received.clone(), over.clone()));
         let threads = vec![
-            thread::spawn({
-                let (received, over) = (self.received.clone(), over.clone());
-                move || accept(listener, &received, &over)
-            }),
-            thread::spawn({
-                let (received, over) = (self.received.clone(), over.clone());
-                move || receive(&datagrams, &received, &over)
-            }),
+            thread::spawn(move || accept(listener, &shared.0, &shared.1)),
+            thread::spawn(move || receive(&datagrams, &also_shared.0, &also_shared.1)),
         ];
         self.open = Some(Open { over, threads });
     }
@@ -125,14 +122,13 @@ impl Statsd {
 
     /// What was received so far.
     pub(crate) fn received(&self) -> Received {
-        self.received.lock().expect("no panic while locked").clone()
+        self.received.lock().clone()
     }
 
     /// What a counter adds up to.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         self.received
             .lock()
-            .expect("no panic while locked")
             .counters
             .get(name)
             .copied()
@@ -153,14 +149,11 @@ fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &OnceLoc
             (Ok((connection, _)), _) => {
                 connection.set_nonblocking(false).expect("it is a socket");
                 connections.push(connection.try_clone().expect("it is a socket"));
-                received.lock().expect("no panic while locked").connections += 1;
+                received.lock().connections += 1;
                 let received = received.clone();
                 readers.push(thread::spawn(move || {
                     for line in BufReader::new(connection).lines().map_while(Result::ok) {
-                        received
-                            .lock()
-                            .expect("no panic while locked")
-                            .record(&line);
+                        received.lock().record(&line);
                     }
                 }));
             }
@@ -192,7 +185,7 @@ fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &OnceLock<Cl
             }
             continue;
         };
-        let mut received = received.lock().expect("no panic while locked");
+        let mut received = received.lock();
         received.packet_bytes = received.packet_bytes.max(length);
         for line in std::str::from_utf8(&packet[..length])
             .expect("metrics are text")
@@ -211,10 +204,9 @@ impl Received {
             .split_once(':')
             .unwrap_or_else(|| panic!("no metric: {line}"));
         let mut parts = rest.split('|');
-        let (value, kind) = (
-            parts.next().expect("a value"),
-            parts.next().unwrap_or_else(|| panic!("no kind: {line}")),
-        );
+        let (Some(value), Some(kind)) = (parts.next(), parts.next()) else {
+            panic!("no kind: {line}")
+        };
         let (mut rate, mut tags) = (1.0, "");
         for part in parts {
             match part.split_at(1) {
@@ -228,23 +220,11 @@ impl Received {
         } else {
             format!("{name}|#{tags}")
         };
-        let whole = || {
-            value
-                .parse::<u64>()
-                .unwrap_or_else(|_| panic!("no whole number: {line}"))
-        };
-        match kind {
-            "c" => *self.counters.entry(name).or_default() += whole(),
-            "g" => {
-                self.gauges.insert(name, whole());
-            }
-            "ms" => {
-                value
-                    .parse::<f64>()
-                    .unwrap_or_else(|_| panic!("no time: {line}"));
-                *self.times.entry(name).or_default() += 1.0 / rate;
-            }
-            _ => panic!("no kind of metric: {line}"),
+        match (kind, value.parse::<u64>(), value.parse::<f64>()) {
+            ("c", Ok(hits), _) => *self.counters.entry(name).or_default() += hits,
+            ("g", Ok(value), _) => _ = self.gauges.insert(name, value),
+            ("ms", _, Ok(_)) => *self.times.entry(name).or_default() += 1.0 / rate,
+            _ => panic!("no metric: {line}"),
         }
     }
 }

@@ -23,15 +23,16 @@ pub(super) type Counters = HashMap<Vec<u8>, Kept>;
 /// What stands at a key.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
-    state: State,
-    expires: Option<Time>,
+    pub(super) state: State,
+    pub(super) expires: Option<Time>,
 }
 
 /// What the connections of a server share.
 #[derive(Default)]
 pub(super) struct Database {
-    counters: Counters,
-    foreign: Vec<Vec<u8>>,
+    pub(super) counters: Counters,
+    /// Prefixes of keys that hold something else.
+    pub(super) foreign: Vec<Vec<u8>>,
     subscribers: Vec<(Vec<u8>, mpsc::UnboundedSender<Vec<u8>>)>,
     pub(super) knows_script: bool,
     /// Passwords that AUTH accepts; none if it is not needed.
@@ -80,33 +81,6 @@ impl Session {
 }
 
 impl Database {
-    pub(super) fn set_foreign(&mut self, prefix: &str, is_there: bool) {
-        self.foreign.retain(|known| known != prefix.as_bytes());
-        if is_there {
-            self.foreign.push(prefix.as_bytes().to_vec());
-        }
-    }
-
-    pub(super) fn evict(&mut self, prefix: &str) {
-        self.counters
-            .retain(|key, _| !key.starts_with(prefix.as_bytes()));
-    }
-
-    pub(super) fn hits(&self, prefix: &str) -> i64 {
-        let kept = self
-            .counters
-            .iter()
-            .filter(|(key, _)| key.starts_with(prefix.as_bytes()));
-        kept.map(|(_, kept)| {
-            if let State::Number(used) = kept.state {
-                used
-            } else {
-                0
-            }
-        })
-        .sum()
-    }
-
     /// What is spent at a key, in the units of its algorithm.
     pub(super) fn spent(&mut self, key: &str, now: Time) -> u64 {
         self.live(key.as_bytes(), now)
@@ -124,24 +98,6 @@ impl Database {
             }
             State::Counter(_, counter) => counter.clone(),
         }
-    }
-
-    /// Keys that never expire.
-    pub(super) fn immortal_keys(&self) -> Vec<String> {
-        let keys = self
-            .counters
-            .iter()
-            .filter(|(_, kept)| kept.expires.is_none());
-        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
-            .collect()
-    }
-
-    pub(super) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    pub(super) fn set_counters(&mut self, counters: Counters) {
-        self.counters = counters;
     }
 
     /// What the script finds at a key.
@@ -283,13 +239,7 @@ impl Database {
             .and_then(|kept| kept.expires)
             .filter(|_| word(b"KEEPTTL").is_some());
         let expires = life.map(|life| now.plus(Span::from_secs(life))).or(kept);
-        self.counters.insert(
-            command[1].clone(),
-            Kept {
-                state: State::Number(number(&command[2])),
-                expires,
-            },
-        );
+        self.put(&command[1], number(&command[2]), expires);
         Reply::Status("OK")
     }
 
@@ -298,24 +248,21 @@ impl Database {
             return Err(WRONG_TYPE);
         }
         self.decided += 1;
-        let used = match self.live(key, now) {
-            None => 0,
-            Some(Kept {
-                state: State::Number(used),
-                ..
-            }) => *used,
-            Some(_) => return Err(WRONG_TYPE),
+        let (used, expires) = match self.live(key, now) {
+            None => (0, None),
+            Some(Kept { state, expires }) => match state {
+                State::Number(used) => (*used, *expires),
+                _ => return Err(WRONG_TYPE),
+            },
         };
         let used = used.saturating_add(hits);
-        let expires = self.live(key, now).and_then(|kept| kept.expires);
-        self.counters.insert(
-            key.to_vec(),
-            Kept {
-                state: State::Number(used),
-                expires,
-            },
-        );
+        self.put(key, used, expires);
         Ok(used)
+    }
+
+    fn put(&mut self, key: &[u8], number: i64, expires: Option<Time>) {
+        let state = State::Number(number);
+        self.counters.insert(key.to_vec(), Kept { state, expires });
     }
 
     fn expire(&mut self, key: &[u8], life: i64, now: Time) -> Reply {
@@ -417,13 +364,7 @@ impl Database {
         let used = self.add(key, hits, now)?;
         if used <= hits {
             let expires = Some(now.plus(Span::from_secs(life.unsigned_abs())));
-            self.counters.insert(
-                key.to_vec(),
-                Kept {
-                    state: State::Number(hits),
-                    expires,
-                },
-            );
+            self.put(key, hits, expires);
         }
         Ok(used.max(hits))
     }
