@@ -1,23 +1,30 @@
-//! Certificates, keys and authorities in PEM files. Errors name the setting of a file.
+//! TLS: certificates, keys and authorities in PEM files, and connections of clients. Errors name the
+//! setting of a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
+use std::{fmt, fs};
 
+use anyhow::Context as _;
+use hyper_util::rt::TokioIo;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 /// A PEM file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PemFile {
     /// The name of the setting.
-    pub setting: &'static str,
+    pub setting: String,
     /// Its path.
     pub path: PathBuf,
 }
@@ -31,65 +38,25 @@ pub struct Identity {
     pub key: PemFile,
 }
 
-/// Why PEM files cannot be used.
+/// Why PEM files cannot be used: names their settings and paths.
 #[derive(Debug, thiserror::Error)]
-pub enum PemError {
-    /// A file cannot be read.
-    #[error("{setting}: {}: {error}", path.display())]
-    Read {
-        /// The name of its setting.
-        setting: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        error: io::Error,
-    },
-    /// A file does not contain what it should.
-    #[error("{setting}: {} has no {wanted} in PEM", path.display())]
-    Missing {
-        /// The name of its setting.
-        setting: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// What it should contain.
-        wanted: &'static str,
-    },
-    /// The key does not belong to the certificate.
-    #[error("{} and {}: {} and {} cannot be used together: {error}", of.cert.setting, of.key.setting, of.cert.path.display(), of.key.path.display())]
-    Pair {
-        /// The files.
-        of: Box<Identity>,
-        /// The cause.
-        error: rustls::Error,
-    },
+#[error("{0}")]
+pub struct PemError(String);
+
+/// TLS of a client. The files are read for each connection, so that replaced certificates are used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientTls {
+    /// The only trusted authority; `None` for those of the system.
+    pub authority: Option<PemFile>,
+    /// The certificate for servers that request one.
+    pub identity: Option<Identity>,
+    /// The name in the server's certificate, if it is not the host.
+    pub name: Option<String>,
 }
 
 /// The cryptography of all TLS connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
-}
-
-/// The configuration of a TLS client: the trusted authority, by default those of the system, and the
-/// certificate for servers that request one.
-///
-/// # Errors
-/// A file cannot be used.
-pub fn client(
-    authority: Option<&PemFile>,
-    identity: Option<&Identity>,
-) -> Result<ClientConfig, PemError> {
-    let roots = authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)?;
-    let builder =
-        ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let builder = builder
-        .expect("the provider has what both versions need")
-        .with_root_certificates(roots);
-    Ok(match identity {
-        Some(identity) => {
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?)))
-        }
-        None => builder.with_no_client_auth(),
-    })
 }
 
 /// Invalid certificates of the system are ignored.
@@ -125,11 +92,56 @@ pub fn chain_expires_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
     chain.iter().filter_map(expires_at).min()
 }
 
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub fn config(&self) -> Result<ClientConfig, PemError> {
+        let authority = self.authority.as_ref();
+        let roots = authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)?;
+        let builder =
+            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder
+            .expect("the provider has what both versions need")
+            .with_root_certificates(roots);
+        Ok(match &self.identity {
+            Some(identity) => builder
+                .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
+            None => builder.with_no_client_auth(),
+        })
+    }
+}
+
+/// Encrypts what `plain` connects to, if there is TLS. `protocol` is its ALPN name.
+///
+/// # Errors
+/// Invalid files, with which `plain` is not polled; or a server that is unreachable or has an
+/// untrusted certificate.
+pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: Option<&ClientTls>,
+    host: &str,
+    protocol: &[u8],
+    plain: impl Future<Output = anyhow::Result<S>>,
+) -> anyhow::Result<TokioIo<Either<S, TlsStream<S>>>> {
+    let Some(tls) = tls else {
+        return Ok(TokioIo::new(Either::Left(plain.await?)));
+    };
+    let name = tls.name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(name.to_owned())
+        .with_context(|| format!("{name} is not a name that a certificate can have"))?;
+    let mut config = tls.config()?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let plain = plain.await?;
+    let encrypted = TlsConnector::from(Arc::new(config)).connect(name, plain);
+    Ok(TokioIo::new(Either::Right(encrypted.await.context("TLS")?)))
+}
+
 impl PemFile {
     /// The file that `setting` names.
-    pub fn new(setting: &'static str, path: impl AsRef<Path>) -> Self {
+    pub fn new(setting: impl Into<String>, path: impl AsRef<Path>) -> Self {
         Self {
-            setting,
+            setting: setting.into(),
             path: path.as_ref().to_owned(),
         }
     }
@@ -139,11 +151,7 @@ impl PemFile {
     /// # Errors
     /// It cannot be read.
     pub fn bytes(&self) -> Result<Vec<u8>, PemError> {
-        fs::read(&self.path).map_err(|error| PemError::Read {
-            setting: self.setting,
-            path: self.path.clone(),
-            error,
-        })
+        fs::read(&self.path).map_err(|error| PemError(format!("{self}: {error}")))
     }
 
     /// Reads the authorities in the file.
@@ -175,12 +183,14 @@ impl PemFile {
         PrivateKeyDer::from_pem_slice(&self.bytes()?).map_err(|_| self.missing("private key"))
     }
 
-    fn missing(&self, wanted: &'static str) -> PemError {
-        PemError::Missing {
-            setting: self.setting,
-            path: self.path.clone(),
-            wanted,
-        }
+    fn missing(&self, wanted: &str) -> PemError {
+        PemError(format!("{self} has no {wanted} in PEM"))
+    }
+}
+
+impl fmt::Display for PemFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.setting, self.path.display())
     }
 }
 
@@ -191,9 +201,15 @@ impl Identity {
     /// One of them cannot be read or has other content, or the key is of another certificate.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
-        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| PemError::Pair {
-            of: Box::new(self.clone()),
-            error,
+        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| {
+            let Self { cert, key } = self;
+            PemError(format!(
+                "{} and {}: {} and {} cannot be used together: {error}",
+                cert.setting,
+                key.setting,
+                cert.path.display(),
+                key.path.display()
+            ))
         })
     }
 }

@@ -20,7 +20,7 @@ settings/parse: time
 shutdown:
 tls:
 file_watch: runtime
-telemetry: sampling settings/environment settings/parse time tls
+telemetry: runtime sampling settings/environment settings/parse time tls
 http: shutdown telemetry
 limit: text time
 check: limit text time

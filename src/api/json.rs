@@ -15,7 +15,7 @@ use crate::api::request_size::{MESSAGE_BYTES_MAX, RequestSize};
 use crate::limiter::{Limiter, LimiterError};
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::telemetry::metric::Counter;
-use crate::telemetry::traces::{Kind, LiveSpan, Traces};
+use crate::telemetry::traces::{LiveSpan, Traces};
 
 /// The reference's name for what follows the reading of the request.
 const SPAN: &str = "NewJsonHandler Remaining Execution";
@@ -103,7 +103,7 @@ pub async fn answer(
         Ok(request) => request,
         Err(response) => return response,
     };
-    let mut span = handler.traces.begin(SPAN, Kind::Server, &headers);
+    let mut span = handler.traces.begin(SPAN, &headers);
     let response = handler.respond(&request, span.as_ref()).await;
     if let Some(span) = &mut span {
         span.set_number(SPAN_STATUS, response.status().as_u16());

@@ -25,7 +25,7 @@ use crate::limiter::{Limiter, LimiterError};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::query::Query;
-use crate::telemetry::traces::{Kind, LiveSpan, Traces};
+use crate::telemetry::traces::{LiveSpan, Traces};
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Initial size of a call's buffers: most requests and responses fit. tonic's 8 KiB each would be
@@ -97,7 +97,7 @@ impl Rls {
             .and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
         let mut span = self
             .traces
-            .begin(SPAN, Kind::Server, request.metadata().as_ref())
+            .begin(SPAN, request.metadata().as_ref())
             .map(start_attributes);
         let request = request.into_inner();
         let answer = self

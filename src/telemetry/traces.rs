@@ -17,19 +17,17 @@ use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::export::Exporter;
 use crate::telemetry::traces::options::Options;
-use crate::telemetry::traces::parent::Parent;
 use crate::time::{Clock, Time};
 
-pub mod connect;
-pub mod export;
-pub mod options;
-pub mod parent;
-pub mod send;
+pub(crate) mod export;
+pub(crate) mod options;
+mod parent;
+mod send;
 pub mod settings;
 
 /// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most. Further
 /// spans are dropped and counted.
-pub const SPANS_QUEUE_MAX: usize = 2_048;
+const SPANS_QUEUE_MAX: usize = 2_048;
 /// `flags` of a span: sampled, and it is known whether its parent is in another process.
 const SAMPLED: u32 = 0x01;
 const PARENT_IS_KNOWN: u32 = 0x100;
@@ -47,15 +45,6 @@ pub struct LiveSpan {
     recorder: Arc<Recorder>,
 }
 
-/// The kind of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A request from outside.
-    Server,
-    /// A part of the work on it.
-    Internal,
-}
-
 #[derive(Debug)]
 struct Recorder {
     rate: SampleRate,
@@ -66,7 +55,7 @@ struct Recorder {
 
 impl Traces {
     /// Turns traces on, and returns the exporter of their spans.
-    pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
+    pub(crate) fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
         let (queue, waiting) = mpsc::channel(SPANS_QUEUE_MAX);
         let full = export::lost("full", metrics);
         let recorder = Recorder {
@@ -83,59 +72,34 @@ impl Traces {
 
     /// The root span of a request with these headers; `None` if it is not sampled. The caller's
     /// sampling decision applies; without one the sampling rate decides.
-    pub fn begin(&self, name: &'static str, kind: Kind, headers: &HeaderMap) -> Option<LiveSpan> {
+    pub fn begin(&self, name: &'static str, headers: &HeaderMap) -> Option<LiveSpan> {
         let recorder = self.0.as_ref()?;
         let parent = parent::parent(headers);
         let trace = parent
             .as_ref()
             .map_or_else(any_trace, |parent| parent.trace);
-        let by_chance = || recorder.rate.includes(lower_half(trace));
-        let sampled = parent
-            .as_ref()
-            .and_then(|parent| parent.sampled)
-            .unwrap_or_else(by_chance);
-        sampled.then(|| {
-            LiveSpan::begin(
-                recorder,
-                name,
-                kind,
-                trace,
-                parent.map(|parent| (parent, parent::tracestate(headers))),
-            )
+        let by_caller = parent.as_ref().and_then(|parent| parent.sampled);
+        if !by_caller.unwrap_or_else(|| recorder.rate.includes(lower_half(trace))) {
+            return None;
+        }
+        let mut span = Span {
+            trace_id: trace.to_be_bytes().to_vec(),
+            flags: SAMPLED | PARENT_IS_KNOWN,
+            ..recorder.new_span(name, SpanKind::Server)
+        };
+        if let Some(parent) = parent {
+            span.parent_span_id = parent.span.to_be_bytes().to_vec();
+            span.trace_state = parent::tracestate(headers);
+            span.flags |= PARENT_IS_REMOTE;
+        }
+        Some(LiveSpan {
+            span: Some(Box::new(span)),
+            recorder: recorder.clone(),
         })
     }
 }
 
 impl LiveSpan {
-    fn begin(
-        recorder: &Arc<Recorder>,
-        name: &'static str,
-        kind: Kind,
-        trace: u128,
-        parent: Option<(Parent, String)>,
-    ) -> Self {
-        let flags = SAMPLED
-            | PARENT_IS_KNOWN
-            | if parent.is_some() {
-                PARENT_IS_REMOTE
-            } else {
-                0
-            };
-        let (parent, trace_state) = parent.unzip();
-        let span = Span {
-            trace_id: trace.to_be_bytes().to_vec(),
-            parent_span_id: parent
-                .map_or_else(Vec::new, |parent| parent.span.to_be_bytes().to_vec()),
-            trace_state: trace_state.unwrap_or_default(),
-            flags,
-            ..recorder.new_span(name, kind)
-        };
-        Self {
-            span: Some(Box::new(span)),
-            recorder: recorder.clone(),
-        }
-    }
-
     /// A child span.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Self {
@@ -145,7 +109,7 @@ impl LiveSpan {
                 parent_span_id: span.span_id.clone(),
                 trace_state: span.trace_state.clone(),
                 flags: SAMPLED | PARENT_IS_KNOWN,
-                ..self.recorder.new_span(name, Kind::Internal)
+                ..self.recorder.new_span(name, SpanKind::Internal)
             })
         });
         Self {
@@ -211,11 +175,7 @@ impl Drop for LiveSpan {
 }
 
 impl Recorder {
-    fn new_span(&self, name: &str, kind: Kind) -> Span {
-        let kind = match kind {
-            Kind::Server => SpanKind::Server,
-            Kind::Internal => SpanKind::Internal,
-        };
+    fn new_span(&self, name: &str, kind: SpanKind) -> Span {
         Span {
             span_id: any_id().to_be_bytes().to_vec(),
             name: name.to_owned(),

@@ -10,11 +10,11 @@ use prost_types::{Struct, Value};
 use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
 use crate::rule_source::xds::address::Address;
-use crate::rule_source::xds::stream::{Server, Tls, XdsOptions};
+use crate::rule_source::xds::stream::{Server, XdsOptions};
 use crate::settings::environment::Environment;
 use crate::settings::parse::{self, Secret};
 use crate::time::Span;
-use crate::tls::{Identity, PemFile};
+use crate::tls::{ClientTls, Identity, PemFile};
 
 /// A shorter wait would not be one.
 const INTERVAL_MIN: Span = Span::from_micros(1_000);
@@ -119,7 +119,7 @@ impl Settings {
             .collect()
     }
 
-    fn tls(&self) -> Result<Option<Tls>, String> {
+    fn tls(&self) -> Result<Option<ClientTls>, String> {
         if !self.config_grpc_xds_server_use_tls {
             return Ok(None);
         }
@@ -144,7 +144,7 @@ impl Settings {
             }
         };
         let authority = self.config_grpc_xds_server_tls_cacert.as_ref();
-        Ok(Some(Tls {
+        Ok(Some(ClientTls {
             authority: authority.map(|path| PemFile::new(TLS_CACERT, path)),
             identity,
             name: self.config_grpc_xds_server_tls_san.clone(),

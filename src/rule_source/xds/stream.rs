@@ -1,22 +1,17 @@
 //! A stream of xDS requests and responses on a connection of its own: TCP or a Unix socket, with or
 //! without TLS.
-//!
-//! TLS files are read for each connection, so that replaced certificates are used.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use http::{HeaderMap, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::either::Either;
 use tonic::metadata::MetadataMap;
@@ -29,7 +24,7 @@ use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::rule_source::xds::address::Address;
-use crate::tls::{self, Identity, PemFile};
+use crate::tls::{self, ClientTls};
 
 /// Time to resolve the host, connect, and make the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,18 +61,7 @@ pub struct XdsOptions {
 pub(crate) struct Server {
     pub(crate) address: Address,
     /// `None` for plain text.
-    pub(crate) tls: Option<Tls>,
-}
-
-/// The TLS settings, CONFIG_GRPC_XDS_*.
-#[derive(Debug, Clone)]
-pub(crate) struct Tls {
-    /// The only trusted authority; `None` for those of the system.
-    pub(crate) authority: Option<PemFile>,
-    /// The client certificate.
-    pub(crate) identity: Option<Identity>,
-    /// The name in the server's certificate, if it is not the host.
-    pub(crate) name: Option<String>,
+    pub(crate) tls: Option<ClientTls>,
 }
 
 /// An open stream. Dropping it closes its connection.
@@ -117,19 +101,19 @@ impl Server {
     async fn connect(
         self,
     ) -> anyhow::Result<TokioIo<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>> {
-        // First: without valid files there is no need to connect.
-        let tls = self.tls.as_ref();
-        let tls = tls.map(|tls| tls.connector(&self.address)).transpose()?;
-        let plain = match &self.address {
-            Address::Tcp { .. } => Either::Left(self.tcp().await?),
-            Address::Unix(path) => {
-                Either::Right(UnixStream::connect(path).await.context("connect")?)
-            }
+        let host = match &self.address {
+            Address::Tcp { host, .. } => host,
+            Address::Unix(_) => "localhost",
         };
-        Ok(TokioIo::new(match tls {
-            None => Either::Left(plain),
-            Some((tls, name)) => Either::Right(tls.connect(name, plain).await.context("TLS")?),
-        }))
+        let plain = async {
+            anyhow::Ok(match &self.address {
+                Address::Tcp { .. } => Either::Left(self.tcp().await?),
+                Address::Unix(path) => {
+                    Either::Right(UnixStream::connect(path).await.context("connect")?)
+                }
+            })
+        };
+        tls::connect(self.tls.as_ref(), host, ALPN, plain).await
     }
 
     async fn tcp(&self) -> anyhow::Result<TcpStream> {
@@ -142,21 +126,6 @@ impl Server {
         connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         connector.set_keepalive_retries(Some(KEEPALIVE_TRIES));
         Ok(connector.call(uri).await.context("connect")?.into_inner())
-    }
-}
-
-impl Tls {
-    fn connector(&self, address: &Address) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
-        let host = match address {
-            Address::Tcp { host, .. } => host,
-            Address::Unix(_) => "localhost",
-        };
-        let name = self.name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned())
-            .with_context(|| format!("{name} is not a name that a certificate can have"))?;
-        let mut config = tls::client(self.authority.as_ref(), self.identity.as_ref())?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        Ok((TlsConnector::from(Arc::new(config)), name))
     }
 }
 

@@ -5,19 +5,19 @@
 //! batch processor does not count what it drops, which is why this is not replaced by it.
 
 use std::mem;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
+use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::options::Options;
-use crate::telemetry::traces::send::{Failure, Sender};
+use crate::telemetry::traces::send::Sender;
 
 /// Spans of a batch, as in OpenTelemetry's SDKs.
 const BATCH_SPANS_MAX: usize = 512;
@@ -27,13 +27,15 @@ const LINGER: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// For the last spans at shutdown.
-pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The exporter before it is started.
+/// Exports spans once it is started.
 #[derive(Debug)]
 pub struct Exporter {
     options: Options,
     recorded: mpsc::Receiver<Span>,
+    stop: CancellationToken,
+    is_failing: bool,
     sent: Counter,
     failures: Counter,
     /// Spans of batches that failed.
@@ -42,26 +44,15 @@ pub struct Exporter {
     rejected: Counter,
 }
 
-/// The exporter thread. If this is dropped it runs until the process ends.
+/// The exporter thread.
 #[derive(Debug)]
 pub struct SpanExporterTask {
-    stop: watch::Sender<bool>,
-    /// Closed when the thread has ended.
-    ended: oneshot::Receiver<()>,
-}
-
-/// The thread's work.
-struct Work {
-    exporter: Exporter,
-    sender: Sender,
-    stop: watch::Receiver<bool>,
-    /// Taken from the queue and not sent yet.
-    batch: Vec<Span>,
-    is_failing: bool,
+    stop: CancellationToken,
+    thread: Thread,
 }
 
 /// Lost spans by cause.
-pub fn lost(cause: &str, metrics: &Metrics) -> Counter {
+pub(super) fn lost(cause: &str, metrics: &Metrics) -> Counter {
     metrics.counter_with(
         "tollgate_spans_lost_total",
         "Spans that were lost: the queue was full (full), the export failed (failed), or the collector rejected them (rejected).",
@@ -71,10 +62,12 @@ pub fn lost(cause: &str, metrics: &Metrics) -> Counter {
 
 impl Exporter {
     /// Exports the spans of this queue.
-    pub fn new(options: Options, recorded: mpsc::Receiver<Span>, metrics: &Metrics) -> Self {
+    pub(super) fn new(options: Options, recorded: mpsc::Receiver<Span>, metrics: &Metrics) -> Self {
         Self {
             options,
             recorded,
+            stop: CancellationToken::new(),
+            is_failing: false,
             sent: metrics.counter(
                 "tollgate_spans_sent_total",
                 "Spans that the collector accepted.",
@@ -92,78 +85,33 @@ impl Exporter {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub fn start(self) -> anyhow::Result<SpanExporterTask> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("start a runtime")?;
-        let (stop, stopped) = watch::channel(false);
-        let (ended_here, ended) = oneshot::channel();
-        let run = move || {
-            runtime.block_on(async {
-                let sender = Sender::new(&self.options);
-                let work = Work {
-                    sender,
-                    stop: stopped,
-                    batch: Vec::new(),
-                    is_failing: false,
-                    exporter: self,
-                };
-                work.run().await;
-            });
-            // It fails if no flush waits for it.
-            let _ = ended_here.send(());
-        };
-        thread::Builder::new()
-            .name("traces".to_owned())
-            .spawn(run)
-            .context("start a thread")?;
-        Ok(SpanExporterTask { stop, ended })
+    pub(crate) fn start(self) -> anyhow::Result<SpanExporterTask> {
+        Ok(SpanExporterTask {
+            stop: self.stop.clone(),
+            thread: Thread::spawn("traces", self.run())?,
+        })
     }
-}
 
-impl SpanExporterTask {
-    /// Exports the remaining spans. Returns whether that took less than [`FLUSH_TIMEOUT`].
-    pub async fn flush(self) -> bool {
-        // It fails only if the thread has ended.
-        let _ = self.stop.send(true);
-        tokio::time::timeout(FLUSH_TIMEOUT, self.ended)
-            .await
-            .is_ok()
-    }
-}
-
-impl Work {
     async fn run(mut self) {
-        let mut stop = self.stop.clone();
-        loop {
-            let is_open = tokio::select! {
-                is_open = self.fill() => is_open,
-                // It fails if the handle was dropped: then the thread runs on.
-                Ok(_) = stop.wait_for(|stop| *stop) => false,
-            };
-            if !is_open {
-                break;
-            }
-            self.export().await;
+        let mut sender = Sender::new(&self.options);
+        let mut batch = Vec::new();
+        let stop = self.stop.clone();
+        while let Some(true) = stop.run_until_cancelled(self.fill(&mut batch)).await {
+            self.export(&mut sender, mem::take(&mut batch)).await;
         }
-        while let Ok(span) = self.exporter.recorded.try_recv() {
-            self.batch.push(span);
-            if self.batch.len() >= BATCH_SPANS_MAX {
-                self.export().await;
+        while let Ok(span) = self.recorded.try_recv() {
+            batch.push(span);
+            if batch.len() >= BATCH_SPANS_MAX {
+                self.export(&mut sender, mem::take(&mut batch)).await;
             }
         }
-        self.export().await;
+        self.export(&mut sender, batch).await;
     }
 
     /// Waits for a batch. Returns whether there may be another.
-    async fn fill(&mut self) -> bool {
-        let Self {
-            exporter: Exporter { recorded, .. },
-            batch,
-            ..
-        } = self;
-        if batch.is_empty() && recorded.recv_many(batch, BATCH_SPANS_MAX).await == 0 {
+    async fn fill(&mut self, batch: &mut Vec<Span>) -> bool {
+        let recorded = &mut self.recorded;
+        if recorded.recv_many(batch, BATCH_SPANS_MAX).await == 0 {
             return false;
         }
         let more = async {
@@ -179,66 +127,63 @@ impl Work {
         true
     }
 
-    /// Exports the batch unless it is empty.
-    async fn export(&mut self) {
-        if self.batch.is_empty() {
+    /// Exports a batch unless it is empty.
+    async fn export(&mut self, sender: &mut Sender, spans: Vec<Span>) {
+        if spans.is_empty() {
             return;
         }
-        let spans = mem::take(&mut self.batch);
         let count = spans.len() as u64;
         let request = self.request(spans);
-        let timeout = self.exporter.options.timeout.into();
-        let sent = tokio::time::timeout(timeout, self.send(&request)).await;
-        let sent =
-            sent.unwrap_or_else(|_| Err(self.failed(&format!("not accepted within {timeout:?}"))));
-        let Exporter {
-            sent: accepted,
-            rejected,
-            failed_spans,
-            ..
-        } = &self.exporter;
-        match sent {
-            Ok(rejected_now) => {
-                let rejected_now = rejected_now.min(count);
-                accepted.inc_by(count - rejected_now);
-                rejected.inc_by(rejected_now);
-                if mem::take(&mut self.is_failing) {
-                    tracing::info!(endpoint = %self.exporter.options.endpoint, "trace export recovered");
-                }
-            }
-            Err(ExportFailed) => failed_spans.inc_by(count),
+        let timeout = self.options.timeout.into();
+        let sent = tokio::time::timeout(timeout, self.send(sender, &request)).await;
+        let Some(rejected) = sent.unwrap_or_else(|_| {
+            self.count_failure(&format!("not accepted within {timeout:?}"));
+            None
+        }) else {
+            self.failed_spans.inc_by(count);
+            return;
+        };
+        let rejected = rejected.min(count);
+        self.sent.inc_by(count - rejected);
+        self.rejected.inc_by(rejected);
+        if mem::take(&mut self.is_failing) {
+            tracing::info!(endpoint = %self.options.endpoint, "trace export recovered");
         }
     }
 
-    /// Sends until the collector accepts, or a retry is useless. Returns the number of rejected spans.
-    async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<u64, ExportFailed> {
+    /// Sends until the collector accepts, or a retry is useless. Returns the number of rejected
+    /// spans, or `None` if the batch failed.
+    async fn send(
+        &mut self,
+        sender: &mut Sender,
+        request: &ExportTraceServiceRequest,
+    ) -> Option<u64> {
         let mut pause = RETRY_FIRST;
         loop {
-            let failure = match self.sender.send(request).await {
-                Ok(rejected) => return Ok(rejected),
+            let failure = match sender.send(request).await {
+                Ok(rejected) => return Some(rejected),
                 Err(failure) => failure,
             };
-            let failed = self.failed(failure.text());
-            let stop = self.stop.wait_for(|stop| *stop);
-            let may_retry = matches!(failure, Failure::Retryable(_))
-                && tokio::time::timeout(pause, stop).await.is_err();
-            if !may_retry {
-                return Err(failed);
+            self.count_failure(&failure.text);
+            if !failure.may_retry {
+                return None;
             }
+            self.stop
+                .run_until_cancelled(tokio::time::sleep(pause))
+                .await?;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
     /// Counts a failure, and logs the first of several.
-    fn failed(&mut self, why: &str) -> ExportFailed {
-        self.exporter.failures.inc();
-        let endpoint = &self.exporter.options.endpoint;
+    fn count_failure(&mut self, why: &str) {
+        self.failures.inc();
+        let endpoint = &self.options.endpoint;
         if mem::replace(&mut self.is_failing, true) {
             tracing::debug!(%endpoint, why, "trace export failed again");
         } else {
             tracing::warn!(%endpoint, why, "trace export failed; requests are unaffected");
         }
-        ExportFailed
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -248,7 +193,7 @@ impl Work {
             ..InstrumentationScope::default()
         };
         let resource = Resource {
-            attributes: self.exporter.options.resource.clone(),
+            attributes: self.options.resource.clone(),
             ..Resource::default()
         };
         let scope_spans = vec![ScopeSpans {
@@ -266,5 +211,12 @@ impl Work {
     }
 }
 
-/// A batch failed, which is counted and logged already.
-struct ExportFailed;
+impl SpanExporterTask {
+    /// Exports the remaining spans. Returns whether that took less than [`FLUSH_TIMEOUT`].
+    pub(crate) async fn flush(self) -> bool {
+        self.stop.cancel();
+        tokio::time::timeout(FLUSH_TIMEOUT, self.thread.ended())
+            .await
+            .is_ok()
+    }
+}

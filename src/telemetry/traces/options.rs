@@ -1,22 +1,20 @@
 //! How traces are sent, by the settings.
 
-use std::path::Path;
-
+use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use percent_encoding::percent_decode_str;
 
 use crate::sampling::SampleRate;
-use crate::telemetry::traces::connect::{Endpoint, Tls};
 use crate::telemetry::traces::settings::{Protocol, Settings};
 use crate::time::Span;
-use crate::tls::{self, Identity, PemFile};
+use crate::tls::{ClientTls, Identity, PemFile};
 
 /// Default endpoints of OTLP.
 const HTTP_ENDPOINT: &str = "http://localhost:4318";
 const GRPC_ENDPOINT: &str = "http://localhost:4317";
-/// OTLP over HTTP appends this to the path of OTEL_EXPORTER_OTLP_ENDPOINT.
+/// OTLP over HTTP appends this to OTEL_EXPORTER_OTLP_ENDPOINT.
 const HTTP_PATH: &str = "/v1/traces";
 /// The default of OpenTelemetry.
 const TIMEOUT: Span = Span::from_secs(10);
@@ -25,9 +23,9 @@ const TIMEOUT: Span = Span::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Options {
     pub(crate) protocol: Protocol,
-    /// With the whole path.
-    pub(crate) endpoint: Endpoint,
-    pub(crate) tls: Tls,
+    /// http or https, a host, and the whole path.
+    pub(crate) endpoint: Uri,
+    pub(crate) tls: ClientTls,
     pub(crate) headers: HeaderMap,
     /// For a batch, with all attempts.
     pub(crate) timeout: Span,
@@ -36,15 +34,17 @@ pub struct Options {
     pub(crate) resource: Vec<KeyValue>,
 }
 
-/// A setting of OpenTelemetry with its name.
-macro_rules! set {
-    ($settings:ident.$field:ident, $name:literal) => {
-        ($name, $settings.$field.as_deref())
+/// A setting of OpenTelemetry that is set: its name and its value.
+type Setting<'s> = (String, &'s str);
+
+/// The first of these fields of the settings that is set. Settings are named as their fields are.
+macro_rules! first {
+    ($settings:ident: $($field:ident),+) => {
+        [$((stringify!($field), $settings.$field.as_deref())),+]
+            .into_iter()
+            .find_map(|(field, value)| Some((field.to_uppercase(), value?)))
     };
 }
-
-/// A setting of OpenTelemetry: its name and its value.
-type Setting<'s> = (&'static str, Option<&'s str>);
 
 impl Settings {
     /// How traces are sent; `None` if they are off.
@@ -55,22 +55,23 @@ impl Settings {
         if !self.tracing_enabled {
             return Ok(None);
         }
-        self.compression()?;
-        let protocol = self.tracing_exporter_protocol;
+        if let Some((name, text)) = self.compression()
+            && !matches!(text, "none" | "gzip")
+        {
+            return Err(format!("{name}: write none"));
+        }
         let options = Options {
-            protocol,
-            endpoint: self.endpoint(protocol)?,
+            protocol: self.tracing_exporter_protocol,
+            endpoint: self.endpoint()?,
             tls: self.tls()?,
             headers: self.headers()?,
             timeout: self.timeout()?,
             rate: self.tracing_sampling_rate,
             resource: self.resource()?,
         };
-        if options.endpoint.is_encrypted() {
+        if options.endpoint.scheme() == Some(&Scheme::HTTPS) {
             // Invalid files are an error at startup, not when the first trace is lost.
-            let (authority, identity) = (&options.tls.authority, &options.tls.identity);
-            tls::client(authority.as_ref(), identity.as_ref())
-                .map_err(|error| error.to_string())?;
+            options.tls.config().map_err(|error| error.to_string())?;
         }
         Ok(Some(options))
     }
@@ -79,92 +80,50 @@ impl Settings {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let warning =
             "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed";
-        let is_unused = self.tracing_enabled && self.compression() == Ok(Compression::Gzip);
+        let compression = self.compression().filter(|_| self.tracing_enabled);
+        let is_unused = compression.is_some_and(|(_, text)| text == "gzip");
         is_unused.then(|| warning.to_owned()).into_iter().collect()
     }
 
-    fn endpoint(&self, protocol: Protocol) -> Result<Endpoint, String> {
-        let of_traces = set!(
-            self.otel_exporter_otlp_traces_endpoint,
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-        );
-        if let Some(endpoint) = read([of_traces], Endpoint::read)? {
-            return Ok(endpoint);
+    fn compression(&self) -> Option<Setting<'_>> {
+        first!(self: otel_exporter_otlp_traces_compression, otel_exporter_otlp_compression)
+    }
+
+    fn endpoint(&self) -> Result<Uri, String> {
+        if let Some((name, url)) = first!(self: otel_exporter_otlp_traces_endpoint) {
+            return endpoint(&name, url);
         }
-        let of_all = set!(
-            self.otel_exporter_otlp_endpoint,
-            "OTEL_EXPORTER_OTLP_ENDPOINT"
-        );
-        let endpoint = read([of_all], Endpoint::read)?;
-        match protocol {
-            Protocol::Http => {
-                let endpoint = endpoint.map_or_else(|| Endpoint::read(HTTP_ENDPOINT), Ok)?;
-                Ok(endpoint.below(HTTP_PATH))
-            }
-            Protocol::Grpc => endpoint.map_or_else(|| Endpoint::read(GRPC_ENDPOINT), Ok),
-        }
+        let is_http = self.tracing_exporter_protocol == Protocol::Http;
+        let default = if is_http {
+            HTTP_ENDPOINT
+        } else {
+            GRPC_ENDPOINT
+        };
+        let (name, url) =
+            first!(self: otel_exporter_otlp_endpoint).unwrap_or((String::new(), default));
+        let path = if is_http { HTTP_PATH } else { "" };
+        endpoint(&name, &format!("{}{path}", url.trim_end_matches('/')))
     }
 
     fn timeout(&self) -> Result<Span, String> {
-        let settings = [
-            set!(
-                self.otel_exporter_otlp_traces_timeout,
-                "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"
-            ),
-            set!(
-                self.otel_exporter_otlp_timeout,
-                "OTEL_EXPORTER_OTLP_TIMEOUT"
-            ),
-        ];
-        Ok(read(settings, millis)?.unwrap_or(TIMEOUT))
+        let set = first!(self: otel_exporter_otlp_traces_timeout, otel_exporter_otlp_timeout);
+        let Some((name, text)) = set else {
+            return Ok(TIMEOUT);
+        };
+        let millis: Option<u32> = text.parse().ok().filter(|&millis| millis > 0);
+        let millis = millis.ok_or_else(|| {
+            format!("{name}: write a whole number of milliseconds, such as 10000")
+        })?;
+        Ok(Span::from_micros(u64::from(millis) * 1_000))
     }
 
-    fn compression(&self) -> Result<Compression, String> {
-        let settings = [
-            set!(
-                self.otel_exporter_otlp_traces_compression,
-                "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION"
-            ),
-            set!(
-                self.otel_exporter_otlp_compression,
-                "OTEL_EXPORTER_OTLP_COMPRESSION"
-            ),
-        ];
-        Ok(read(settings, compression)?.unwrap_or(Compression::None))
-    }
-
-    fn tls(&self) -> Result<Tls, String> {
-        let authority = file([
-            set!(
-                self.otel_exporter_otlp_traces_certificate,
-                "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"
-            ),
-            set!(
-                self.otel_exporter_otlp_certificate,
-                "OTEL_EXPORTER_OTLP_CERTIFICATE"
-            ),
-        ]);
-        let cert = file([
-            set!(
-                self.otel_exporter_otlp_traces_client_certificate,
-                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE"
-            ),
-            set!(
-                self.otel_exporter_otlp_client_certificate,
-                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-            ),
-        ]);
-        let key = file([
-            set!(
-                self.otel_exporter_otlp_traces_client_key,
-                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY"
-            ),
-            set!(
-                self.otel_exporter_otlp_client_key,
-                "OTEL_EXPORTER_OTLP_CLIENT_KEY"
-            ),
-        ]);
-        let identity = match (cert, key) {
+    fn tls(&self) -> Result<ClientTls, String> {
+        let authority =
+            first!(self: otel_exporter_otlp_traces_certificate, otel_exporter_otlp_certificate);
+        let cert = first!(self: otel_exporter_otlp_traces_client_certificate, otel_exporter_otlp_client_certificate);
+        let key = first!(self: otel_exporter_otlp_traces_client_key, otel_exporter_otlp_client_key);
+        let file = |(name, path): Setting<'_>| PemFile::new(name, path);
+        let identity = match (cert.map(file), key.map(file)) {
             (Some(cert), Some(key)) => Some(Identity { cert, key }),
             (None, None) => None,
             (Some(one), None) | (None, Some(one)) => {
@@ -174,9 +133,10 @@ impl Settings {
                 ));
             }
         };
-        Ok(Tls {
-            authority,
+        Ok(ClientTls {
+            authority: authority.map(file),
             identity,
+            name: None,
         })
     }
 
@@ -228,29 +188,23 @@ impl Settings {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compression {
-    None,
-    /// Accepted and not applied.
-    Gzip,
-}
-
-/// The value of the first setting that is set.
-fn read<const N: usize, T>(
-    settings: [Setting<'_>; N],
-    read: fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
-    let set = settings
-        .into_iter()
-        .find_map(|(name, text)| Some((name, text?)));
-    set.map(|(name, text)| read(text).map_err(|error| format!("{name}: {error}")))
-        .transpose()
-}
-
-/// The file of the first setting that is set.
-fn file(settings: [Setting<'_>; 2]) -> Option<PemFile> {
-    let mut set = settings.into_iter();
-    set.find_map(|(name, path)| Some(PemFile::new(name, Path::new(path?))))
+/// A URL with a host and without a user.
+fn endpoint(setting: &str, url: &str) -> Result<Uri, String> {
+    const WANTED: &str = "write http://HOST:PORT or https://HOST:PORT, and credentials in OTEL_EXPORTER_OTLP_HEADERS";
+    let uri: Uri = url
+        .parse()
+        .map_err(|error| format!("{setting}: {error}; {WANTED}"))?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let is_plain = uri.authority().is_some_and(|authority| {
+        let port = authority.port_u16().map(|port| format!(":{port}"));
+        authority.as_str() == format!("{}{}", authority.host(), port.unwrap_or_default())
+            && !authority.host().is_empty()
+    });
+    if is_http && is_plain {
+        Ok(uri)
+    } else {
+        Err(format!("{setting}: {WANTED}"))
+    }
 }
 
 /// `name=value,name=value`; `None` if it is something else.
@@ -279,20 +233,6 @@ fn random_id() -> String {
     )
 }
 
-fn millis(text: &str) -> Result<Span, String> {
-    let millis: Option<u32> = text.parse().ok().filter(|&millis| millis > 0);
-    let millis = millis.ok_or("write a whole number of milliseconds, such as 10000")?;
-    Ok(Span::from_micros(u64::from(millis) * 1_000))
-}
-
-fn compression(text: &str) -> Result<Compression, String> {
-    match text {
-        "none" => Ok(Compression::None),
-        "gzip" => Ok(Compression::Gzip),
-        _ => Err("write none".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,5 +257,32 @@ mod tests {
         assert_eq!(pairs(""), Some(Vec::new()));
         assert_eq!(pairs("a"), None);
         assert_eq!(pairs("=b"), None);
+    }
+
+    #[test]
+    fn endpoints_are_urls_without_a_user() {
+        for url in [
+            "http://collector:4318",
+            "https://collector/otlp/",
+            "http://[::1]:4318/",
+        ] {
+            assert!(endpoint("X", url).is_ok(), "{url}");
+        }
+        for wrong in [
+            "",
+            "collector:4318",
+            "collector",
+            "grpc://collector:4317",
+            "http://",
+            "/v1/traces",
+            "http://collector:port",
+            "http://me:secret@collector",
+        ] {
+            let error = endpoint("X", wrong).expect_err("it is no such URL");
+            assert!(
+                error.starts_with("X: ") && error.contains("http://HOST:PORT"),
+                "{error}"
+            );
+        }
     }
 }

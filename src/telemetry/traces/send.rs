@@ -1,23 +1,28 @@
 //! Sends one batch: as protobuf in the body of an HTTP request, or as a gRPC call.
 
 use anyhow::Context as _;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
+use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use prost::Message as _;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, Endpoint as ChannelOptions};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Extensions};
 use tower::service_fn;
 
-use crate::telemetry::traces::connect::{Endpoint, Tls};
 use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::settings::Protocol;
+use crate::tls::{self, ClientTls};
 
 /// ALPN names.
 const HTTP_1: &[u8] = b"http/1.1";
@@ -28,26 +33,23 @@ const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 /// A connection to the collector.
-pub enum Sender {
-    /// OTLP over HTTP.
+pub(super) enum Sender {
     Http(Box<Http>),
-    /// OTLP over gRPC.
-    Grpc(Box<Grpc>),
+    Grpc(Box<TraceServiceClient<Channel>>, HeaderMap),
 }
 
 /// Why a batch was not accepted.
 #[derive(Debug)]
-pub enum Failure {
-    /// A retry may succeed.
-    Retryable(String),
-    /// A retry is useless.
-    Permanent(String),
+pub(super) struct Failure {
+    pub(super) text: String,
+    /// Whether a retry may succeed.
+    pub(super) may_retry: bool,
 }
 
-/// See [`Sender::Http`].
-pub struct Http {
-    endpoint: Endpoint,
-    tls: Tls,
+/// OTLP over HTTP.
+pub(super) struct Http {
+    endpoint: Uri,
+    tls: ClientTls,
     headers: HeaderMap,
     /// The connection of the last batch.
     open: Option<SendRequest<Body>>,
@@ -55,24 +57,9 @@ pub struct Http {
     connections: JoinSet<()>,
 }
 
-/// See [`Sender::Grpc`].
-pub struct Grpc {
-    client: TraceServiceClient<Channel>,
-    headers: HeaderMap,
-}
-
-impl Failure {
-    /// The cause.
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Retryable(text) | Self::Permanent(text) => text,
-        }
-    }
-}
-
 impl Sender {
     /// Called on the runtime that sends; connects with the first batch.
-    pub fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         let Options {
             endpoint,
             tls,
@@ -80,20 +67,17 @@ impl Sender {
             ..
         } = options.clone();
         match options.protocol {
-            Protocol::Http => {
-                let connections = JoinSet::new();
-                Self::Http(Box::new(Http {
-                    endpoint,
-                    tls,
-                    headers,
-                    open: None,
-                    connections,
-                }))
-            }
-            Protocol::Grpc => Self::Grpc(Box::new(Grpc {
-                client: TraceServiceClient::new(channel(endpoint, tls)),
+            Protocol::Http => Self::Http(Box::new(Http {
+                endpoint,
+                tls,
                 headers,
+                open: None,
+                connections: JoinSet::new(),
             })),
+            Protocol::Grpc => {
+                let client = TraceServiceClient::new(channel(endpoint, tls));
+                Self::Grpc(Box::new(client), headers)
+            }
         }
     }
 
@@ -101,14 +85,23 @@ impl Sender {
     ///
     /// # Errors
     /// It was not accepted.
-    pub async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<u64, Failure> {
+    pub(super) async fn send(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+    ) -> Result<u64, Failure> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,
-            Self::Grpc(grpc) => grpc.send(request.clone()).await?,
+            Self::Grpc(client, headers) => {
+                let metadata = MetadataMap::from_headers(headers.clone());
+                let request =
+                    tonic::Request::from_parts(metadata, Extensions::default(), request.clone());
+                let response = client.export(request).await;
+                response
+                    .map_err(|status| grpc_failure(&status))?
+                    .into_inner()
+            }
         };
-        let Some(partial) = response.partial_success else {
-            return Ok(0);
-        };
+        let partial = response.partial_success.unwrap_or_default();
         if !partial.error_message.is_empty() {
             tracing::debug!(
                 rejected = partial.rejected_spans,
@@ -125,39 +118,37 @@ impl Http {
         &mut self,
         request: &ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, Failure> {
-        let retryable = |error: anyhow::Error| Failure::Retryable(format!("{error:#}"));
-        let (status, body) = self
-            .post(request.encode_to_vec())
-            .await
-            .map_err(retryable)?;
-        match status {
+        let posted = self.post(request.encode_to_vec()).await;
+        let (status, body) = posted.map_err(|error| Failure {
+            text: format!("{error:#}"),
+            may_retry: true,
+        })?;
+        if status.is_success() {
             // Accepted, even if the body is not a valid message.
-            _ if status.is_success() => {
-                Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default())
-            }
-            StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => {
-                Err(Failure::Retryable(format!("HTTP status {status}")))
-            }
-            _ => Err(Failure::Permanent(format!("HTTP status {status}"))),
+            return Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default());
         }
+        Err(Failure {
+            text: format!("HTTP status {status}"),
+            may_retry: matches!(
+                status,
+                StatusCode::TOO_MANY_REQUESTS
+                    | StatusCode::BAD_GATEWAY
+                    | StatusCode::SERVICE_UNAVAILABLE
+                    | StatusCode::GATEWAY_TIMEOUT
+            ),
+        })
     }
 
-    async fn post(&mut self, body: Vec<u8>) -> anyhow::Result<(StatusCode, axum::body::Bytes)> {
-        let uri = self.endpoint.uri();
-        let mut request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str()))
-            .body(Body::from(body))?;
-        *request.headers_mut() = self.headers.clone();
-        let host = uri.authority().map_or("", |authority| authority.as_str());
-        request
-            .headers_mut()
-            .insert(header::HOST, host.parse().context("the collector's host")?);
-        request.headers_mut().insert(header::CONTENT_TYPE, PROTOBUF);
-        request
-            .headers_mut()
-            .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    async fn post(&mut self, body: Vec<u8>) -> anyhow::Result<(StatusCode, Bytes)> {
+        let path = self.endpoint.path_and_query();
+        let mut request =
+            Request::post(path.map_or("/", |path| path.as_str())).body(Body::from(body))?;
+        let host = self.endpoint.authority().map_or("", |host| host.as_str());
+        let headers = request.headers_mut();
+        *headers = self.headers.clone();
+        headers.insert(header::HOST, host.parse().context("the collector's host")?);
+        headers.insert(header::CONTENT_TYPE, PROTOBUF);
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         // Put back after a response: after any failure the next batch has a new connection.
         let reused = match self.open.take() {
             Some(mut open) => open.ready().await.is_ok().then_some(open),
@@ -177,11 +168,7 @@ impl Http {
     }
 
     async fn connect(&mut self) -> anyhow::Result<SendRequest<Body>> {
-        let connection = self
-            .endpoint
-            .clone()
-            .connect(self.tls.clone(), HTTP_1)
-            .await?;
+        let connection = connect(&self.endpoint, &self.tls, HTTP_1).await?;
         let (open, driving) = http1::handshake(connection).await.context("HTTP")?;
         self.connections.abort_all();
         self.connections.spawn(async {
@@ -192,47 +179,54 @@ impl Http {
     }
 }
 
-impl Grpc {
-    async fn send(
-        &mut self,
-        request: ExportTraceServiceRequest,
-    ) -> Result<ExportTraceServiceResponse, Failure> {
-        let metadata = MetadataMap::from_headers(self.headers.clone());
-        let request = tonic::Request::from_parts(metadata, Extensions::default(), request);
-        let response = self.client.export(request).await.map_err(|status| {
-            let causes = anyhow::Error::from(status.clone());
-            let text = format!("gRPC status {:?}: {:#}", status.code(), causes.root_cause());
-            // Retryable codes by the OTLP specification.
-            match status.code() {
-                Code::Cancelled
+fn grpc_failure(status: &tonic::Status) -> Failure {
+    let causes = anyhow::Error::from(status.clone());
+    Failure {
+        text: format!("gRPC status {:?}: {:#}", status.code(), causes.root_cause()),
+        // By the OTLP specification.
+        may_retry: matches!(
+            status.code(),
+            Code::Cancelled
                 | Code::DeadlineExceeded
                 | Code::Aborted
                 | Code::OutOfRange
                 | Code::Unavailable
                 | Code::DataLoss
-                | Code::ResourceExhausted => Failure::Retryable(text),
-                _ => Failure::Permanent(text),
-            }
-        })?;
-        Ok(response.into_inner())
+                | Code::ResourceExhausted
+        ),
     }
 }
 
 /// A channel that connects when it is used, and reconnects.
-fn channel(endpoint: Endpoint, tls: Tls) -> Channel {
-    let origin = endpoint.uri().clone();
+fn channel(endpoint: Uri, tls: ClientTls) -> Channel {
     // Only sent along: the connector has the address, and does TLS itself.
-    let options = ChannelOptions::from_static("http://collector")
-        .origin(origin)
+    let options = Endpoint::from_static("http://collector")
+        .origin(endpoint.clone())
         .user_agent(USER_AGENT)
         .expect("a valid header value");
     options.connect_with_connector_lazy(service_fn(move |_| {
         let (endpoint, tls) = (endpoint.clone(), tls.clone());
         async move {
-            endpoint
-                .connect(tls, HTTP_2)
-                .await
-                .map_err(Box::<dyn std::error::Error + Send + Sync>::from)
+            let connected = connect(&endpoint, &tls, HTTP_2).await;
+            connected.map_err(Box::<dyn std::error::Error + Send + Sync>::from)
         }
     }))
+}
+
+/// Connects to a collector; `protocol` is its ALPN name.
+async fn connect(
+    endpoint: &Uri,
+    tls: &ClientTls,
+    protocol: &[u8],
+) -> anyhow::Result<TokioIo<Either<TcpStream, TlsStream<TcpStream>>>> {
+    let host = endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_encrypted = endpoint.scheme() == Some(&Scheme::HTTPS);
+    let default_port = if is_encrypted { 443 } else { 80 };
+    let address = (host, endpoint.port_u16().unwrap_or(default_port));
+    let plain = async {
+        let stream = TcpStream::connect(address).await.context("connect")?;
+        stream.set_nodelay(true)?;
+        anyhow::Ok(stream)
+    };
+    tls::connect(is_encrypted.then_some(tls), host, protocol, plain).await
 }

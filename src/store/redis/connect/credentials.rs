@@ -31,7 +31,7 @@ pub(crate) enum AuthFileError {
     Read(#[from] PemError),
     #[error("{setting}: {} {what}; expected password or user:password in one line", path.display())]
     Content {
-        setting: &'static str,
+        setting: String,
         path: PathBuf,
         what: &'static str,
     },
@@ -96,7 +96,7 @@ impl AuthFile {
     fn read(&self) -> Result<Secret, AuthFileError> {
         let bytes = self.0.bytes()?;
         let rejected = |what| AuthFileError::Content {
-            setting: self.0.setting,
+            setting: self.0.setting.clone(),
             path: self.0.path.clone(),
             what,
         };
