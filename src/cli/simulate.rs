@@ -12,18 +12,17 @@ use clap::ValueEnum;
 use crate::check::HITS_MAX;
 use crate::cli::check;
 use crate::cli::output::{Failure, print};
-use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
-use crate::cli::simulate::play::{Work, chart, figures, play};
-use crate::cli::simulate::report::{Report, Run, Scene};
+use crate::cli::simulate::compared::{Compared, Named, Options};
+use crate::cli::simulate::play::{Run, Work};
+use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
-use crate::limit::{EXACT_MAX, OverLimitHits, Unit};
+use crate::limit::{Algorithm, EXACT_MAX, Terms, Unit};
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
 use crate::time::{Span, Time};
 
 mod compared;
-mod json;
 mod play;
 mod report;
 mod svg;
@@ -74,24 +73,8 @@ pub(crate) struct Args {
     /// own, and these are shown beside it]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
     algorithm: Vec<Named>,
-    /// Burst of buckets
-    #[arg(long, value_name = "NUMBER")]
-    burst: Option<u32>,
-    /// Number of sub-windows of a sliding window [default: none; all algorithms include one with 10]
-    #[arg(long, value_name = "NUMBER")]
-    buckets: Option<u32>,
-    /// Whether requests over the limit consume quota: count or drop [default: the algorithm's]
-    #[arg(long, value_name = "WORD", value_parser = over_limit_hits)]
-    over_limit_hits: Option<OverLimitHits>,
-    /// Maximum time that buckets queue a request (on_limit: queue)
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    max_wait: Option<Span>,
-    /// Concurrency: time after which a slot that is not released is free again [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    lease: Option<Span>,
-    /// Duration of an admitted request, after which it releases its slot of a concurrency limit
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
-    hold: Option<Span>,
+    #[command(flatten)]
+    options: Options,
     /// Patterns of requests: steady (at the rate of the limit), double (twice that), bursty (the
     /// requests of two periods at once around a window's edge, every second period), or a number of
     /// requests per second
@@ -142,70 +125,45 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     print(&match args.format {
         Format::Text => text::write(&report),
         Format::Svg => svg::write(&report),
-        Format::Json => json::write(&report),
+        Format::Json => report.json(),
     });
     Ok(ExitCode::SUCCESS)
 }
 
 fn compared(args: &Args, environment: &Environment) -> Result<Compared, Failure> {
-    let &Args {
-        burst,
-        buckets,
-        over_limit_hits,
-        max_wait,
-        lease,
-        hold,
-        ..
-    } = args;
-    let options = Options {
-        burst,
-        buckets,
-        over_limit_hits,
-        max_wait,
-        lease,
-        hold,
-    };
-    let compared = match &args.domain {
-        Some(domain) => {
-            let checked = check::load(args.rules.clone(), &args.reading, environment)?;
-            Compared::of_rule(
-                &checked.loaded.rules,
-                domain,
-                &args.entry,
-                &args.algorithm,
-                options,
-            )
-        }
-        None => {
-            let unit = args.unit.unwrap_or(Unit::Second);
-            Compared::of_terms(
-                args.requests.unwrap_or(0),
-                unit,
-                args.unit_multiplier.unwrap_or(1),
-                &args.algorithm,
-                options,
-            )
-        }
+    let (named, options) = (&args.algorithm, &args.options);
+    let compared = if let Some(domain) = &args.domain {
+        let checked = check::load(args.rules.clone(), &args.reading, environment)?;
+        let rules = &checked.loaded.rules;
+        Compared::of_rule(rules, domain, &args.entry, named, options)
+    } else {
+        let unit = args.unit.unwrap_or(Unit::Second);
+        let terms = Terms {
+            unit_multiplier: args.unit_multiplier.unwrap_or(1),
+            ..Terms::new(args.requests.unwrap_or(0), unit, Algorithm::FixedWindow)
+        };
+        Compared::of_terms(&terms, named, options)
     };
     compared.map_err(Failure::Usage)
 }
 
 fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Failure> {
-    let traffic = Traffic::new(pattern, compared.pace, args.hits).map_err(Failure::Usage)?;
+    let period = compared.period;
+    let traffic = Traffic::new(pattern, compared.requests, period, args.hits);
+    let traffic = traffic.map_err(Failure::Usage)?;
     let number = args.calls.unwrap_or_else(|| default_calls(&traffic));
     let work = Work {
         calls: number,
         hits: args.hits,
-        hold: args.hold.unwrap_or(Span::ZERO),
+        hold: args.options.hold.unwrap_or(Span::ZERO),
     };
     let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
-    let (start, last) = (traffic.start(), traffic.at(work.calls - 1));
+    let (start, last) = (traffic.start, traffic.at(work.calls - 1));
     if last.plus(work.hold) >= END_MAX {
         return Err(Failure::Usage(
             "these requests would last beyond the year 2255; reduce --calls".to_owned(),
         ));
     }
-    let period = compared.pace.per;
     let shown = args.show.unwrap_or(Span::from_micros(
         period.as_micros().saturating_mul(PERIODS_DEFAULT),
     ));
@@ -214,23 +172,19 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
             "a time of 0 s cannot be drawn; increase --show".to_owned(),
         ));
     }
-    let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
-        let starts = play(limit, *book_ahead, &calls, work);
-        Run {
-            label: compared::label(limit),
-            limit: *limit,
-            figures: figures(limit, period, &calls, &starts, work),
-            chart: chart(limit, (start, shown), period, &calls, &starts, work),
-        }
-    });
-    let columns = play::columns(start, shown, calls.iter().map(|&call| (call, work.hits)));
-    let (lasted, runs): (Span, Vec<Run>) = (last.since(calls[0]), runs.collect());
+    let shown_from = (start, shown);
+    let runs: Vec<Run> = compared
+        .limits
+        .iter()
+        .map(|compare| play::run(compare, period, shown_from, &calls, work))
+        .collect();
+    let lasted = last.since(calls[0]);
     Ok(Scene {
         work,
         note: note(&runs, lasted, period),
         lasted,
         shown,
-        calls: columns,
+        calls: play::columns(shown_from, calls.iter().copied(), work.hits),
         runs,
         traffic,
     })
@@ -238,9 +192,8 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
 
 /// The requests of the first [`PERIODS_DEFAULT`] periods, within the bounds.
 fn default_calls(traffic: &Traffic) -> u64 {
-    let end = traffic.start().plus(Span::from_micros(
-        traffic.period().as_micros().saturating_mul(PERIODS_DEFAULT),
-    ));
+    let lasts = traffic.period.as_micros().saturating_mul(PERIODS_DEFAULT);
+    let end = traffic.start.plus(Span::from_micros(lasts));
     let (mut enough, mut most) = (CALLS_DEFAULT_MIN, CALLS_MAX);
     while enough < most {
         let middle = enough.midpoint(most);
@@ -257,7 +210,7 @@ fn default_calls(traffic: &Traffic) -> u64 {
 fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
     let never: Vec<&str> = runs
         .iter()
-        .filter(|run| run.figures.refused == 0 && run.figures.queued == 0)
+        .filter(|run| run.refused == 0 && run.queued == 0)
         .map(|run| &*run.label)
         .collect();
     let mut note = match never.len() {
@@ -274,12 +227,8 @@ fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
 }
 
 fn unit(name: &str) -> Result<Unit, String> {
-    Unit::from_name(&name.to_ascii_lowercase())
+    Unit::from_name(name)
         .ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
-}
-
-fn over_limit_hits(name: &str) -> Result<OverLimitHits, String> {
-    OverLimitHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
 }
 
 fn calls(text: &str) -> Result<u64, String> {

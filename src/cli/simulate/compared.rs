@@ -1,15 +1,17 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
-use crate::cli::simulate::traffic::Pace;
-use crate::limit::{Algorithm, Limit, LimitError, OverLimitHits, Terms, Unit};
+use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use crate::limiter::Modes;
 use crate::rules::{OnLimit, Query, Rule, RuleSet, Step, plan};
+use crate::settings::parse;
 use crate::time::{Span, Time};
 
 /// Sub-windows of the additional sliding window among all algorithms.
 const BUCKETS_DEFAULT: u32 = 10;
 /// The lease without --lease, as in the examples of rules.
 const LEASE_DEFAULT: Span = Span::from_secs(30);
+const NEEDS_HOLD: &str =
+    "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
 
 /// Limits side by side.
 #[derive(Debug)]
@@ -18,8 +20,10 @@ pub struct Compared {
     pub title: String,
     /// About the rule.
     pub notes: Vec<String>,
-    /// The rate of a steady client.
-    pub pace: Pace,
+    /// The rate of a steady client: requests per period.
+    pub requests: u64,
+    /// The period.
+    pub period: Span,
     /// At least one.
     pub limits: Vec<Compare>,
 }
@@ -43,20 +47,27 @@ pub enum Named {
 }
 
 /// Options of some algorithms.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Of buckets.
-    pub burst: Option<u32>,
-    /// Of sliding windows.
-    pub buckets: Option<u32>,
-    /// Of all but concurrency.
-    pub over_limit_hits: Option<OverLimitHits>,
-    /// Of buckets.
-    pub max_wait: Option<Span>,
-    /// Of concurrency.
-    pub lease: Option<Span>,
-    /// Duration of an admitted request.
-    pub hold: Option<Span>,
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[group(skip)]
+pub(crate) struct Options {
+    /// Burst of buckets
+    #[arg(long, value_name = "NUMBER")]
+    burst: Option<u32>,
+    /// Number of sub-windows of a sliding window [default: none; all algorithms include one with 10]
+    #[arg(long, value_name = "NUMBER")]
+    buckets: Option<u32>,
+    /// Whether requests over the limit consume quota: count or drop [default: the algorithm's]
+    #[arg(long, value_name = "WORD", value_parser = over_limit_hits)]
+    over_limit_hits: Option<OverLimitHits>,
+    /// Maximum time that buckets queue a request (on_limit: queue)
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    max_wait: Option<Span>,
+    /// Concurrency: time after which a slot that is not released is free again [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    lease: Option<Span>,
+    /// Duration of an admitted request, after which it releases its slot of a concurrency limit
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub(crate) hold: Option<Span>,
 }
 
 impl Named {
@@ -68,48 +79,34 @@ impl Named {
         if text == "all" {
             return Ok(Self::All);
         }
-        let known = || {
-            format!(
-                "write all, or some of {}",
-                Algorithm::ALL.map(Algorithm::name).join(", ")
-            )
-        };
-        Algorithm::from_name(text).map(Self::One).ok_or_else(known)
+        let known = Algorithm::ALL.map(Algorithm::name);
+        Algorithm::from_name(text)
+            .map(Self::One)
+            .ok_or_else(|| format!("write all, or some of {}", known.join(", ")))
     }
 }
 
 impl Compared {
-    /// Limits of this rate.
+    /// Limits of these terms, whose algorithm is not used.
     ///
     /// # Errors
     /// Terms that make no limit, with what to write instead.
-    pub fn of_terms(
-        requests: u32,
-        unit: Unit,
-        unit_multiplier: u32,
-        named: &[Named],
-        options: Options,
-    ) -> Result<Self, String> {
-        let terms = Terms {
-            unit_multiplier,
-            ..Terms::new(requests, unit, Algorithm::FixedWindow)
-        };
+    pub fn of_terms(terms: &Terms, named: &[Named], options: &Options) -> Result<Self, String> {
         let named = if named.is_empty() {
             &[Named::All]
         } else {
             named
         };
-        let period = Limit::new(&terms)
-            .map_err(|error| error.to_string())?
-            .period();
+        let limit = Limit::new(terms).map_err(|error| error.to_string())?;
+        let (requests, period) = (limit.requests(), limit.period());
+        let unit = Unit::of(period);
+        let per = unit.map_or_else(|| period.to_string(), |unit| unit.name().to_owned());
         Ok(Self {
-            title: format!("{requests} per {}", period_name(period)),
+            title: format!("{requests} per {per}"),
             notes: Vec::new(),
-            pace: Pace {
-                hits: requests.into(),
-                per: period,
-            },
-            limits: limits(&terms, named, &options)?,
+            requests: requests.into(),
+            period,
+            limits: limits(terms, named, options)?,
         })
     }
 
@@ -123,7 +120,7 @@ impl Compared {
         domain: &str,
         entries: &[String],
         named: &[Named],
-        options: Options,
+        options: &Options,
     ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
         // The time of the request does not matter for its plan.
@@ -151,10 +148,8 @@ impl Compared {
         let mut compared = Self {
             title: format!("{} at {}: {limit}", rule.path, rule.origin),
             notes: notes(rule),
-            pace: Pace {
-                hits: limit.requests().into(),
-                per: limit.period(),
-            },
+            requests: limit.requests().into(),
+            period: limit.period(),
             limits: vec![Compare {
                 limit,
                 book_ahead: check.book_ahead,
@@ -163,7 +158,7 @@ impl Compared {
         if limit.algorithm() == Algorithm::Concurrency {
             // A steady client of N slots that each request holds for a while starts N requests in
             // that while.
-            compared.pace.per = options.hold.ok_or(NEEDS_HOLD)?;
+            compared.period = options.hold.ok_or(NEEDS_HOLD)?;
             if !named.is_empty() {
                 return Err(
                     "a concurrency rule has no period for other algorithms; leave --algorithm out"
@@ -171,13 +166,12 @@ impl Compared {
                 );
             }
         }
-        if named.is_empty() {
-            options.refuse_any()?;
-        } else {
-            for other in limits(&same_period(&limit), named, &options)? {
-                if !compared.limits.contains(&other) {
-                    compared.limits.push(other);
-                }
+        if named.is_empty() && options.any() {
+            return Err("the limit is the rule's; --burst, --buckets, --over-limit-hits, --max-wait and --lease are for what --algorithm shows beside it".to_owned());
+        }
+        for other in limits(&same_period(&limit), named, options)? {
+            if !compared.limits.contains(&other) {
+                compared.limits.push(other);
             }
         }
         Ok(compared)
@@ -208,11 +202,10 @@ impl Options {
     /// What of them belongs to an algorithm that is one of several.
     fn of(&self, algorithm: Algorithm) -> Self {
         let is_held = algorithm == Algorithm::Concurrency;
+        let has_buckets = algorithm == Algorithm::SlidingWindow;
         Self {
             burst: self.burst.filter(|_| algorithm.is_bucket()),
-            buckets: self
-                .buckets
-                .filter(|_| algorithm == Algorithm::SlidingWindow),
+            buckets: self.buckets.filter(|_| has_buckets),
             over_limit_hits: self.over_limit_hits.filter(|_| !is_held),
             max_wait: self.max_wait.filter(|_| algorithm.is_bucket()),
             lease: self.lease.filter(|_| is_held),
@@ -220,26 +213,30 @@ impl Options {
         }
     }
 
-    fn refuse_any(&self) -> Result<(), String> {
-        let &Self {
-            burst,
-            buckets,
-            over_limit_hits,
-            max_wait,
-            lease,
-            ..
-        } = self;
-        if burst.or(buckets).is_none() && over_limit_hits.is_none() && max_wait.or(lease).is_none()
-        {
-            return Ok(());
+    /// Whether any of them that a limit has is set.
+    fn any(&self) -> bool {
+        self.burst.or(self.buckets).is_some()
+            || self.over_limit_hits.is_some()
+            || self.max_wait.or(self.lease).is_some()
+    }
+
+    fn limit(&self, terms: &Terms, algorithm: Algorithm) -> Result<Limit, String> {
+        let is_held = algorithm == Algorithm::Concurrency;
+        if is_held && self.hold.is_none() {
+            return Err(NEEDS_HOLD.to_owned());
         }
-        Err("the limit is the rule's; --burst, --buckets, --over-limit-hits, --max-wait and --lease are for what --algorithm shows beside it"
-            .to_owned())
+        let terms = Terms {
+            algorithm,
+            burst: self.burst,
+            buckets: self.buckets,
+            over_limit_hits: self.over_limit_hits,
+            max_wait: self.max_wait,
+            lease: self.lease.or(is_held.then_some(LEASE_DEFAULT)),
+            ..*terms
+        };
+        Limit::new(&terms).map_err(|error| error.to_string())
     }
 }
-
-const NEEDS_HOLD: &str =
-    "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
 
 /// A limit of each algorithm that was named, each once.
 fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compare>, String> {
@@ -254,10 +251,7 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
     }
     let mut limits = Vec::new();
     for (algorithm, options) in wanted {
-        if algorithm == Algorithm::Concurrency && options.hold.is_none() {
-            return Err(NEEDS_HOLD.to_owned());
-        }
-        let limit = limit(terms, algorithm, &options).map_err(|error| error.to_string())?;
+        let limit = options.limit(terms, algorithm)?;
         let compare = Compare {
             limit,
             book_ahead: limit.max_wait(),
@@ -269,75 +263,39 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
     Ok(limits)
 }
 
+/// Every algorithm, and a sliding window of buckets beside the one without.
 fn all(options: &Options) -> Vec<(Algorithm, Options)> {
-    let mut all = Vec::new();
-    for algorithm in Algorithm::ALL {
-        let own = options.of(algorithm);
-        match algorithm {
-            Algorithm::SlidingWindow => {
-                all.push((
-                    algorithm,
-                    Options {
-                        buckets: None,
-                        ..own
-                    },
-                ));
-                all.push((
-                    algorithm,
-                    Options {
-                        buckets: own.buckets.or(Some(BUCKETS_DEFAULT)),
-                        ..own
-                    },
-                ));
-            }
-            Algorithm::Concurrency if options.hold.is_none() => {}
-            _ => all.push((algorithm, own)),
-        }
+    let mut all: Vec<_> = Algorithm::ALL
+        .into_iter()
+        .filter(|&algorithm| algorithm != Algorithm::Concurrency || options.hold.is_some())
+        .map(|algorithm| (algorithm, options.of(algorithm)))
+        .collect();
+    let is_window = |(algorithm, _): &(Algorithm, Options)| *algorithm == Algorithm::SlidingWindow;
+    if let Some(at) = all.iter().position(is_window) {
+        let (algorithm, mut window) = all[at];
+        all[at].1.buckets = None;
+        window.buckets = window.buckets.or(Some(BUCKETS_DEFAULT));
+        all.insert(at + 1, (algorithm, window));
     }
     all
-}
-
-fn limit(terms: &Terms, algorithm: Algorithm, options: &Options) -> Result<Limit, LimitError> {
-    let &Options {
-        burst,
-        buckets,
-        over_limit_hits,
-        max_wait,
-        lease,
-        ..
-    } = options;
-    let lease = lease.or((algorithm == Algorithm::Concurrency).then_some(LEASE_DEFAULT));
-    Limit::new(&Terms {
-        algorithm,
-        burst,
-        buckets,
-        over_limit_hits,
-        max_wait,
-        lease,
-        ..*terms
-    })
 }
 
 /// Terms of another limit over the same period.
 fn same_period(limit: &Limit) -> Terms {
     let period = limit.period().as_micros();
-    let units = Unit::ALL
-        .into_iter()
-        .rev()
-        .map(|unit| (unit, unit.span().as_micros()));
-    let (unit, length) = units
-        .into_iter()
-        .find(|(_, length)| period.is_multiple_of(*length))
-        .unwrap_or((Unit::Second, 1_000_000));
-    let unit_multiplier = u32::try_from(period / length).unwrap_or(u32::MAX);
+    let mut units = Unit::ALL.into_iter().rev();
+    let unit = units
+        .find(|unit| period.is_multiple_of(unit.span().as_micros()))
+        .unwrap_or(Unit::Second);
+    let unit_multiplier = u32::try_from(period / unit.span().as_micros()).unwrap_or(u32::MAX);
     Terms {
         unit_multiplier,
         ..Terms::new(limit.requests(), unit, limit.algorithm())
     }
 }
 
-fn period_name(period: Span) -> String {
-    Unit::of(period).map_or_else(|| period.to_string(), |unit| unit.name().to_owned())
+fn over_limit_hits(name: &str) -> Result<OverLimitHits, String> {
+    OverLimitHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
 }
 
 /// What distinguishes a limit from the others.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::check::{Check, CheckRequest, Hits, Key};
+use crate::cli::simulate::compared::{Compare, label};
 use crate::limit::{Algorithm, Limit};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -28,9 +29,13 @@ pub struct Work {
     pub hold: Span,
 }
 
-/// What came of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Figures {
+/// The result of one limit.
+#[derive(Debug)]
+pub struct Run {
+    /// What distinguishes the limit from the others.
+    pub label: String,
+    /// The limit.
+    pub limit: Limit,
     /// Calls that were let through, queued ones included.
     pub admitted: u64,
     /// Calls that were not.
@@ -45,22 +50,61 @@ pub struct Figures {
     pub queued: u64,
     /// The longest that one was.
     pub wait_max: Span,
-}
-
-/// The same over time.
-#[derive(Debug)]
-pub struct Chart {
     /// Hits that started in each column.
-    pub admitted: Vec<u64>,
+    pub admitted_hits: Vec<u64>,
     /// Hits that were refused in it.
-    pub refused: Vec<u64>,
+    pub refused_hits: Vec<u64>,
     /// What the limit is about, at its most in each column: hits that started within the last
     /// period, or calls that go on.
     pub level: Vec<u64>,
 }
 
+/// Plays the calls against one limit. `shown` is the time that is drawn, from its start.
+pub fn run(
+    &Compare { limit, book_ahead }: &Compare,
+    period: Span,
+    shown: (Time, Span),
+    calls: &[Time],
+    work: Work,
+) -> Run {
+    let starts = play(&limit, book_ahead, calls, work);
+    let mut begun: Vec<Time> = starts.iter().copied().flatten().collect();
+    // Slots are booked in order; should one not be, the figures are right all the same.
+    begun.sort_unstable();
+    let refused = calls
+        .iter()
+        .zip(&starts)
+        .filter(|(_, start)| start.is_none());
+    let waits = calls
+        .iter()
+        .zip(&starts)
+        .filter_map(|(call, start)| Some((*start)?.since(*call)))
+        .filter(|&wait| wait > Span::ZERO);
+    let is_held = limit.algorithm() == Algorithm::Concurrency;
+    let (within, weight) = if is_held {
+        (work.hold, 1)
+    } else {
+        (period, work.hits)
+    };
+    let level = levels(shown, within, &begun).into_iter();
+    Run {
+        label: label(&limit),
+        limit,
+        admitted: begun.len() as u64,
+        refused: work.calls - begun.len() as u64,
+        most_in_a_period: most_within(period, &begun).saturating_mul(work.hits),
+        most_in_a_window: most_in_a_window(period, &begun).saturating_mul(work.hits),
+        most_at_once: (work.hold > Span::ZERO || is_held).then(|| most_within(work.hold, &begun)),
+        queued: waits.clone().count() as u64,
+        wait_max: waits.max().unwrap_or(Span::ZERO),
+        admitted_hits: columns(shown, begun.iter().copied(), work.hits),
+        refused_hits: columns(shown, refused.map(|(&call, _)| call), work.hits),
+        level: level.map(|calls| calls.saturating_mul(weight)).collect(),
+    }
+}
+
 /// When each call started; `None` if it was refused.
-pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
+fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm() == Algorithm::Concurrency;
     let check = Check {
@@ -97,68 +141,14 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
     starts
 }
 
-/// Sums up.
-pub fn figures(
-    limit: &Limit,
-    period: Span,
-    calls: &[Time],
-    starts: &[Option<Time>],
-    work: Work,
-) -> Figures {
-    let begun = in_order(starts);
-    let waits = calls
-        .iter()
-        .zip(starts)
-        .filter_map(|(call, start)| Some((*start)?.since(*call)))
-        .filter(|&wait| wait > Span::ZERO);
-    let admitted = begun.len() as u64;
-    let is_held = limit.algorithm() == Algorithm::Concurrency;
-    Figures {
-        admitted,
-        refused: work.calls - admitted,
-        most_in_a_period: most_within(period, &begun).saturating_mul(work.hits),
-        most_in_a_window: most_in_a_window(period, &begun).saturating_mul(work.hits),
-        most_at_once: (work.hold > Span::ZERO || is_held).then(|| most_within(work.hold, &begun)),
-        queued: waits.clone().count() as u64,
-        wait_max: waits.max().unwrap_or(Span::ZERO),
-    }
-}
-
-/// The beginning of it, column by column.
-pub fn chart(
-    limit: &Limit,
-    shown: (Time, Span),
-    period: Span,
-    calls: &[Time],
-    starts: &[Option<Time>],
-    work: Work,
-) -> Chart {
-    let (start, length) = shown;
-    let begun = in_order(starts);
-    let refused = calls
-        .iter()
-        .zip(starts)
-        .filter(|(_, start)| start.is_none())
-        .map(|(&call, _)| (call, work.hits));
-    let (within, weight) = if limit.algorithm() == Algorithm::Concurrency {
-        (work.hold, 1)
-    } else {
-        (period, work.hits)
-    };
-    Chart {
-        admitted: columns(start, length, begun.iter().map(|&begun| (begun, work.hits))),
-        refused: columns(start, length, refused),
-        level: levels(start, length, within, &begun)
-            .into_iter()
-            .map(|calls| calls.saturating_mul(weight))
-            .collect(),
-    }
-}
-
-/// Sums of what happened, by the column that it happened in.
-pub fn columns(start: Time, length: Span, happened: impl Iterator<Item = (Time, u64)>) -> Vec<u64> {
+/// Hits of calls at these times, by column.
+pub fn columns(
+    (start, length): (Time, Span),
+    times: impl Iterator<Item = Time>,
+    hits: u64,
+) -> Vec<u64> {
     let mut sums = vec![0_u64; COLUMNS];
-    for (at, hits) in happened {
+    for at in times {
         if let Some(sum) = sums.get_mut(column(start, length, at)) {
             *sum = sum.saturating_add(hits);
         }
@@ -180,7 +170,7 @@ fn begins(start: Time, length: Span, column: usize) -> Time {
 }
 
 /// The most of `begun` that lie within `length` of each other, in each column.
-fn levels(start: Time, length: Span, within: Span, begun: &[Time]) -> Vec<u64> {
+fn levels((start, length): (Time, Span), within: Span, begun: &[Time]) -> Vec<u64> {
     let mut levels = vec![0; COLUMNS];
     // Those from `first` to `next` count at the time that is looked at.
     let (mut first, mut next) = (0, 0);
@@ -222,14 +212,6 @@ fn most_in_a_window(period: Span, begun: &[Time]) -> u64 {
     windows.map(|window| window.len() as u64).max().unwrap_or(0)
 }
 
-/// When those that were not refused started, first to last.
-fn in_order(starts: &[Option<Time>]) -> Vec<Time> {
-    let mut begun: Vec<Time> = starts.iter().copied().flatten().collect();
-    // Slots are booked in order; should one not be, the figures are right all the same.
-    begun.sort_unstable();
-    begun
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,12 +237,12 @@ mod tests {
     fn a_chart_shows_what_was_there_in_each_column() {
         let (start, length) = (Time::from_micros(600), Span::from_micros(600));
         let begun = at(&[600, 601, 612, 640, 1_199, 1_200]);
-        let sums = columns(start, length, begun.iter().map(|&at| (at, 2)));
+        let sums = columns((start, length), begun.iter().copied(), 2);
         assert_eq!(
             (sums[0], sums[1], sums[4], sums[59], sums.iter().sum()),
             (4, 2, 2, 2, 10_u64)
         );
-        let levels = levels(start, length, Span::from_micros(12), &begun);
+        let levels = levels((start, length), Span::from_micros(12), &begun);
         assert_eq!(levels[..6], [2, 2, 1, 0, 1, 1]);
         assert_eq!(levels[59], 1);
     }

@@ -1,8 +1,9 @@
-//! The result of a simulation, which each format prints.
+//! The result of a simulation, which each format prints; all of its figures as JSON.
 
-use crate::cli::simulate::play::{Chart, Figures, Work};
+use serde_json::{Value, json};
+
+use crate::cli::simulate::play::{Run, Work};
 use crate::cli::simulate::traffic::Traffic;
-use crate::limit::Limit;
 use crate::time::Span;
 
 /// What is printed.
@@ -30,10 +31,41 @@ pub(super) struct Scene {
     pub(super) runs: Vec<Run>,
 }
 
-/// The result of one limit.
-pub(super) struct Run {
-    pub(super) label: String,
-    pub(super) limit: Limit,
-    pub(super) figures: Figures,
-    pub(super) chart: Chart,
+impl Report {
+    /// All figures, for programs. Times are in µs, since the run began.
+    pub(super) fn json(&self) -> String {
+        let scenes: Vec<Value> = self.scenes.iter().map(scene).collect();
+        let value = json!({"limits": self.title, "notes": self.notes, "scenes": scenes});
+        format!("{value:#}\n")
+    }
+}
+
+fn scene(scene: &Scene) -> Value {
+    let runs: Vec<Value> = scene.runs.iter().map(run).collect();
+    json!({
+        "traffic": scene.traffic.pattern.to_string(),
+        "calls": scene.work.calls,
+        "hits": scene.work.hits,
+        "period_us": scene.traffic.period.as_micros(),
+        "note": scene.note,
+        "lasted_us": scene.lasted.as_micros(),
+        "chart": {"shown_us": scene.shown.as_micros(), "hits": scene.calls},
+        "runs": runs,
+    })
+}
+
+fn run(run: &Run) -> Value {
+    json!({
+        "label": run.label,
+        "algorithm": run.limit.algorithm().name(),
+        "limit": run.limit.to_string(),
+        "admitted": run.admitted,
+        "refused": run.refused,
+        "most_in_a_period": run.most_in_a_period,
+        "most_in_a_window": run.most_in_a_window,
+        "most_at_once": run.most_at_once,
+        "queued": run.queued,
+        "wait_max_us": run.wait_max.as_micros(),
+        "chart": {"admitted": run.admitted_hits, "refused": run.refused_hits, "level": run.level},
+    })
 }

@@ -14,8 +14,8 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::simulate::play::{COLUMNS, Chart};
-use crate::cli::simulate::report::{Report, Run, Scene};
+use crate::cli::simulate::play::{COLUMNS, Run};
+use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::simulate::text::rounded;
 use crate::limit::Algorithm;
 use crate::time::Span;
@@ -81,28 +81,27 @@ fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     caption(svg, top, scene, run);
     let base = top + LINE + LEVEL;
     level(svg, base, scene, run);
-    bars(svg, base + GAP + BARS, scene, &run.chart);
+    bars(svg, base + GAP + BARS, scene, run);
 }
 
 /// The label of a panel on the left, its figures on the right.
 fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
-    let figures = &run.figures;
     let is_held = run.limit.algorithm() == Algorithm::Concurrency;
-    let (most, of) = match figures.most_at_once {
+    let (most, of) = match run.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
         _ => (
-            figures.most_in_a_period,
-            format!("in any {}", scene.traffic.period()),
+            run.most_in_a_period,
+            format!("in any {}", scene.traffic.period),
         ),
     };
-    let waited = if figures.queued > 0 {
-        format!(", waits of up to {}", rounded(figures.wait_max))
+    let waited = if run.queued > 0 {
+        format!(", waits of up to {}", rounded(run.wait_max))
     } else {
         String::new()
     };
     let summary = format!(
         "{} of {} admitted, {most} {of} at most{waited}",
-        figures.admitted, scene.work.calls
+        run.admitted, scene.work.calls
     );
     text(svg, (LEFT, top + 12), "start", &escaped(&run.label));
     text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&summary));
@@ -113,14 +112,10 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
         let limit = run.limit.requests().into();
-        run.chart.level.iter().copied().chain([limit])
+        run.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
-    let heights = run
-        .chart
-        .level
-        .iter()
-        .map(|&level| scaled(level, highest, LEVEL));
+    let heights = run.level.iter().map(|&level| scaled(level, highest, LEVEL));
     path(
         svg,
         LEVEL_FILL,
@@ -136,15 +131,15 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
 }
 
 /// Admitted and rejected hits over time.
-fn bars(svg: &mut String, base: u64, scene: &Scene, chart: &Chart) {
+fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // Queued requests that are admitted later can share a column with rejected ones.
-    let stacked = |chart: &Chart| -> Vec<u64> {
-        let columns = chart.admitted.iter().zip(&chart.refused);
+    let stacked = |run: &Run| -> Vec<u64> {
+        let columns = run.admitted_hits.iter().zip(&run.refused_hits);
         columns
             .map(|(admitted, refused)| admitted.saturating_add(*refused))
             .collect()
     };
-    let all = scene.runs.iter().flat_map(|run| stacked(&run.chart));
+    let all = scene.runs.iter().flat_map(&stacked);
     let most = all
         .chain(scene.calls.iter().copied())
         .max()
@@ -156,8 +151,8 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, chart: &Chart) {
             .map(|&hits| scaled(hits, most, BARS))
             .collect()
     };
-    path(svg, REFUSED, &skyline(base, &heights(&stacked(chart))));
-    path(svg, ADMITTED, &skyline(base, &heights(&chart.admitted)));
+    path(svg, REFUSED, &skyline(base, &heights(&stacked(run))));
+    path(svg, ADMITTED, &skyline(base, &heights(&run.admitted_hits)));
     let _ = writeln!(
         svg,
         "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>"
@@ -166,7 +161,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, chart: &Chart) {
 
 /// Marks where windows begin, as far as there is room for them.
 fn axis(svg: &mut String, top: u64, scene: &Scene) {
-    let (shown, period) = (scene.shown.as_micros(), scene.traffic.period().as_micros());
+    let (shown, period) = (scene.shown.as_micros(), scene.traffic.period.as_micros());
     let step = (shown / period).div_ceil(12).max(1);
     for number in (0..=shown / period).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
         let x = LEFT
@@ -185,32 +180,20 @@ fn axis(svg: &mut String, top: u64, scene: &Scene) {
 }
 
 fn legend(svg: &mut String, top: u64, report: &Report) {
-    let period = report
-        .scenes
-        .first()
-        .map_or_else(String::new, |scene| scene.traffic.period().to_string());
-    let column = report.scenes.first().map_or(Span::ZERO, |scene| {
-        Span::from_micros(scene.shown.as_micros() / COLUMNS as u64)
-    });
+    let Some(first) = report.scenes.first() else {
+        return;
+    };
+    let period = first.traffic.period;
+    let each = rounded(Span::from_micros(first.shown.as_micros() / COLUMNS as u64));
     let is_held = |run: &Run| run.limit.algorithm() == Algorithm::Concurrency;
-    let held = report
-        .scenes
-        .iter()
-        .flat_map(|scene| &scene.runs)
-        .filter(|run| is_held(run))
-        .count();
-    let level = match held {
-        0 => format!("admitted within the last {period}"),
-        _ if report
-            .scenes
-            .iter()
-            .all(|scene| scene.runs.iter().all(is_held)) =>
-        {
-            "in flight".to_owned()
-        }
+    let level = match (
+        first.runs.iter().any(is_held),
+        first.runs.iter().all(is_held),
+    ) {
+        (false, _) => format!("admitted within the last {period}"),
+        (_, true) => "in flight".to_owned(),
         _ => format!("admitted within the last {period}; of concurrency, in flight"),
     };
-    let each = rounded(column);
     let mut x = LEFT;
     for (colour, words) in [
         (LEVEL_FILL, &level),
@@ -236,27 +219,20 @@ fn legend(svg: &mut String, top: u64, report: &Report) {
 /// The outline of bars side by side.
 fn skyline(base: u64, heights: &[u64]) -> String {
     let mut outline = format!("M{LEFT} {base}");
-    let (mut height, mut run) = (0, 0);
-    for &next in heights {
-        if next != height {
-            flush(&mut outline, &mut run);
-            let _ = write!(outline, "v{}", i128::from(height) - i128::from(next));
-            height = next;
+    let mut height = 0;
+    let last = heights.iter().rposition(|&height| height > 0);
+    let heights = &heights[..last.map_or(0, |last| last + 1)];
+    for run in heights.chunk_by(|one, next| one == next) {
+        if run[0] != height {
+            let _ = write!(outline, "v{}", i128::from(height) - i128::from(run[0]));
+            height = run[0];
         }
-        run += COLUMN;
+        let _ = write!(outline, "h{}", COLUMN * run.len() as u64);
     }
     if height > 0 {
-        flush(&mut outline, &mut run);
         let _ = write!(outline, "v{height}");
     }
     outline + "z"
-}
-
-fn flush(outline: &mut String, run: &mut u64) {
-    if *run > 0 {
-        let _ = write!(outline, "h{run}");
-        *run = 0;
-    }
 }
 
 /// What is more than nothing is seen.

@@ -4,7 +4,7 @@
 //! lowest blocks is an even flow.
 
 use crate::cli::simulate::play::COLUMNS;
-use crate::cli::simulate::report::{Report, Run, Scene};
+use crate::cli::simulate::report::{Report, Scene};
 use crate::time::Span;
 
 /// A column's height, from nothing to the most of all rows.
@@ -41,7 +41,7 @@ pub fn write(report: &Report) -> String {
 }
 
 fn table(scene: &Scene) -> String {
-    let period = scene.traffic.period();
+    let period = scene.traffic.period;
     let mut head = vec![
         String::new(),
         "admitted".into(),
@@ -49,10 +49,7 @@ fn table(scene: &Scene) -> String {
         format!("most in any {period}"),
         "in one window".into(),
     ];
-    let any_at_once = scene
-        .runs
-        .iter()
-        .any(|run| run.figures.most_at_once.is_some());
+    let any_at_once = scene.runs.iter().any(|run| run.most_at_once.is_some());
     let any_queue = scene
         .runs
         .iter()
@@ -64,26 +61,25 @@ fn table(scene: &Scene) -> String {
         head.extend(["queued".into(), "longest wait".into()]);
     }
     let mut rows = vec![head];
-    for Run { label, figures, .. } in &scene.runs {
-        let mut row = vec![label.clone()];
+    for run in &scene.runs {
+        let mut row = vec![run.label.clone()];
         row.extend(
             [
-                figures.admitted,
-                figures.refused,
-                figures.most_in_a_period,
-                figures.most_in_a_window,
+                run.admitted,
+                run.refused,
+                run.most_in_a_period,
+                run.most_in_a_window,
             ]
             .map(|number| number.to_string()),
         );
         if any_at_once {
             row.push(
-                figures
-                    .most_at_once
+                run.most_at_once
                     .map_or_else(String::new, |most| most.to_string()),
             );
         }
         if any_queue {
-            row.extend([figures.queued.to_string(), rounded(figures.wait_max)]);
+            row.extend([run.queued.to_string(), rounded(run.wait_max)]);
         }
         rows.push(row);
     }
@@ -110,7 +106,7 @@ fn chart(scene: &Scene) -> String {
     let all = scene
         .runs
         .iter()
-        .flat_map(|run| &run.chart.admitted)
+        .flat_map(|run| &run.admitted_hits)
         .chain(&scene.calls);
     let most = all.copied().max().unwrap_or(0);
     let width = scene
@@ -133,7 +129,7 @@ fn chart(scene: &Scene) -> String {
     );
     text += &row("calls", &scene.calls);
     for run in &scene.runs {
-        text += &row(&run.label, &run.chart.admitted);
+        text += &row(&run.label, &run.admitted_hits);
     }
     text + &format!("{:<width$} {}\n", "", axis(scene))
 }
@@ -151,7 +147,7 @@ fn block(hits: u64, most: u64) -> char {
 fn axis(scene: &Scene) -> String {
     let (shown, period) = (
         u128::from(scene.shown.as_micros()),
-        u128::from(scene.traffic.period().as_micros()),
+        u128::from(scene.traffic.period.as_micros()),
     );
     let mut marks = [' '; COLUMNS + 2];
     if shown / period <= COLUMNS as u128 / 2 {
@@ -165,7 +161,7 @@ fn axis(scene: &Scene) -> String {
     format!(
         "{} windows of {}",
         line.trim_end(),
-        rounded(scene.traffic.period())
+        rounded(scene.traffic.period)
     )
 }
 

@@ -37,32 +37,19 @@ pub enum Pattern {
     Rate(u64),
 }
 
-/// So many hits in so long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// Hits.
-    pub hits: u64,
-    /// The period.
-    pub per: Span,
-}
-
-/// A pattern against a limit.
+/// A pattern against a limit: `calls` are spread over the time `over`, again every `every`.
 #[derive(Debug, Clone, Copy)]
 pub struct Traffic {
-    pattern: Pattern,
-    period: Span,
-    start: Time,
-    way: Way,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Way {
-    /// A call every so long.
-    Apart(Span),
-    /// So many calls spread over so long.
-    Spread { calls: u64, over: Span },
-    /// So many calls spread over so long, at the edge in the middle of two periods.
-    Bursts { calls: u64, over: Span },
+    pub(super) pattern: Pattern,
+    /// The period by which it goes.
+    pub(super) period: Span,
+    /// When the run begins: at a window's edge.
+    pub(super) start: Time,
+    /// When the first call comes, from there.
+    first: Span,
+    calls: u64,
+    over: Span,
+    every: Span,
 }
 
 impl Pattern {
@@ -105,118 +92,82 @@ impl fmt::Display for Pattern {
 }
 
 impl Traffic {
-    /// Calls of so many hits each.
+    /// Calls of so many hits each, against a limit of `requests` per `period`.
     ///
     /// # Errors
     /// A pattern that goes by the limit's rate, where that is none.
-    pub fn new(pattern: Pattern, pace: Pace, hits: u64) -> Result<Self, String> {
-        let Pace {
-            hits: requests,
-            per,
-        } = pace;
-        let period = per.as_micros();
+    pub fn new(pattern: Pattern, requests: u64, period: Span, hits: u64) -> Result<Self, String> {
+        let micros = period.as_micros();
         if requests == 0 && !matches!(pattern, Pattern::Rate(_)) {
             return Err(format!(
                 "a limit of 0 has no rate for {pattern} traffic; write --traffic 10"
             ));
         }
-        let way = match pattern {
-            Pattern::Steady => Way::Apart(Span::from_micros(
-                period.saturating_mul(hits).div_ceil(requests),
-            )),
-            Pattern::Double => Way::Spread {
-                calls: 2 * requests,
-                over: Span::from_micros(period.saturating_mul(hits)),
-            },
-            Pattern::Bursty => Way::Bursts {
-                calls: (2 * requests / hits).max(2),
-                over: Span::from_micros(period / BURST_PARTS),
-            },
-            Pattern::Rate(rate) => Way::Spread {
-                calls: rate,
-                over: Span::from_secs(RATE_SECONDS),
-            },
+        let worth = micros.saturating_mul(hits);
+        let (calls, over, every) = match pattern {
+            Pattern::Steady => (1, 0, worth.div_ceil(requests)),
+            Pattern::Double => (2 * requests, worth, worth),
+            Pattern::Bursty => (
+                (2 * requests / hits).max(2),
+                micros / BURST_PARTS,
+                micros.saturating_mul(2),
+            ),
+            Pattern::Rate(rate) => {
+                let over = RATE_SECONDS * MICROS_PER_SECOND;
+                (rate, over, over)
+            }
         };
-        let start = Time::from_micros(
-            BEGINNING
-                .as_micros()
-                .div_ceil(period)
-                .saturating_mul(period),
-        );
+        let first = match pattern {
+            Pattern::Bursty => micros - over / 2,
+            _ => 0,
+        };
+        let start = BEGINNING.as_micros().div_ceil(micros);
         Ok(Self {
             pattern,
-            period: per,
-            start,
-            way,
+            period,
+            start: Time::from_micros(start.saturating_mul(micros)),
+            first: Span::from_micros(first),
+            calls,
+            over: Span::from_micros(over),
+            every: Span::from_micros(every),
         })
-    }
-
-    /// When the run begins: at a window's edge.
-    pub fn start(&self) -> Time {
-        self.start
-    }
-
-    /// As it was written.
-    pub fn pattern(&self) -> Pattern {
-        self.pattern
-    }
-
-    /// The period by which it goes.
-    pub fn period(&self) -> Span {
-        self.period
     }
 
     /// When the call of that number comes.
     pub fn at(&self, index: u64) -> Time {
-        let part = |index: u64, calls: u64, over: Span| {
-            let micros = u128::from(index) * u128::from(over.as_micros()) / u128::from(calls);
-            Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
-        };
-        match self.way {
-            Way::Apart(gap) => self
-                .start
-                .plus(Span::from_micros(index.saturating_mul(gap.as_micros()))),
-            Way::Spread { calls, over } => self.start.plus(part(index, calls, over)),
-            Way::Bursts { calls, over } => {
-                let edge = (index / calls)
-                    .saturating_mul(2)
-                    .saturating_add(1)
-                    .saturating_mul(self.period.as_micros());
-                let begins = Span::from_micros(edge).less(Span::from_micros(over.as_micros() / 2));
-                self.start
-                    .plus(begins)
-                    .plus(part(index % calls, calls, over))
-            }
-        }
+        let rounds = (index / self.calls).saturating_mul(self.every.as_micros());
+        let part = u128::from(index % self.calls) * u128::from(self.over.as_micros());
+        let part = u64::try_from(part / u128::from(self.calls)).unwrap_or(u64::MAX);
+        self.start
+            .plus(self.first)
+            .plus(Span::from_micros(rounds))
+            .plus(Span::from_micros(part))
     }
 }
 
 impl fmt::Display for Traffic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pattern {
-            Pattern::Rate(_) => write!(formatter, "{} calls a second", self.pattern)?,
-            _ => write!(formatter, "{}", self.pattern)?,
-        }
-        match self.way {
-            Way::Apart(gap) => write!(formatter, ": a call every {gap}"),
-            Way::Spread { calls, over } if over.as_micros().is_multiple_of(calls) => {
-                write!(
-                    formatter,
-                    ": a call every {}",
-                    Span::from_micros(over.as_micros() / calls)
-                )
+        let Self {
+            pattern,
+            calls,
+            over,
+            every,
+            ..
+        } = self;
+        let gap = Span::from_micros(over.as_micros() / calls);
+        let is_even = over.as_micros().is_multiple_of(*calls);
+        match pattern {
+            Pattern::Steady => write!(formatter, "{pattern}: a call every {every}"),
+            Pattern::Double if is_even => write!(formatter, "{pattern}: a call every {gap}"),
+            Pattern::Double => write!(formatter, "{pattern}: {calls} calls every {over}"),
+            Pattern::Bursty => write!(
+                formatter,
+                "{pattern}: {calls} calls within {over} around a window's edge, every {every}"
+            ),
+            Pattern::Rate(_) if is_even => {
+                write!(formatter, "{pattern} calls a second: a call every {gap}")
             }
-            Way::Spread { calls, over } if over == self.period => {
-                write!(formatter, ": {calls} calls every {over}")
-            }
-            Way::Spread { .. } => Ok(()),
-            Way::Bursts { calls, over } => {
-                let every = Span::from_micros(self.period.as_micros() * 2);
-                write!(
-                    formatter,
-                    ": {calls} calls within {over} around a window's edge, every {every}"
-                )
-            }
+            Pattern::Rate(_) => write!(formatter, "{pattern} calls a second"),
         }
     }
 }
@@ -238,17 +189,10 @@ mod tests {
     use super::*;
 
     fn times(pattern: Pattern, requests: u64, hits: u64) -> Vec<u64> {
-        let traffic = Traffic::new(
-            pattern,
-            Pace {
-                hits: requests,
-                per: Span::from_secs(1),
-            },
-            hits,
-        )
-        .expect("there is a rate");
+        let traffic = Traffic::new(pattern, requests, Span::from_secs(1), hits);
+        let traffic = traffic.expect("there is a rate");
         (0..6)
-            .map(|index| traffic.at(index).since(traffic.start()).as_micros())
+            .map(|index| traffic.at(index).since(traffic.start).as_micros())
             .collect()
     }
 
@@ -302,19 +246,12 @@ mod tests {
     #[test]
     fn runs_begin_at_the_edge_of_a_window() {
         for secs in [1, 7, 3_600, 7 * 86_400, 100 * 365 * 86_400] {
-            let traffic = Traffic::new(
-                Pattern::Double,
-                Pace {
-                    hits: 1,
-                    per: Span::from_secs(secs),
-                },
-                1,
-            )
-            .expect("there is a rate");
+            let traffic = Traffic::new(Pattern::Double, 1, Span::from_secs(secs), 1);
+            let traffic = traffic.expect("there is a rate");
             assert!(
-                traffic.start() >= BEGINNING
+                traffic.start >= BEGINNING
                     && traffic
-                        .start()
+                        .start
                         .as_micros()
                         .is_multiple_of(secs * MICROS_PER_SECOND)
             );
