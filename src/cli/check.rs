@@ -53,8 +53,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     for warning in in_file_order(checked.loaded.warnings.clone()) {
         print(&format!("warning: {warning}\n\n"));
     }
-    warn_about_underscores(&checked);
-    note_queues(&checked);
+    print_findings(&checked, "warning", shared_counters(&checked));
+    print_findings(&checked, "note", queues(&checked));
     if checked.sources.is_empty() {
         print(&format!(
             "warning: no files in {}: nothing would be limited\n\n",
@@ -125,62 +125,13 @@ pub(crate) fn load(
     }
 }
 
-/// Prints which timeout rules that queue requests need at Envoy. `serve` does not, since it cannot
-/// know what is set there.
-fn note_queues(checked: &Checked) {
-    let max_wait = |rule: &Rule| {
-        rule.limit()
-            .filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode)
-            .map(Limit::max_wait)
-    };
-    let rules = checked.loaded.rules.rules();
-    let mut findings = Findings::default();
-    for source in &checked.sources {
-        let waits = rules
-            .iter()
-            .filter(|rule| rule.origin.file == source.path)
-            .filter_map(|rule| Some((max_wait(rule)?, rule)));
-        let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else {
-            continue;
-        };
-        let location = Location {
-            line: rule.origin.line,
-            column: rule.origin.column,
-            width: 1,
-        };
-        let text = format!(
-            "requests are queued for up to {longest}, but Envoy waits only 20 ms for an answer by default"
-        );
-        let hint = format!(
-            "give Envoy's rate limit filter a `timeout` of at least {}s",
-            timeout_for(longest).as_secs_f64()
-        );
-        findings
-            .of(source)
-            .at(format_args!("rule {}", rule.path))
-            .warning(Diagnostic::new(location, text).hint(hint));
-    }
-    for note in in_file_order(findings.into_parts().1) {
-        print(&format!("note: {note}\n\n"));
-    }
-}
+/// A rule, what is to be known about it, and what to do.
+type Finding<'r> = (&'r Rule, String, String);
 
-/// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved for
-/// the response.
-fn timeout_for(wait: Span) -> Span {
-    Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
-}
-
-/// Warns about descriptors side by side of which one has any value and another begins with its key
-/// and `_`. The reference format joins keys and values with `_`, so clients can make them share a
-/// counter. `serve` does not repeat it at every load.
-fn warn_about_underscores(checked: &Checked) {
-    let mut shared = Vec::new();
-    for domain in checked.loaded.rules.domains() {
-        collect_shared(&domain.root, &mut shared);
-    }
+/// Prints findings in the order of their files.
+fn print_findings(checked: &Checked, kind: &str, found: Vec<Finding<'_>>) {
     let mut findings = Findings::default();
-    for (rule, one, other) in shared {
+    for (rule, text, hint) in found {
         let source = checked
             .sources
             .iter()
@@ -191,16 +142,65 @@ fn warn_about_underscores(checked: &Checked) {
             column: rule.origin.column,
             width: 1,
         };
-        let text = format!("{one} and {other} share a counter on Redis");
-        let hint = "set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key";
         findings
             .of(source)
             .at(format_args!("rule {}", rule.path))
             .warning(Diagnostic::new(location, text).hint(hint));
     }
-    for warning in in_file_order(findings.into_parts().1) {
-        print(&format!("warning: {warning}\n\n"));
+    for finding in in_file_order(findings.into_parts().1) {
+        print(&format!("{kind}: {finding}\n\n"));
     }
+}
+
+/// Which timeout rules that queue requests need at Envoy: the longest of each file. `serve` does not
+/// report it, since it cannot know what is set there.
+fn queues(checked: &Checked) -> Vec<Finding<'_>> {
+    let max_wait = |rule: &Rule| {
+        rule.limit()
+            .filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode)
+            .map(Limit::max_wait)
+    };
+    let rules = checked.loaded.rules.rules();
+    let longest = checked.sources.iter().filter_map(|source| {
+        rules
+            .iter()
+            .filter(|rule| rule.origin.file == source.path)
+            .filter_map(|rule| Some((max_wait(rule)?, *rule)))
+            .max_by_key(|(wait, _)| *wait)
+    });
+    let found = longest.map(|(wait, rule)| {
+        let text = format!(
+            "requests are queued for up to {wait}, but Envoy waits only 20 ms for an answer by default"
+        );
+        let hint = format!(
+            "give Envoy's rate limit filter a `timeout` of at least {}s",
+            timeout_for(wait).as_secs_f64()
+        );
+        (rule, text, hint)
+    });
+    found.collect()
+}
+
+/// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved for
+/// the response.
+fn timeout_for(wait: Span) -> Span {
+    Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
+}
+
+/// Descriptors side by side of which one has any value and another begins with its key and `_`. The
+/// reference format joins keys and values with `_`, so clients can make them share a counter.
+/// `serve` does not repeat it at every load.
+fn shared_counters(checked: &Checked) -> Vec<Finding<'_>> {
+    let mut shared = Vec::new();
+    for domain in checked.loaded.rules.domains() {
+        collect_shared(&domain.root, &mut shared);
+    }
+    let hint = "set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key";
+    let found = shared.into_iter().map(|(rule, one, other)| {
+        let text = format!("{one} and {other} share a counter on Redis");
+        (rule, text, hint.to_owned())
+    });
+    found.collect()
 }
 
 /// Rules that can share a counter with another one, each with an example of both.
