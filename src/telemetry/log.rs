@@ -8,11 +8,10 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::format::{self, DefaultFields, Writer};
+use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, SubscriberBuilder};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
@@ -88,72 +87,92 @@ impl FromStr for Format {
 pub fn start(level: Level, format: Format) {
     // Reporting on stderr that the log cannot be written would panic: a closed pipe must not end the
     // service.
-    let builder = tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_max_level(level.0)
         .with_writer(std::io::stderr)
-        .log_internal_errors(false);
+        .log_internal_errors(false)
+        .event_format(Line(format))
+        .finish()
+        .with(level.filter());
     // It fails only if there is a log already.
-    let _ = match format {
-        Format::Text => {
-            tracing::subscriber::set_global_default(text(builder).finish().with(level.filter()))
+    let _ = tracing::subscriber::set_global_default(log);
+}
+
+/// Formats events.
+struct Line(Format);
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut timestamp = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
+        let level = event.metadata().level().as_str();
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        match self.0 {
+            Format::Text => writeln!(writer, "{timestamp} {level:>5}{}", text(&fields.0)),
+            Format::Json => {
+                let named = fields.0.into_iter().map(|(name, value)| match name {
+                    "message" => ("@message".to_owned(), value),
+                    name => (name.to_owned(), value),
+                });
+                let mut line: Map<String, Value> = named.collect();
+                line.insert("@timestamp".to_owned(), timestamp.into());
+                line.insert("level".to_owned(), level.to_ascii_lowercase().into());
+                writeln!(writer, "{}", Value::Object(line))
+            }
         }
-        Format::Json => tracing::subscriber::set_global_default(
-            builder.event_format(JsonLine).finish().with(level.filter()),
-        ),
-    };
-}
-
-/// Formats lines of text.
-fn text<T, F, W>(
-    builder: SubscriberBuilder<DefaultFields, format::Format<format::Full, T>, F, W>,
-) -> SubscriberBuilder<Logfmt, format::Format<format::Full, T>, F, W> {
-    builder
-        .with_ansi(false)
-        .with_target(false)
-        .fmt_fields(Logfmt)
-}
-
-/// The message, then `key=value` for each field, quoted as logfmt where that is needed.
-struct Logfmt;
-
-impl<'w> FormatFields<'w> for Logfmt {
-    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut line = LogfmtFields {
-            writer,
-            is_empty: true,
-            result: Ok(()),
-        };
-        fields.record(&mut line);
-        line.result
     }
 }
 
-struct LogfmtFields<'w> {
-    writer: Writer<'w>,
-    is_empty: bool,
-    result: fmt::Result,
-}
+/// The fields of an event, the message first.
+#[derive(Default)]
+struct Fields(Vec<(&'static str, Value)>);
 
-impl LogfmtFields<'_> {
-    fn put(&mut self, field: &Field, value: &str) {
-        let space = if self.is_empty { "" } else { " " };
-        self.is_empty = false;
-        let written = match field.name() {
-            "message" => write!(self.writer, "{space}{}", message(value)),
-            name => write!(self.writer, "{space}{name}={}", logfmt_value(value)),
-        };
-        self.result = self.result.and(written);
-    }
-}
-
-impl Visit for LogfmtFields<'_> {
+impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, &format!("{value:?}"));
+        self.0.push((field.name(), format!("{value:?}").into()));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value);
+        self.0.push((field.name(), value.into()));
     }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.push((field.name(), value.into()));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.push((field.name(), value.into()));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.push((field.name(), value.into()));
+    }
+}
+
+/// The message, then `key=value` for each field, quoted as logfmt where that is needed.
+fn text(fields: &[(&str, Value)]) -> String {
+    let mut text = String::new();
+    for (name, value) in fields {
+        let value = match value {
+            Value::String(value) => Cow::Borrowed(value.as_str()),
+            other => Cow::Owned(other.to_string()),
+        };
+        text += &match *name {
+            "message" => format!(" {}", message(&value)),
+            name => format!(" {name}={}", logfmt_value(&value)),
+        };
+    }
+    text
 }
 
 /// A message without control characters, which a terminal would interpret. Line breaks are kept:
@@ -194,72 +213,6 @@ fn logfmt_value(value: &str) -> Cow<'_, str> {
     quoted.into()
 }
 
-struct JsonLine;
-
-impl<S, N> FormatEvent<S, N> for JsonLine
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let mut timestamp = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
-        let mut line = Map::new();
-        line.insert("@timestamp".to_owned(), timestamp.into());
-        line.insert(
-            "level".to_owned(),
-            event
-                .metadata()
-                .level()
-                .as_str()
-                .to_ascii_lowercase()
-                .into(),
-        );
-        event.record(&mut Fields(&mut line));
-        writeln!(writer, "{}", Value::Object(line))
-    }
-}
-
-struct Fields<'m>(&'m mut Map<String, Value>);
-
-impl Fields<'_> {
-    fn put(&mut self, field: &Field, value: Value) {
-        let name = if field.name() == "message" {
-            "@message"
-        } else {
-            field.name()
-        };
-        self.0.insert(name.to_owned(), value);
-    }
-}
-
-impl Visit for Fields<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, format!("{value:?}").into());
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value.into());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -286,10 +239,10 @@ mod tests {
     fn text_values_are_quoted_as_logfmt() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let builder = tracing_subscriber::fmt()
+        let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
-            .without_time();
-        tracing::subscriber::with_default(text(builder).finish(), || {
+            .event_format(Line(Format::Text));
+        tracing::subscriber::with_default(log.finish(), || {
             tracing::info!(server = %"10.0.0.1:6379,10.0.0.2:6379", name = "redis", "an address list");
             tracing::info!(why = %"a=b", said = "he said \"no\"\\", none = "", count = 3, list = ?["a", "b"], "other values");
             tracing::warn!(error = %"two\nlines\t\u{1b}[31m", is_red = true, "control \u{1b}[31mcharacters\nin a message");
@@ -299,9 +252,11 @@ mod tests {
  WARN control \u{1b}[31mcharacters
 in a message error="two\nlines\t\u001b[31m" is_red=true
 "#;
-        assert_eq!(
-            String::from_utf8(lines.0.lock().unwrap().clone()).unwrap(),
-            expected
-        );
+        let written = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let without_time: String = written
+            .split_inclusive('\n')
+            .map(|line| line.split_once("Z ").map_or(line, |(_, rest)| rest))
+            .collect();
+        assert_eq!(without_time, expected);
     }
 }
