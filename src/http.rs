@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use crate::http::activity::{ActivityTracker, TrackedSocket};
+use crate::http::activity::{TrackedSocket, tracked};
 use crate::http::budget::{Bounds, Budget, HttpMetrics, Overload, client_of};
 
 pub(crate) mod accept;
@@ -71,15 +71,16 @@ pub(crate) async fn serve<I>(
                 continue;
             }
             let (activity, router) = (budget.activity(), router.clone());
-            let tracker = ActivityTracker::new(activity.clone());
             let socket =
-                TrackedSocket::new(connection, tracker.clone(), metrics.write_timeouts.clone());
+                TrackedSocket::new(connection, activity.clone(), metrics.write_timeouts.clone());
+            let of_requests = activity.clone();
             let service = service_fn(move |request| {
-                let tracker = tracker.clone();
-                let response = router.clone().oneshot(tracker.begin(request));
+                let activity = of_requests.clone();
+                activity.begin();
+                let response = router.clone().oneshot(tracked(request, activity.clone()));
                 async move {
                     let response = response.await;
-                    tracker.end();
+                    activity.end();
                     response
                 }
             });

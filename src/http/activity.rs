@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,18 +19,10 @@ use crate::telemetry::metric::Counter;
 /// scrape timeout is 10 s.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sets the [`Activity`] of a connection. Its socket, requests and their bodies share it.
-#[derive(Debug, Clone)]
-pub(crate) struct ActivityTracker {
-    activity: Arc<Activity>,
-    /// A request was read and its response is not written.
-    answering: Arc<AtomicBool>,
-}
-
 #[derive(Debug)]
 pub(crate) struct TrackedSocket<S> {
     socket: S,
-    tracker: ActivityTracker,
+    activity: Arc<Activity>,
     /// Set from the first write that was pending until all is written.
     write_deadline: Option<Pin<Box<Sleep>>>,
     write_timeouts: Counter,
@@ -39,47 +30,23 @@ pub(crate) struct TrackedSocket<S> {
 
 struct TrackedBody {
     body: Incoming,
-    tracker: ActivityTracker,
+    activity: Arc<Activity>,
 }
 
-impl ActivityTracker {
-    pub(crate) fn new(activity: Arc<Activity>) -> Self {
-        Self {
-            activity,
-            answering: Arc::default(),
-        }
-    }
-
-    /// Records that a request was read, and observes its body.
-    pub(crate) fn begin(&self, request: http::Request<Incoming>) -> http::Request<Body> {
-        self.answering.store(true, Relaxed);
-        self.activity.work();
-        request.map(|body| {
-            Body::new(TrackedBody {
-                body,
-                tracker: self.clone(),
-            })
-        })
-    }
-
-    /// Records that the response is complete, and about to be written.
-    pub(crate) fn end(&self) {
-        self.answering.store(false, Relaxed);
-    }
-
-    fn waits_for_client(&self) {
-        if !self.answering.load(Relaxed) {
-            self.activity.wait();
-        }
-    }
+/// Observes the body of a request.
+pub(crate) fn tracked(
+    request: http::Request<Incoming>,
+    activity: Arc<Activity>,
+) -> http::Request<Body> {
+    request.map(|body| Body::new(TrackedBody { body, activity }))
 }
 
 impl<S> TrackedSocket<S> {
     /// `write_timeouts` counts the clients that do not read.
-    pub(crate) fn new(socket: S, tracker: ActivityTracker, write_timeouts: Counter) -> Self {
+    pub(crate) fn new(socket: S, activity: Arc<Activity>, write_timeouts: Counter) -> Self {
         Self {
             socket,
-            tracker,
+            activity,
             write_deadline: None,
             write_timeouts,
         }
@@ -92,7 +59,7 @@ impl<S> TrackedSocket<S> {
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if result.is_pending() {
-            self.tracker.waits_for_client();
+            self.activity.socket_waits();
             let deadline = self
                 .write_deadline
                 .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
@@ -112,7 +79,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedSocket<S> {
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if result.is_pending() {
-            self.tracker.waits_for_client();
+            self.activity.socket_waits();
         }
         result
     }
@@ -145,7 +112,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_flush(context);
         if result.is_ready() && self.write_deadline.take().is_some() {
-            self.tracker.activity.work();
+            self.activity.work();
         }
         result
     }
@@ -165,10 +132,10 @@ impl HttpBody for TrackedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let result = Pin::new(&mut self.body).poll_frame(context);
         match result {
-            Poll::Pending => self.tracker.activity.wait(),
+            Poll::Pending => self.activity.wait(),
             // Part of a body does not count as activity: a client could send bytes one by one.
             Poll::Ready(Some(Ok(_))) if !self.body.is_end_stream() => {}
-            Poll::Ready(_) => self.tracker.activity.work(),
+            Poll::Ready(_) => self.activity.work(),
         }
         result
     }

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use tokio::task::AbortHandle;
 
@@ -44,12 +44,14 @@ pub struct HttpMetrics {
     pub(crate) write_timeouts: Counter,
 }
 
-/// Whether a connection waits for its client, and since when. The connection and the [`Budget`] of
-/// its listener share it.
+/// Whether a connection waits for its client, and since when. Its socket, requests and their bodies
+/// share it with the [`Budget`] of its listener.
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// The time it began to wait, in `turns`, or [`BUSY`].
     waits_since: AtomicU64,
+    /// A request was read and its response is not written.
+    answering: AtomicBool,
     /// The logical clock of the listener.
     turns: Arc<AtomicU64>,
 }
@@ -101,6 +103,24 @@ impl Activity {
     pub(crate) fn work(&self) {
         self.waits_since.store(BUSY, Relaxed);
     }
+
+    /// Records that a request was read.
+    pub(crate) fn begin(&self) {
+        self.answering.store(true, Relaxed);
+        self.work();
+    }
+
+    /// Records that the response is complete, and about to be written.
+    pub(crate) fn end(&self) {
+        self.answering.store(false, Relaxed);
+    }
+
+    /// Records that the socket waits for its client, unless a request is being answered.
+    pub(crate) fn socket_waits(&self) {
+        if !self.answering.load(Relaxed) {
+            self.wait();
+        }
+    }
 }
 
 impl Budget {
@@ -118,6 +138,7 @@ impl Budget {
     pub(crate) fn activity(&self) -> Arc<Activity> {
         Arc::new(Activity {
             waits_since: AtomicU64::new(BUSY),
+            answering: AtomicBool::new(false),
             turns: self.turns.clone(),
         })
     }
