@@ -6,18 +6,20 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{FromRef, Query as QueryString, State};
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRef, Query as QueryString, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
 use futures_util::future::join_all;
 use http::{StatusCode, header};
 
-use crate::admin::explain::{Explainer, NO_RULES};
+use crate::admin::explain::NO_RULES;
 use crate::admin::page::SharedPage;
+use crate::api::messages::Messages;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::HttpMetrics;
 use crate::http::{self as server, ADMIN_BOUNDS, health};
+use crate::limiter::Modes;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
@@ -35,20 +37,13 @@ const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) rules: Arc<LiveRules>,
-    pub(crate) explainer: Explainer,
+    pub(crate) modes: Modes,
+    pub(crate) messages: Messages,
     /// The default of rules without `on_store_error`.
     pub(crate) on_store_error: OnStoreError,
     pub(crate) metrics: Metrics,
     pub(crate) pages: Pages,
     pub(crate) lifecycle: Lifecycle,
-}
-
-/// What the listeners of [`serve`] share.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) errors: AcceptErrors,
-    pub(crate) metrics: HttpMetrics,
 }
 
 /// Pages that may be large. Clones share them.
@@ -84,7 +79,7 @@ impl Admin {
             (
                 "/explain",
                 "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
-                get(explain::by_query).post(explain::by_body),
+                get(explain_query).post(explain_body),
             ),
             (
                 "/healthcheck",
@@ -137,19 +132,14 @@ impl FromRef<Admin> for Lifecycle {
     }
 }
 
-impl FromRef<Admin> for Explainer {
-    fn from_ref(admin: &Admin) -> Self {
-        admin.explainer.clone()
-    }
-}
-
 /// Serves each listener with its router until the process stops.
-pub(crate) async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
-    let Common {
-        lifecycle,
-        errors,
-        metrics,
-    } = &common;
+pub(crate) async fn serve(
+    listeners: Vec<(TcpListener, Router)>,
+    lifecycle: Lifecycle,
+    errors: AcceptErrors,
+    metrics: HttpMetrics,
+) {
+    let (lifecycle, errors, metrics) = (&lifecycle, &errors, &metrics);
     let serving = listeners.into_iter().map(|(listener, router)| async move {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
@@ -177,6 +167,14 @@ async fn index() -> String {
 /// 404: with 200 a mistyped path would look like a page.
 async fn unknown_path() -> Response {
     (StatusCode::NOT_FOUND, index().await).into_response()
+}
+
+async fn explain_query(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
+    explain::by_query(&admin.rules, admin.modes, &query.unwrap_or_default())
+}
+
+async fn explain_body(State(admin): State<Admin>, body: Body) -> Response {
+    explain::by_body(&admin.rules, admin.modes, &admin.messages, body).await
 }
 
 async fn rlconfig(

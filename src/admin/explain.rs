@@ -1,9 +1,6 @@
 //! `/explain`: the limits of a request by the rules in force, and why they apply.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use percent_encoding::percent_decode;
@@ -22,42 +19,20 @@ const EXPLAIN_BYTES_MAX: usize = 256 << 10;
 /// The response of a page that needs rules, before the first are loaded.
 pub(crate) const NO_RULES: &str = "no rules are loaded\n";
 
-/// Explains requests. Clones share the rules.
-#[derive(Debug, Clone)]
-pub(crate) struct Explainer {
-    rules: Arc<LiveRules>,
-    modes: Modes,
-    messages: Messages,
-}
-
-impl Explainer {
-    /// Explains by the rules in force at the time of each request.
-    pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, messages: Messages) -> Self {
-        Self {
-            rules,
-            modes,
-            messages,
-        }
+/// Explains by the rules in force.
+fn explained(rules: &LiveRules, modes: Modes, query: &Query<'_>) -> Response {
+    if let Err(invalid) = limiter::validate(query) {
+        return bad_request(&invalid.to_string(), Some(EXAMPLE));
     }
-
-    fn explain(&self, query: &Query<'_>) -> Response {
-        if let Err(invalid) = limiter::validate(query) {
-            return bad_request(&invalid.to_string(), Some(EXAMPLE));
-        }
-        match self.rules.load().as_ref() {
-            Some(rules) => explain(rules, query, self.modes).text.into_response(),
-            None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
-        }
+    match rules.load().as_ref() {
+        Some(rules) => explain(rules, query, modes).text.into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
     }
 }
 
 /// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values may
 /// be any bytes.
-pub(crate) async fn by_query(
-    State(explainer): State<Explainer>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let query = query.unwrap_or_default();
+pub(crate) fn by_query(rules: &LiveRules, modes: Modes, query: &str) -> Response {
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = query.split('&').map(pair).collect();
     let values_of = |wanted: &'static str| {
         pairs
@@ -73,7 +48,7 @@ pub(crate) async fn by_query(
         );
     }
     match Query::of_entries(domain, values_of("descriptor")) {
-        Ok(query) => explainer.explain(&query),
+        Ok(query) => explained(rules, modes, &query),
         Err(invalid) => bad_request(&format!("{invalid}; {GET_USAGE}"), None),
     }
 }
@@ -86,13 +61,18 @@ fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// POST: a request in the form of `/json`.
-pub(crate) async fn by_body(State(explainer): State<Explainer>, body: Body) -> Response {
+pub(crate) async fn by_body(
+    rules: &LiveRules,
+    modes: Modes,
+    messages: &Messages,
+    body: Body,
+) -> Response {
     let body = match read_body(body, EXPLAIN_BYTES_MAX, |_| true).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
-    match explainer.messages.read(&body) {
-        Ok(request) => explainer.explain(&convert::query(&request)),
+    match messages.read(&body) {
+        Ok(request) => explained(rules, modes, &convert::query(&request)),
         Err(error) => bad_request(&format!("invalid request: {error:#}"), Some(EXAMPLE)),
     }
 }

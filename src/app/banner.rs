@@ -13,7 +13,8 @@ pub(crate) struct Summary {
     /// Whether counts are shared with no other process.
     pub(crate) store_is_local: bool,
     pub(crate) grpc: String,
-    pub(crate) grpc_security: Security,
+    /// What the banner says of its TLS.
+    pub(crate) grpc_security: &'static str,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// The additional metrics page.
@@ -23,14 +24,6 @@ pub(crate) struct Summary {
     /// A descriptor with a limit, for a first request.
     pub(crate) example: Option<Example>,
     pub(crate) workers: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Security {
-    PlainText,
-    Tls,
-    /// Clients need a certificate.
-    MutualTls,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,11 +79,6 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let security = match self.grpc_security {
-            Security::PlainText => "",
-            Security::Tls => "  TLS",
-            Security::MutualTls => "  TLS, client certificates required",
-        };
         let local = if self.store_is_local {
             " (counts in this process only: each replica would admit the whole limit)"
         } else {
@@ -109,7 +97,7 @@ impl fmt::Display for Summary {
         };
         writeln!(formatter, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
         writeln!(formatter, "  store    {}{local}", self.store)?;
-        writeln!(formatter, "  gRPC     {}{security}", self.grpc)?;
+        writeln!(formatter, "  gRPC     {}{}", self.grpc, self.grpc_security)?;
         writeln!(
             formatter,
             "  HTTP     http://{}  /json /healthcheck /ready",

@@ -10,14 +10,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 
-use crate::admin::explain::Explainer;
-use crate::admin::{Admin, Common, Pages};
+use crate::admin::{Admin, Pages};
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
 use crate::api::listener::Listeners;
 use crate::api::messages::Messages;
 use crate::api::{Api, bind};
-use crate::app::banner::{InitialRules, Security, Summary};
+use crate::app::banner::{InitialRules, Summary};
 use crate::config::metric_mapping;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
@@ -37,28 +36,25 @@ use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::statsd;
 use crate::telemetry::traces::{Traces, export};
-use crate::time::{Clock, Span};
+use crate::time::Clock;
 
 /// A service whose ports are bound and whose components are built, but not started.
 pub(crate) struct App {
     pub(super) api: Api,
     pub(super) listeners: Listeners,
-    pub(super) workers: usize,
+    pub(super) settings: Settings,
     pub(super) admin: Vec<(TcpListener, Router)>,
-    pub(super) admin_common: Common,
+    pub(super) accept_errors: AcceptErrors,
+    pub(super) http_metrics: HttpMetrics,
     pub(super) rule_source: RuleSource,
     pub(super) certificates: Option<CertificateSource>,
     pub(super) backend: Backend,
     pub(super) credentials: Option<CredentialReloader>,
-    /// Within which time after the start Redis must be reached.
-    pub(super) startup_timeout: Option<Span>,
     pub(super) statsd: Option<statsd::Exporter>,
     pub(super) spans: Option<export::Exporter>,
     pub(super) clock: Clock,
     pub(super) lifecycle: Lifecycle,
     pub(super) metrics: Metrics,
-    pub(super) drain_period: Span,
-    pub(super) shutdown_timeout: Span,
     pub(super) summary: Summary,
 }
 
@@ -82,64 +78,67 @@ impl App {
     /// # Errors
     /// A port that cannot be bound, or files of TLS that cannot be used.
     pub(crate) fn bind(resolved: Resolved) -> anyhow::Result<Self> {
-        let settings = &resolved.settings;
+        let Resolved {
+            settings,
+            rules_from,
+            backend,
+            grpc_tls,
+            statsd,
+            traces,
+            ..
+        } = resolved;
         let clock = Clock::system();
         let lifecycle = Lifecycle::default();
         let metrics = metrics(&settings.telemetry);
-        let errors = AcceptErrors::new(&metrics);
-        let ports = Ports::bind(settings, &errors)?;
-        let (backend, credentials) = store(resolved.backend, settings, &clock, &metrics)?;
+        let accept_errors = AcceptErrors::new(&metrics);
+        let ports = Ports::bind(&settings, &accept_errors)?;
+        let (backend, credentials) = store(backend, &settings, &clock, &metrics)?;
         lifecycle.set_store(backend.is_ready(), backend.to_string());
-        let origin = resolved.rules_from;
-        let rules = Rules::load(origin, settings, &backend, &clock, &lifecycle, &metrics);
-        let grpc_tls = resolved.grpc_tls;
-        let summary = summary(settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
-        let admin = admin(settings, &rules, &lifecycle, &metrics)?;
-        let certificates = grpc_tls
-            .map(|files| CertificateSource::new(files, &metrics))
-            .transpose()?;
+        let rules = Rules::load(
+            rules_from, &settings, &backend, &clock, &lifecycle, &metrics,
+        );
+        let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
+        let Ports {
+            listeners,
+            admin: admin_listener,
+            prometheus,
+        } = ports;
+        let listeners_of_admin = (admin_listener, prometheus);
+        let admin = admin(&settings, listeners_of_admin, &rules, &lifecycle, &metrics)?;
+        let certificates = grpc_tls.map(|files| CertificateSource::new(files, &metrics));
+        let certificates = certificates.transpose()?;
         let tls = certificates
             .as_ref()
             .map(|certificates| certificates.tls(&metrics));
-        let traces = resolved
-            .traces
-            .map(|options| Traces::new(options, clock.clone(), &metrics));
-        let (traces, spans) = traces.unzip();
+        let (traces, spans) = traces
+            .map(|options| Traces::new(options, clock.clone(), &metrics))
+            .unzip();
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            limiter(settings, &rules, &backend, &clock, &metrics),
+            limiter(&settings, &rules, &backend, &clock, &metrics),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
             traces.unwrap_or_default(),
             &metrics,
         )?;
-        let statsd = resolved
-            .statsd
-            .map(|options| statsd::Exporter::new(options, &metrics));
         Ok(Self {
             api,
-            listeners: ports.listeners,
-            workers: summary.workers,
-            admin: admin_routes(admin, ports.admin, ports.prometheus, &settings.telemetry),
-            admin_common: Common {
-                lifecycle: lifecycle.clone(),
-                errors,
-                metrics: http_metrics,
-            },
+            listeners,
+            admin,
+            accept_errors,
+            http_metrics,
             rule_source: rules.source,
             certificates,
             backend,
             credentials,
-            startup_timeout: settings.store.redis.startup_max(),
-            statsd,
+            statsd: statsd.map(|options| statsd::Exporter::new(options, &metrics)),
             spans,
             clock,
             lifecycle,
             metrics,
-            drain_period: settings.api.drain_period,
-            shutdown_timeout: settings.api.shutdown_timeout,
             summary,
+            settings,
         })
     }
 
@@ -255,36 +254,29 @@ fn limiter(
     Arc::new(limiter::Shared::new(parts, metrics))
 }
 
+/// The admin pages, and the additional metrics page.
 fn admin(
     settings: &Settings,
+    (listener, prometheus): (TcpListener, Option<TcpListener>),
     rules: &Rules,
     lifecycle: &Lifecycle,
     metrics: &Metrics,
-) -> anyhow::Result<Admin> {
-    let modes = settings.limiter.modes();
-    Ok(Admin {
+) -> anyhow::Result<Vec<(TcpListener, Router)>> {
+    let admin = Admin {
         rules: rules.live.clone(),
-        explainer: Explainer::new(rules.live.clone(), modes, Messages::new()?),
+        modes: settings.limiter.modes(),
+        messages: Messages::new()?,
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
         pages: Pages::new(metrics),
         lifecycle: lifecycle.clone(),
-    })
-}
-
-/// The admin pages, and the additional metrics page.
-fn admin_routes(
-    admin: Admin,
-    listener: TcpListener,
-    prometheus: Option<TcpListener>,
-    settings: &telemetry::settings::Settings,
-) -> Vec<(TcpListener, Router)> {
-    let metrics_page = admin.clone().metrics_router(&settings.prometheus_path);
-    let prometheus = prometheus.map(|listener| (listener, metrics_page));
-    [(listener, admin.router())]
-        .into_iter()
-        .chain(prometheus)
-        .collect()
+    };
+    let metrics_page = admin
+        .clone()
+        .metrics_router(&settings.telemetry.prometheus_path);
+    let mut routes = vec![(listener, admin.router())];
+    routes.extend(prometheus.map(|listener| (listener, metrics_page)));
+    Ok(routes)
 }
 
 fn summary(
@@ -300,7 +292,11 @@ fn summary(
         store: backend.to_string(),
         store_is_local: matches!(backend, Backend::Memory(_)),
         grpc: listeners.grpc_addr().context("read the gRPC address")?,
-        grpc_security: security(tls),
+        grpc_security: match tls {
+            None => "",
+            Some(files) if files.clients.is_none() => "  TLS",
+            Some(_) => "  TLS, client certificates required",
+        },
         http: listeners.http_addr().context("read the HTTP address")?,
         admin: ports.admin.local_addr().context("read the admin address")?,
         prometheus: prometheus
@@ -311,14 +307,6 @@ fn summary(
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
         workers: settings.api.workers(),
     })
-}
-
-fn security(tls: Option<&Files>) -> Security {
-    match tls {
-        None => Security::PlainText,
-        Some(files) if files.clients.is_none() => Security::Tls,
-        Some(_) => Security::MutualTls,
-    }
 }
 
 /// Loads a mapping file. Without a valid one metrics keep their usual names: a page that cannot be

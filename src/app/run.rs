@@ -60,19 +60,26 @@ impl App {
             spans: self.spans.map(export::Exporter::start).transpose()?,
             requests: self
                 .api
-                .start(self.listeners, self.workers, &self.metrics)?,
+                .start(self.listeners, self.settings.api.workers(), &self.metrics)?,
             statsd: self.statsd.map(statsd::Exporter::start),
             lifecycle: self.lifecycle.clone(),
-            period: self.drain_period,
-            timeout: self.shutdown_timeout,
+            period: self.settings.api.drain_period,
+            timeout: self.settings.api.shutdown_timeout,
         };
         // In threads of their own: requests to the admin listener delay neither the store nor
         // signals.
+        let admin = admin::serve(
+            self.admin,
+            self.lifecycle.clone(),
+            self.accept_errors,
+            self.http_metrics,
+        );
         let store = self.backend.clone().maintain(self.clock, self.lifecycle);
         let _store_thread = Thread::spawn("store", store)?;
-        let _admin_thread = Thread::spawn("admin", admin::serve(self.admin, self.admin_common))?;
+        let _admin_thread = Thread::spawn("admin", admin)?;
 
-        let mut unreachable = pin!(unreachable(&self.backend, self.startup_timeout));
+        let startup_timeout = self.settings.store.redis.startup_max();
+        let mut unreachable = pin!(unreachable(&self.backend, startup_timeout));
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
