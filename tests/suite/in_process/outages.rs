@@ -232,6 +232,8 @@ fn config() -> ProptestConfig {
         cases,
         rng_seed,
         max_shrink_iters: 2_000,
+        // A seed reproduces a failure.
+        failure_persistence: None,
         ..given
     }
 }
