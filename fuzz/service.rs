@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{Modes, Parts, Policy, Shared};
+use tollgate::limiter::{Parts, Settings, Shared};
 use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
@@ -44,16 +44,12 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
             .rules,
     );
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
-    let policy = Policy {
-        modes: Modes {
-            all_or_nothing,
-            ..Modes::default()
-        },
-        near_limit_ratio: 0.8,
-        ietf_headers: true,
-        retry_after_header: true,
-        dynamic_metadata: true,
-        ..Policy::default()
+    let settings = Settings {
+        stop_cache_key_increment_when_overlimit: all_or_nothing,
+        ietf_ratelimit_headers_enabled: true,
+        retry_after_header_enabled: true,
+        response_dynamic_metadata: true,
+        ..Settings::default()
     };
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", metrics)));
@@ -64,7 +60,7 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
         fallback,
         clock,
         stats,
-        policy,
+        settings,
     };
     (Arc::new(Shared::new(parts, metrics)), hand)
 }

@@ -206,24 +206,14 @@ impl Verdict {
 }
 
 impl Key {
-    /// An empty key.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Its length in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Appends bytes.

@@ -21,7 +21,7 @@ use crate::time::{Clock, Span};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
-pub use settings::Policy;
+pub use settings::Settings;
 
 mod combine;
 mod decision;
@@ -67,8 +67,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Metrics of rules.
     pub stats: Arc<StatsTable>,
-    /// What a response contains.
-    pub policy: Policy,
+    /// What a response contains, and what is logged.
+    pub settings: Settings,
 }
 
 /// The right to wait for a booked slot, and how long that is.
@@ -79,8 +79,8 @@ impl Shared {
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
         Self {
             over_limit_log: OverLimitLog::new(
-                parts.policy.over_limit_log_rate,
-                parts.policy.over_limit_log_lines_per_second_max,
+                parts.settings.refusals_log_sample_rate,
+                parts.settings.refusals_log_lines_per_second_max.get(),
                 metrics,
             ),
             service_error: fallback::failed_calls("service_error", metrics),
@@ -150,13 +150,13 @@ impl Limiter {
         let Parts {
             fallback,
             clock,
-            policy,
+            settings,
             ..
         } = &self.shared.parts;
         let rules = self.shared.parts.rules.load();
         let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
         let now = clock.now();
-        let mut plan = plan(rules, query, policy.modes, now)?;
+        let mut plan = plan(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);
 
         let decisions = self.store.decide(&plan.request, now, span.as_deref()).await;
@@ -174,7 +174,11 @@ impl Limiter {
             store_errors: &store_errors,
             blocked,
         };
-        let response = combine(&decision, policy, queue::jitter(policy.retry_after_jitter));
+        let response = combine(
+            &decision,
+            settings,
+            queue::jitter(settings.retry_after_jitter),
+        );
         self.record(&decision, &response);
         if let Some(span) = span {
             observe::describe(span, &decision, &response, fallback);
@@ -203,7 +207,7 @@ impl Limiter {
         if response.shadowed {
             self.shared.global_shadow_mode.inc();
         }
-        decision.record(response, &parts.stats, parts.policy.near_limit_ratio);
+        decision.record(response, &parts.stats, parts.settings.near_limit_ratio);
     }
 
     /// Counts why a request has no response. [`Self::decide`] calls it itself.

@@ -1,7 +1,7 @@
 //! Sampling: whether an event belongs to a random part of all events.
 
-/// The part of events that is sampled; by default none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The part of events that is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRate {
     /// Events whose 63-bit number is below this are sampled.
     below: u64,

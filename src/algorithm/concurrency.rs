@@ -30,14 +30,6 @@ type Name = u128;
 /// Memory of a holder in both collections, which have spare capacity.
 const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
 
-/// The number of holders, when a slot is free for one more, and when the last lease ends.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    count: u64,
-    free_at: Time,
-    last: Time,
-}
-
 impl Decide for Concurrency {
     const LUA: &'static str = include_str!("concurrency.lua");
 
@@ -119,12 +111,14 @@ impl Decide for Concurrency {
         let nth = usize::try_from(leaving)
             .ok()
             .and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
-        Held {
+        verdict(
+            limit,
+            now,
+            over,
             count,
-            free_at: until(nth),
-            last: until(self.order.last()),
-        }
-        .verdict(limit, now, over)
+            until(nth),
+            until(self.order.last()),
+        )
     }
 }
 
@@ -151,40 +145,29 @@ impl Concurrency {
     }
 }
 
-impl Held {
-    fn verdict(self, limit: &Limit, now: Time, over: bool) -> Verdict {
-        let is_nothing = limit.requests() == 0;
-        // At the latest; others may give back before.
-        let retry_after = (over && !is_nothing).then(|| self.free_at.since(now));
-        let reset_after = if is_nothing && self.count == 0 {
-            limit.period()
-        } else {
-            self.last.since(now)
-        };
-        Verdict::of_hits(limit, self.count, over, retry_after, reset_after)
-    }
-}
-
 /// The verdict of a reply: `extra` is when a slot is free for one more at the latest, and when the
 /// last lease ends.
-pub fn verdict_of_reply(
+pub(crate) fn verdict_of_reply(
     limit: &Limit,
     now: Time,
     over: bool,
     count: u64,
     extra: &[u64],
 ) -> Verdict {
-    let time = |at: usize| {
-        extra
-            .get(at)
-            .map_or(now, |&micros| Time::from_micros(micros))
+    let time = |at: usize| extra.get(at).map_or(now, |&at| Time::from_micros(at));
+    verdict(limit, now, over, count, time(0), time(1))
+}
+
+fn verdict(limit: &Limit, now: Time, over: bool, count: u64, free_at: Time, last: Time) -> Verdict {
+    let is_nothing = limit.requests() == 0;
+    // At the latest; others may give back before.
+    let retry_after = (over && !is_nothing).then(|| free_at.since(now));
+    let reset_after = if is_nothing && count == 0 {
+        limit.period()
+    } else {
+        last.since(now)
     };
-    Held {
-        count,
-        free_at: time(0),
-        last: time(1),
-    }
-    .verdict(limit, now, over)
+    Verdict::of_hits(limit, count, over, retry_after, reset_after)
 }
 
 fn name(holder: &[u8]) -> Name {

@@ -34,9 +34,17 @@ pub(crate) fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<T
         .and_then(|host| host.strip_suffix(']'))
         .unwrap_or(host);
     let every = if bare.is_empty() { "::" } else { bare };
-    let bound = (every, port)
-        .to_socket_addrs()
-        .and_then(|addrs| first(addrs, listen));
+    let bound = (every, port).to_socket_addrs().and_then(|addrs| {
+        // The first success, or the last error.
+        let mut failed = io::Error::new(ErrorKind::NotFound, "no such host");
+        for addr in addrs {
+            match listen(addr) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    });
     let bound = bound.or_else(|error| {
         let Some(addr) = without_ipv6(every, port, &error) else { return Err(error) };
         // No warning if no address was set.
@@ -102,21 +110,6 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&addr.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// The first success, or the last error.
-fn first<T, A>(
-    candidates: impl IntoIterator<Item = A>,
-    attempt: impl Fn(A) -> io::Result<T>,
-) -> io::Result<T> {
-    let mut failed = io::Error::new(ErrorKind::NotFound, "no such host");
-    for candidate in candidates {
-        match attempt(candidate) {
-            Ok(done) => return Ok(done),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }
 
 /// The IPv4 address to use instead, if all addresses were requested and there is no IPv6.

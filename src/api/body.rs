@@ -94,9 +94,5 @@ fn truncated(text: &str) -> String {
     if text.len() <= REASON_BYTES_MAX {
         return text.to_owned();
     }
-    let end = (0..=REASON_BYTES_MAX)
-        .rev()
-        .find(|end| text.is_char_boundary(*end))
-        .unwrap_or_default();
-    format!("{}...", &text[..end])
+    format!("{}...", &text[..text.floor_char_boundary(REASON_BYTES_MAX)])
 }

@@ -249,7 +249,7 @@ fn limiter(
         fallback: Fallback::new(settings.limiter.on_store_error, metrics),
         clock: clock.clone(),
         stats: rules.stats.clone(),
-        policy: settings.limiter.policy(),
+        settings: settings.limiter.clone(),
     };
     Arc::new(limiter::Shared::new(parts, metrics))
 }

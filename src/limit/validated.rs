@@ -120,18 +120,14 @@ impl Limit {
             max_wait,
             ..self
         };
-        let tick = Tick::ALL
-            .into_iter()
-            .find(|&tick| u64::from(burst) <= limit.burst_max(tick));
         let burst_max = limit.burst_max(Tick::Second);
-        Ok(Self {
-            tick: tick.ok_or(LimitError::BurstTooLarge {
-                burst,
-                period: self.period,
-                burst_max,
-            })?,
-            ..limit
-        })
+        let tick = finest(burst, |tick| limit.burst_max(tick));
+        let tick = tick.ok_or(LimitError::BurstTooLarge {
+            burst,
+            period: self.period,
+            burst_max,
+        })?;
+        Ok(Self { tick, ..limit })
     }
 
     /// The largest burst whose state stays exact in this tick. The state is what was spent, in
@@ -159,18 +155,13 @@ impl Limit {
             requests, period, ..
         } = self;
         let requests_max = |tick: Tick| (EXACT_MAX - 1) / self.ticks(tick);
-        let tick = Tick::ALL
-            .into_iter()
-            .find(|&tick| u64::from(requests) <= requests_max(tick));
-        let requests_max = requests_max(Tick::Second);
-        Ok(Self {
-            tick: tick.ok_or(LimitError::RequestsTooLarge {
-                requests,
-                period,
-                requests_max,
-            })?,
-            ..self
-        })
+        let tick = finest(requests, requests_max);
+        let tick = tick.ok_or(LimitError::RequestsTooLarge {
+            requests,
+            period,
+            requests_max: requests_max(Tick::Second),
+        })?;
+        Ok(Self { tick, ..self })
     }
 
     /// The period of a concurrency limit is its lease.
@@ -350,6 +341,12 @@ impl Terms {
             limit => limit,
         }
     }
+}
+
+/// The finest tick in which numbers stay exact.
+fn finest(number: u32, max: impl Fn(Tick) -> u64) -> Option<Tick> {
+    let mut ticks = Tick::ALL.into_iter();
+    ticks.find(|&tick| u64::from(number) <= max(tick))
 }
 
 /// A burst for `to` requests where `burst` is for `from`; unchanged if `from` is 0.

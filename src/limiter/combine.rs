@@ -6,7 +6,7 @@ use crate::limiter::decision::Decision;
 use crate::limiter::headers;
 use crate::limiter::metadata::{add_degraded, dynamic_metadata};
 use crate::limiter::response::{Response, Status, StatusLimit};
-use crate::limiter::settings::Policy;
+use crate::limiter::settings::Settings;
 use crate::rules::plan::Modes;
 use crate::rules::{OnLimit, Plan, Rule, Step};
 use crate::time::Span;
@@ -26,31 +26,32 @@ enum Kind {
 /// them are. `retry_later` lengthens `Retry-After`.
 pub(crate) fn combine(
     decision: &Decision<'_, '_, '_>,
-    policy: &Policy,
+    settings: &Settings,
     retry_later: Span,
 ) -> Response {
     let plan = decision.plan;
+    let modes = settings.modes();
     let (statuses, kinds): (SmallVec<[Status; 2]>, SmallVec<[Kind; 4]>) = plan
         .steps
         .iter()
-        .map(|step| (status(step, decision), kind(step, policy.modes)))
+        .map(|step| (status(step, decision), kind(step, modes)))
         .unzip();
     let hard_over = |index: usize| kinds[index] == Kind::Hard && statuses[index].over_limit;
     let is_quota = |index: &usize| kinds[*index] == Kind::Quota;
     let mut quotas = (0..kinds.len()).filter(is_quota).peekable();
     let quotas_over = quotas.peek().is_some() && quotas.all(|index| statuses[index].over_limit);
     let over = quotas_over || (0..kinds.len()).any(hard_over);
-    let over_limit = over && !policy.modes.shadow;
+    let over_limit = over && !modes.shadow;
     let rejects = |index: usize| hard_over(index) || (quotas_over && is_quota(&index));
 
     // A request that is over limit is not served at all, and SHADOW_MODE changes nothing.
-    let degraded = if over || policy.modes.shadow {
+    let degraded = if over || modes.shadow {
         SmallVec::new()
     } else {
         degraded(decision)
     };
-    let mut metadata = policy
-        .dynamic_metadata
+    let mut metadata = settings
+        .response_dynamic_metadata
         .then(|| dynamic_metadata(decision.query, plan, &statuses));
     if !degraded.is_empty() {
         add_degraded(metadata.get_or_insert_default(), &degraded);
@@ -59,10 +60,10 @@ pub(crate) fn combine(
     Response {
         over_limit,
         rejected_by: (0..kinds.len()).find(|&index| over_limit && rejects(index)),
-        shadowed: over && policy.modes.shadow,
+        shadowed: over && modes.shadow,
         degraded: !degraded.is_empty(),
-        response_headers: headers::of_response(&statuses, hard_over, retry_after, policy),
-        request_headers: headers::of_request(&statuses, hard_over, &degraded, policy),
+        response_headers: headers::of_response(&statuses, hard_over, retry_after, settings),
+        request_headers: headers::of_request(&statuses, hard_over, &degraded, settings),
         body: over_limit.then(|| body(plan, rejects)).flatten(),
         dynamic_metadata: metadata,
         statuses,

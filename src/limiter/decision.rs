@@ -9,7 +9,7 @@ use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::rules::query::Query;
 use crate::rules::stats::StatsTable;
-use crate::rules::stats::counts::{Disposition, RuleStats};
+use crate::rules::stats::counts::Disposition;
 use crate::rules::{Plan, Step};
 use crate::text::Text;
 
@@ -57,30 +57,27 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
             let Some((check, verdict)) = self.counted(step) else {
                 continue;
             };
+            let of_client;
+            let counters = match step {
+                Step::Counted {
+                    rule,
+                    metric_name: None,
+                    ..
+                } => &rule.stats,
+                Step::Counted {
+                    metric_name: Some(name),
+                    ..
+                }
+                | Step::Override {
+                    metric_name: name, ..
+                } => {
+                    of_client = stats.of_client(&self.domain(), name);
+                    &of_client
+                }
+                Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
+            };
             let disposition = self.disposition(step, verdict, response);
-            self.with_stats(step, stats, |stats| {
-                stats.record(check, verdict, disposition, near_ratio);
-            });
-        }
-    }
-
-    /// Calls `record` with the metrics of a step: its rule's, or those of a name that the request
-    /// chose.
-    fn with_stats(&self, step: &Step<'r>, stats: &StatsTable, record: impl FnOnce(&RuleStats)) {
-        match step {
-            Step::Counted {
-                rule,
-                metric_name: None,
-                ..
-            } => record(&rule.stats),
-            Step::Counted {
-                metric_name: Some(name),
-                ..
-            }
-            | Step::Override {
-                metric_name: name, ..
-            } => record(&stats.of_client(&self.domain(), name)),
-            Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
+            counters.record(check, verdict, disposition, near_ratio);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::limiter::response::{Header, Status};
-use crate::limiter::settings::{HeaderNames, Policy};
+use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
 use crate::time::Span;
 
@@ -14,13 +14,21 @@ pub(crate) fn of_response(
     statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
     retry_later: Option<Span>,
-    policy: &Policy,
+    settings: &Settings,
 ) -> Vec<Header> {
-    let mut headers = reference(statuses, hard_over, policy.reference_headers.as_ref());
-    if policy.ietf_headers {
+    let mut headers = Vec::new();
+    if settings.limit_response_headers_enabled {
+        let names = [
+            &*settings.limit_limit_header,
+            &*settings.limit_remaining_header,
+            &*settings.limit_reset_header,
+        ];
+        headers.extend(reference(statuses, hard_over, names).into_iter().flatten());
+    }
+    if settings.ietf_ratelimit_headers_enabled {
         headers.extend(ietf(statuses));
     }
-    if let Some(later) = retry_later.filter(|_| policy.retry_after_header) {
+    if let Some(later) = retry_later.filter(|_| settings.retry_after_header_enabled) {
         // A retry before the last of them is over limit again.
         let over = statuses.iter().filter(|status| status.over_limit);
         let wait = over.map(|status| status.reset_secs).max();
@@ -38,13 +46,17 @@ pub(crate) fn of_request(
     statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
     degraded: &[&Rule],
-    policy: &Policy,
+    settings: &Settings,
 ) -> Vec<Header> {
-    let mut headers = reference(
-        statuses,
-        hard_over,
-        policy.reference_request_headers.as_ref(),
-    );
+    let mut headers = Vec::new();
+    if settings.limit_request_headers_enabled {
+        let names = [
+            &*settings.limit_request_limit_header,
+            &*settings.limit_request_remaining_header,
+            &*settings.limit_request_reset_header,
+        ];
+        headers.extend(reference(statuses, hard_over, names).into_iter().flatten());
+    }
     let first = headers.len();
     for rule in degraded {
         let OnLimit::Degrade { request_headers } = &rule.on_limit else {
@@ -67,23 +79,19 @@ fn header(name: &str, value: String) -> Header {
     }
 }
 
-/// The headers of envoyproxy/ratelimit, if they have names.
+/// The headers of envoyproxy/ratelimit: limit, remaining hits and seconds until the reset.
 fn reference(
     statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
-    names: Option<&HeaderNames>,
-) -> Vec<Header> {
-    let headers = || {
-        let [limit_name, remaining, reset] = names?;
-        let status = nearest(statuses, hard_over)?;
-        let limit = status.limit.as_ref()?;
-        Some(vec![
-            header(limit_name, limit.requests.to_string()),
-            header(remaining, status.remaining.to_string()),
-            header(reset, status.reset_secs.to_string()),
-        ])
-    };
-    headers().unwrap_or_default()
+    [limit_name, remaining, reset]: [&str; 3],
+) -> Option<[Header; 3]> {
+    let status = nearest(statuses, hard_over)?;
+    let limit = status.limit.as_ref()?;
+    Some([
+        header(limit_name, limit.requests.to_string()),
+        header(remaining, status.remaining.to_string()),
+        header(reset, status.reset_secs.to_string()),
+    ])
 }
 
 /// The status that the headers of envoyproxy/ratelimit describe: the last hard one that is over
@@ -157,17 +165,17 @@ mod tests {
 
     #[test]
     fn ietf_headers_are_structured_fields() {
-        let policy = Policy {
-            ietf_headers: true,
-            retry_after_header: true,
-            ..Policy::default()
+        let settings = Settings {
+            ietf_ratelimit_headers_enabled: true,
+            retry_after_header_enabled: true,
+            ..Settings::default()
         };
         let statuses = [
             status("per \"user\"", 3),
             Status::default(),
             status("ümlaut", 0),
         ];
-        let found: Vec<String> = of_response(&statuses, |_| false, Some(Span::ZERO), &policy)
+        let found: Vec<String> = of_response(&statuses, |_| false, Some(Span::ZERO), &settings)
             .into_iter()
             .map(|header| format!("{}: {}", header.name, header.value))
             .collect();
@@ -183,12 +191,12 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_are_no_headers() {
-        let policy = Policy {
-            ietf_headers: true,
-            reference_headers: Some(["L", "R", "T"].map(Into::into)),
-            ..Policy::default()
+        let settings = Settings {
+            ietf_ratelimit_headers_enabled: true,
+            limit_response_headers_enabled: true,
+            ..Settings::default()
         };
         let statuses = [Status::default()];
-        assert_eq!(of_response(&statuses, |_| false, None, &policy), []);
+        assert_eq!(of_response(&statuses, |_| false, None, &settings), []);
     }
 }

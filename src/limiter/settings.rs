@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use clap::Args;
+use clap::{Args, Command, FromArgMatches as _};
 
 use crate::rules::OnStoreError;
 use crate::rules::plan::Modes;
@@ -117,33 +117,14 @@ pub struct Settings {
     pub refusals_log_lines_per_second_max: NonZeroU32,
 }
 
-/// What a response contains besides the verdict, and what is logged.
-#[derive(Debug, Clone, Default)]
-pub struct Policy {
-    /// Global modes.
-    pub modes: Modes,
-    /// Hits above this part of a limit count as near it.
-    pub near_limit_ratio: f32,
-    /// Names of the response headers of envoyproxy/ratelimit; `None` disables them.
-    pub reference_headers: Option<HeaderNames>,
-    /// Names of the same headers on the request to the upstream; `None` disables them.
-    pub reference_request_headers: Option<HeaderNames>,
-    /// Adds the IETF draft's `RateLimit-Policy` and `RateLimit`.
-    pub ietf_headers: bool,
-    /// Adds `Retry-After` to responses of OVER_LIMIT.
-    pub retry_after_header: bool,
-    /// The most that `Retry-After` is lengthened by, in whole seconds.
-    pub retry_after_jitter: Span,
-    /// Adds the request and the metadata of its rules as dynamic metadata.
-    pub dynamic_metadata: bool,
-    /// The part of responses of OVER_LIMIT that is logged.
-    pub over_limit_log_rate: SampleRate,
-    /// Maximum lines per second of that log.
-    pub over_limit_log_lines_per_second_max: u32,
+/// As without flags.
+impl Default for Settings {
+    fn default() -> Self {
+        let command = Self::augment_args(Command::new(env!("CARGO_PKG_NAME")));
+        let matches = command.get_matches_from([env!("CARGO_PKG_NAME")]);
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
-
-/// Names of the headers with limit, remaining hits, and seconds until the reset.
-pub(crate) type HeaderNames = [Box<str>; 3];
 
 impl Settings {
     /// The modes of every request.
@@ -152,38 +133,6 @@ impl Settings {
             shadow: self.shadow_mode,
             quota: self.quota_mode,
             all_or_nothing: self.stop_cache_key_increment_when_overlimit,
-        }
-    }
-
-    /// The policy of the limiter.
-    pub fn policy(&self) -> Policy {
-        let names = [
-            &self.limit_limit_header,
-            &self.limit_remaining_header,
-            &self.limit_reset_header,
-        ];
-        let request_names = [
-            &self.limit_request_limit_header,
-            &self.limit_request_remaining_header,
-            &self.limit_request_reset_header,
-        ];
-        let if_enabled = |is_enabled: bool, names: [&String; 3]| {
-            is_enabled.then(|| names.map(|name| name.as_str().into()))
-        };
-        Policy {
-            modes: self.modes(),
-            near_limit_ratio: self.near_limit_ratio,
-            reference_headers: if_enabled(self.limit_response_headers_enabled, names),
-            reference_request_headers: if_enabled(
-                self.limit_request_headers_enabled,
-                request_names,
-            ),
-            ietf_headers: self.ietf_ratelimit_headers_enabled,
-            retry_after_header: self.retry_after_header_enabled,
-            retry_after_jitter: self.retry_after_jitter,
-            dynamic_metadata: self.response_dynamic_metadata,
-            over_limit_log_rate: self.refusals_log_sample_rate,
-            over_limit_log_lines_per_second_max: self.refusals_log_lines_per_second_max.get(),
         }
     }
 }

@@ -61,19 +61,20 @@ pub struct EffectiveOption {
     pub origin: Origin,
 }
 
-/// Where an option was set, highest precedence first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Provenance {
-    /// The rule itself.
-    Rule,
-    /// `defaults` of its domain.
-    Defaults,
-    /// The overlay, for rules of this path.
-    OverlayOfPath,
-    /// The overlay, for the domain.
-    OverlayOfDomain,
-    /// DEFAULT_ALGORITHM.
-    Setting,
+named_enum! {
+    /// Where an option was set, highest precedence first, as `explain` shows it.
+    pub enum Provenance {
+        /// The rule itself.
+        Rule = "the rule",
+        /// `defaults` of its domain.
+        Defaults = "the domain's defaults",
+        /// The overlay, for rules of this path.
+        OverlayOfPath = "the overlay's rules",
+        /// The overlay, for the domain.
+        OverlayOfDomain = "the overlay's defaults",
+        /// DEFAULT_ALGORITHM.
+        Setting = "the setting",
+    }
 }
 
 /// Whether requests are limited.
@@ -160,25 +161,9 @@ impl Provenance {
 
 impl fmt::Display for EffectiveOption {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            key,
-            value,
-            provenance,
-            origin,
-        } = self;
+        let Self { key, value, .. } = self;
+        let (provenance, origin) = (self.provenance.name(), &self.origin);
         write!(formatter, "{key}: {value} (by {provenance}, {origin})")
-    }
-}
-
-impl fmt::Display for Provenance {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Rule => "the rule",
-            Self::Defaults => "the domain's defaults",
-            Self::OverlayOfPath => "the overlay's rules",
-            Self::OverlayOfDomain => "the overlay's defaults",
-            Self::Setting => "the setting",
-        })
     }
 }
 

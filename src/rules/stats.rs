@@ -159,7 +159,8 @@ impl StatsTable {
     /// The counters of a client-supplied name.
     pub(crate) fn of_client(&self, domain: &str, name: &str) -> Arc<RuleStats> {
         let known = |names: &Names| {
-            let known = names.of_rules.get(name).or(names.of_clients.get(name));
+            let known = names.of_rules.get(name);
+            let known = known.or_else(|| names.of_clients.get(name));
             known.cloned()
         };
         if let Some(known) = known(&self.names.read()) {

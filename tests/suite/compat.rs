@@ -284,14 +284,13 @@ impl World {
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
         let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
-        let policy = settings.limiter.policy();
         let parts = Parts {
             rules: rules.clone(),
             backend,
             fallback,
             clock: now,
             stats,
-            policy,
+            settings: settings.limiter.clone(),
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {

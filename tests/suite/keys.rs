@@ -318,7 +318,7 @@ proptest! {
         }
         let safe = key_of_bytes(&rules("p:", KeyFormat::Safe), &path, &ip);
         let (head, tail) = ("p:tg:shop:".len(), ":fixed_window:86400:s:".len());
-        let parts = safe.as_bytes()[head..safe.len() - tail].split(|&byte| byte == b':');
+        let parts = safe.as_bytes()[head..safe.as_bytes().len() - tail].split(|&byte| byte == b':');
         let read_back: Vec<Vec<u8>> = parts.map(|part| percent_decode(part).collect()).collect();
         prop_assert_eq!(read_back, [b"path", &*path, b"ip", &*ip]);
     }

@@ -16,7 +16,7 @@ use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::queue::QUEUE_WAITERS_MAX;
 use tollgate::limiter::response::Response;
-use tollgate::limiter::{self, Limiter, Parts, Policy};
+use tollgate::limiter::{self, Limiter, Parts, Settings};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -79,10 +79,10 @@ struct Seen {
 
 impl World {
     fn new() -> Self {
-        Self::with_policy(Policy::default())
+        Self::with_settings(Settings::default())
     }
 
-    fn with_policy(policy: Policy) -> Self {
+    fn with_settings(settings: Settings) -> Self {
         let metrics = Metrics::new();
         let backend = Backend::Memory(Arc::new(Counters::new(1 << 20, "store", &metrics)));
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
@@ -108,7 +108,7 @@ impl World {
             fallback,
             clock: Clock::manual(START).0,
             stats,
-            policy,
+            settings,
         };
         Self {
             limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(),
@@ -321,14 +321,14 @@ async fn queue_waiters_are_bounded() {
 
 #[tokio::test]
 async fn jitter_lengthens_retry_after_only() {
-    let policy = |jitter: u64| Policy {
-        retry_after_header: true,
-        ietf_headers: true,
+    let settings = |jitter: u64| Settings {
+        retry_after_header_enabled: true,
+        ietf_ratelimit_headers_enabled: true,
         retry_after_jitter: Span::from_secs(jitter),
-        ..Policy::default()
+        ..Settings::default()
     };
     let seen_with = async |jitter: u64| {
-        let world = World::with_policy(policy(jitter));
+        let world = World::with_settings(settings(jitter));
         let mut seen = BTreeSet::new();
         for _ in 0..200 {
             let rejected = world.ask(&["full"]).await;

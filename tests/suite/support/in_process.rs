@@ -18,7 +18,7 @@ use tollgate::api::convert;
 use tollgate::check::StoreError;
 use tollgate::config::{self, Source};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{self, Limiter, LimiterError, Parts, Policy};
+use tollgate::limiter::{self, Limiter, LimiterError, Parts, Settings};
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
@@ -218,7 +218,7 @@ impl Service {
             fallback,
             clock: clock.clone(),
             stats,
-            policy: Policy::default(),
+            settings: Settings::default(),
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {
