@@ -90,6 +90,10 @@ fn many(descriptors: usize) -> RateLimitRequest {
 async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
     let long = "x".repeat(1 << 20);
     let many_entries: Vec<(&str, &str)> = vec![("k", "v"); 10_001];
+    let control = request(
+        "a\nb\0c\u{1b}[31m",
+        &[&[("window", "\r\n\0\u{7f}\u{202e}")]],
+    );
     let answered = [
         (
             "an unknown unit in an unknown domain",
@@ -109,7 +113,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
             request("d", &[&[("window", &long)]]),
         ),
         (
-            "a value of a mebibyte in a metric's name",
+            "a name of a mebibyte for a metric",
             request("d", &[&[("detailed", &long)]]),
         ),
         (
@@ -117,86 +121,42 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
             request("d", &[&[("place", &long)]]),
         ),
         ("10,000 entries", request("d", &[&many_entries[1..]])),
-        (
-            "control characters",
-            request(
-                "a\nb\0c\u{1b}[31m",
-                &[&[("window", "\r\n\0\u{7f}\u{202e}")]],
-            ),
-        ),
+        ("control characters", control),
     ];
+    let no_unit = |unit| {
+        (
+            with_unit("d", unit),
+            Grpc::InvalidArgument,
+            format!("unit {unit} is no unit"),
+        )
+    };
+    let bound = |request, text: &str| (request, Grpc::InvalidArgument, text.to_owned());
+    let empty = |request, what| {
+        (
+            request,
+            Grpc::Unknown,
+            format!("rate limit {what} must not be empty"),
+        )
+    };
     let invalid = [
-        (
-            "no domain",
-            request("", &[&[("window", "")]]),
-            Grpc::Unknown,
-            "rate limit domain must not be empty",
-        ),
-        (
-            "no descriptors",
-            request("d", &[]),
-            Grpc::Unknown,
-            "rate limit descriptor list must not be empty",
-        ),
-        (
-            "nothing at all",
-            RateLimitRequest::default(),
-            Grpc::Unknown,
-            "rate limit domain must not be empty",
-        ),
-        (
-            "unit 0",
-            with_unit("d", 0),
-            Grpc::InvalidArgument,
-            "descriptors[0].limit.unit 0 is no unit",
-        ),
-        (
-            "unit 8",
-            with_unit("d", 8),
-            Grpc::InvalidArgument,
-            "descriptors[0].limit.unit 8 is no unit",
-        ),
-        (
-            "unit 99",
-            with_unit("d", 99),
-            Grpc::InvalidArgument,
-            "descriptors[0].limit.unit 99 is no unit",
-        ),
-        (
-            "unit -1",
-            with_unit("d", -1),
-            Grpc::InvalidArgument,
-            "descriptors[0].limit.unit -1 is no unit",
-        ),
-        (
-            "no holder",
+        empty(request("", &[&[("window", "")]]), "domain"),
+        empty(request("d", &[]), "descriptor list"),
+        empty(RateLimitRequest::default(), "domain"),
+        no_unit(0),
+        no_unit(8),
+        no_unit(99),
+        no_unit(-1),
+        bound(
             request("d", &[&[("place", "")]]),
-            Grpc::InvalidArgument,
             "descriptors[0] has no value for place",
         ),
+        bound(many(1_001), "more than the 1000 descriptors"),
+        bound(many(10_000), "descriptors_max"),
+        bound(request("d", &[&many_entries]), "entries_max"),
         (
-            "1,001 descriptors",
-            many(1_001),
-            Grpc::InvalidArgument,
-            "more than the 1000 descriptors",
-        ),
-        (
-            "10,000 descriptors",
-            many(10_000),
-            Grpc::InvalidArgument,
-            "descriptors_max",
-        ),
-        (
-            "10,001 entries",
-            request("d", &[&many_entries]),
-            Grpc::InvalidArgument,
-            "entries_max",
-        ),
-        (
-            "ten mebibytes",
             request("d", &[&[("k", &long.repeat(10))]]),
             Grpc::ResourceExhausted,
-            "too large",
+            "too large".to_owned(),
         ),
     ];
     let server = TestServer::with_rules(RULES).start();
@@ -209,13 +169,13 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         assert_eq!(answer.overall_code(), Code::Ok, "{what}");
         assert_serving(&server, &mut client, what).await;
     }
-    for (what, request, code, message) in invalid {
-        let status = client.call(request).await.expect_err(what);
-        assert_eq!(status.code(), code, "{what}: {status:?}");
-        assert!(status.message().contains(message), "{what}: {status:?}");
-        assert_serving(&server, &mut client, what).await;
+    for (request, code, message) in invalid {
+        let status = client.call(request).await.expect_err(&message);
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(status.message().contains(&message), "{message}: {status:?}");
+        assert_serving(&server, &mut client, &message).await;
     }
-    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(8.0));
+    server.assert_metric("tollgate_invalid_requests_total", 8.0);
 }
 
 #[tokio::test]
@@ -245,35 +205,29 @@ async fn names_from_clients_neither_fill_the_metrics_page_nor_break_its_lines() 
 /// Bodies that are no gRPC message, and the status they get.
 fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
     let groups = vec![0x0b; 100_000];
+    let frame = raw_grpc::frame_of;
+    let too_long = frame(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]);
     vec![
         ("no message", Vec::new(), Grpc::Internal),
         (
-            "bytes that are no protobuf",
-            raw_grpc::frame_of(b"\xff\xff\xff rubbish"),
+            "no protobuf",
+            frame(b"\xff\xff\xff rubbish"),
             Grpc::Internal,
         ),
         (
             "a number for a domain",
-            raw_grpc::frame_of(&[0x08, 0x01]),
+            frame(&[0x08, 0x01]),
             Grpc::Internal,
         ),
-        (
-            "a domain longer than the message",
-            raw_grpc::frame_of(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]),
-            Grpc::Internal,
-        ),
-        (
-            "groups in groups",
-            raw_grpc::frame_of(&groups),
-            Grpc::Internal,
-        ),
+        ("a domain longer than the message", too_long, Grpc::Internal),
+        ("groups in groups", frame(&groups), Grpc::Internal),
         (
             "half the bytes before a message",
             vec![0, 0, 0],
             Grpc::Internal,
         ),
         (
-            "less than was announced",
+            "less than announced",
             vec![0, 0, 0, 0, 100, 0x0a],
             Grpc::Internal,
         ),
@@ -363,108 +317,87 @@ async fn whoever_never_finishes_an_http_request_is_sent_away() {
     );
 }
 
-/// How a rules directory is spoilt.
+/// Makes a file of a rules directory that is none.
 type Spoil = fn(&Path);
+
+/// Files that are no rules, and what the log says.
+fn texts() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let half = "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min";
+    vec![
+        ("half a file", half.into(), "bad.yaml:"),
+        ("no YAML", "\t}{][ \0 : - ?".into(), "bad.yaml"),
+        ("no rules", "just a text".into(), "bad.yaml"),
+        ("an alias bomb", alias_bomb().into(), "bad.yaml:"),
+        (
+            "brackets in brackets",
+            "[".repeat(1 << 20).into(),
+            "bad.yaml:",
+        ),
+        (
+            "a file that is not UTF-8",
+            b"domain: caf\xe9\n".into(),
+            "bad.yaml:1:12",
+        ),
+    ]
+}
 
 /// Spoilt so that nothing can be loaded, and what the log says.
 const SPOILT: &[(&str, Spoil, &str)] = &[
     (
-        "half a file",
-        |rules| {
-            write(
-                &rules.join("bad.yaml"),
-                "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min",
-            );
-        },
-        "bad.yaml:",
-    ),
-    (
-        "no YAML",
-        |rules| write(&rules.join("bad.yaml"), "\t}{][ \0 : - ?"),
-        "bad.yaml",
-    ),
-    (
-        "no rules",
-        |rules| write(&rules.join("bad.yaml"), "just a text"),
-        "bad.yaml",
-    ),
-    (
-        "an alias bomb",
-        |rules| write(&rules.join("bad.yaml"), &alias_bomb()),
-        "bad.yaml:",
-    ),
-    (
-        "brackets in brackets",
-        |rules| write(&rules.join("bad.yaml"), &"[".repeat(1 << 20)),
-        "bad.yaml:",
-    ),
-    (
-        "a file that is not UTF-8",
-        |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"),
-        "bad.yaml:1:12",
-    ),
-    (
         "a file of 65 MiB",
-        |rules| sparse_file(&rules.join("bad.yaml"), 65 << 20),
+        |path| sparse_file(path, 65 << 20),
         "has more than",
     ),
     (
         "a file of a terabyte",
-        |rules| sparse_file(&rules.join("bad.yaml"), 1 << 40),
+        |path| sparse_file(path, 1 << 40),
         "has more than",
     ),
     (
         "a file that cannot be read",
-        |rules| symlink("/proc/self/mem", rules.join("bad.yaml")).expect("it is linked"),
+        |path| link("/proc/self/mem", path),
         "Input/output error",
     ),
     (
         "a link to itself",
-        |rules| symlink("bad.yaml", rules.join("bad.yaml")).expect("it is linked"),
+        |path| link("bad.yaml", path),
         "Too many levels of symbolic links",
     ),
 ];
 
 /// Spoilt so that all that is good can be loaded.
 const HARMLESS: &[(&str, Spoil)] = &[
-    ("a pipe", |rules| make_pipe(&rules.join("bad.yaml"))),
-    ("a device", |rules| {
-        symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked");
+    ("a pipe", make_pipe),
+    ("a device", |path| link("/dev/zero", path)),
+    ("a socket", |path| {
+        drop(std::os::unix::net::UnixListener::bind(path).expect("it is bound"));
     }),
-    ("a socket", |rules| {
-        drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"));
-    }),
-    ("a link to nothing", |rules| {
-        symlink("nothing", rules.join("bad.yaml")).expect("it is linked");
-    }),
-    ("links in circles", |rules| {
-        fs::create_dir(rules.join("bad.yaml")).expect("it is made");
+    ("a link to nothing", |path| link("nothing", path)),
+    ("links in circles", |path| {
+        fs::create_dir(path).expect("it is made");
         for name in ["one", "two", "three", "four"] {
-            symlink("..", rules.join("bad.yaml").join(name)).expect("it is linked");
+            link("..", &path.join(name));
         }
     }),
-    ("a limit of nothing", |rules| {
-        write(
-            &rules.join("bad.yaml"),
-            "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}",
-        );
+    ("a limit of nothing", |path| write(path, &limit("k", 0))),
+    ("a limit of anything", |path| {
+        write(path, &limit("k", u32::MAX));
     }),
-    ("a limit of anything", |rules| {
-        write(
-            &rules.join("bad.yaml"),
-            "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 4294967295}}",
-        );
-    }),
-    ("a key of a mebibyte", |rules| {
-        write(
-            &rules.join("bad.yaml"),
-            &format!(
-                "domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}",
-                "x".repeat(1 << 20)
-            ),
-        );
+    ("a key of a mebibyte", |path| {
+        write(path, &limit(&"x".repeat(1 << 20), 1));
     }),
 ];
+
+/// Rules of another domain.
+fn limit(key: &str, requests: u32) -> String {
+    format!(
+        "domain: other\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: year, requests_per_unit: {requests}}}}}"
+    )
+}
+
+fn link(to: &str, path: &Path) {
+    symlink(to, path).expect("it is linked");
+}
 
 /// A chain of aliases that expands to 10^10 nodes.
 fn alias_bomb() -> String {
@@ -524,12 +457,11 @@ fn make_pipe(path: &Path) {
 }
 
 /// Takes away whatever was put there.
-fn repair(rules: &Path) {
-    let path = rules.join("bad.yaml");
+fn repair(path: &Path) {
     let removed = if path.is_dir() {
-        fs::remove_dir_all(&path)
+        fs::remove_dir_all(path)
     } else {
-        fs::remove_file(&path)
+        fs::remove_file(path)
     };
     removed.expect("it exists");
 }
@@ -538,31 +470,27 @@ fn repair(rules: &Path) {
 async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
-    for (what, spoil, expected) in SPOILT {
+    let path = server.path("bad.yaml");
+    let mut spoil = async |what: &str, spoil: &dyn Fn(), expected: &str| {
         let seen = server.log().len();
-        spoil(&server.path(""));
-        eventually(&format!("{what} is logged"), async || {
-            server.metric("tollgate_rules_rejected") == Some(1.0)
-        })
-        .await;
+        spoil();
+        server.metric_becomes("tollgate_rules_rejected", 1.0).await;
+        let log = &server.log()[seen..];
+        assert!(log.contains(expected), "{what}: {expected}: {log}");
+        let ready = server.get("/ready").body;
         assert!(
-            server.log()[seen..].contains(expected),
-            "{what}: {expected} is missing in\n{}",
-            &server.log()[seen..]
-        );
-        assert!(
-            server
-                .get("/ready")
-                .body
-                .contains("the last good configuration serves"),
+            ready.contains("the last good configuration serves"),
             "{what}"
         );
         assert_serving(&server, &mut client, what).await;
-        repair(&server.path(""));
-        eventually(&format!("{what} is over"), async || {
-            server.metric("tollgate_rules_rejected") == Some(0.0)
-        })
-        .await;
+        repair(&path);
+        server.metric_becomes("tollgate_rules_rejected", 0.0).await;
+    };
+    for (what, text, expected) in texts() {
+        spoil(what, &|| write(&path, &text), expected).await;
+    }
+    for (what, make, expected) in SPOILT {
+        spoil(what, &|| make(&path), expected).await;
     }
 }
 
@@ -585,25 +513,19 @@ async fn alias_bombs_are_rejected_below_64_mib() {
 async fn what_is_no_rules_file_is_passed_over() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
-    for (round, (what, spoil)) in HARMLESS.iter().enumerate() {
-        spoil(&server.path(""));
+    let path = server.path("bad.yaml");
+    for (round, (what, make)) in HARMLESS.iter().enumerate() {
+        make(&path);
         // Another file, so that there is something to wait for.
-        server.write(
-            "round.yaml",
-            &format!("domain: round_{round}\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}"),
-        );
+        let other = limit("k", 1).replace("other", &format!("round_{round}"));
+        server.write("round.yaml", &other);
         eventually(&format!("rules beside {what} are read"), async || {
-            server
-                .admin("/rlconfig")
-                .contains(&format!("round_{round}.k: "))
+            let rules = server.admin("/rlconfig");
+            rules.contains(&format!("round_{round}.k: "))
         })
         .await;
-        assert_eq!(
-            server.metric("tollgate_rules_rejected"),
-            Some(0.0),
-            "{what}"
-        );
+        server.assert_metric("tollgate_rules_rejected", 0.0);
         assert_serving(&server, &mut client, what).await;
-        repair(&server.path(""));
+        repair(&path);
     }
 }

@@ -64,7 +64,7 @@ async fn replicas_of_the_service_count_exactly_over_all_slots() {
     let cluster = ClusterProcess::start();
     let ((one, mut asks_one), (_other, mut asks_other)) =
         (on(&cluster, LIMIT).await, on(&cluster, LIMIT).await);
-    assert_eq!(one.metric("tollgate_store_nodes"), Some(3.0));
+    one.assert_metric("tollgate_store_nodes", 3.0);
     for value in values() {
         for (key, algorithm) in ALGORITHMS.into_iter().filter(|(key, _)| *key != "places") {
             assert_eq!(

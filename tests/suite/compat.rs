@@ -72,7 +72,6 @@ use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
-use tollgate::text::Text;
 use tollgate::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
@@ -81,17 +80,24 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
 /// What steps look at, but for `ask`, which compares several things.
 const LOOKS: [&str; 5] = ["counts", "statsd", "metrics", "counters", "rlconfig"];
-const ANSWER_KEYS: [&str; 10] = [
-    "codes",
-    "answer",
-    "statuses",
-    "headers",
-    "request_headers",
-    "body",
-    "metadata",
-    "held",
-    "error",
-    "message",
+/// What a file may say, and what a case may say besides.
+const SHARED_KEYS: [&str; 7] = [
+    "theme",
+    "cases",
+    "domain",
+    "settings",
+    "rules",
+    "rules_file",
+    "but",
+];
+const CASE_KEYS: [&str; 7] = [
+    "case",
+    "metric_series_max",
+    "rejected",
+    "warnings",
+    "defect",
+    "better",
+    "steps",
 ];
 
 /// A test for each file.
@@ -108,45 +114,18 @@ themes! {
     sliding_log, sliding_window, standard_headers, tollgate_block, units, unlimited, wildcards,
 }
 
-/// A file.
-struct Theme {
-    name: String,
-    cases: Vec<Case>,
-}
-
-/// A promise.
-struct Case {
-    title: String,
-    settings: Map<String, Value>,
-    /// How many names of metrics may come from clients; no setting, so not one of them.
-    metric_series_max: usize,
-    rules: Rules,
-    /// Why the rules are rejected, if they are.
-    rejected: Vec<Value>,
-    /// What is odd about them, if they are not.
-    warnings: Vec<Value>,
-    steps: Vec<Step>,
-    /// The number of the reference's defect, and a sentence why ours is better.
-    defect: Option<(String, String)>,
-}
-
-/// Files by name.
+/// What a file, a case or a step says, by key.
+type Fields = Map<String, Value>;
+/// Texts of rules by file.
 type Rules = Map<String, Value>;
 
-struct Step {
-    does: Does,
-    expected: Value,
-}
-
-enum Does {
-    Ask {
-        request: RateLimitRequest,
-        times: Option<u64>,
-    },
-    Wait(Span),
-    SetClock(Time),
-    Load(Rules),
-    Look(String),
+struct Case {
+    title: String,
+    /// Of requests that name none.
+    domain: Option<Value>,
+    settings: Fields,
+    rules: Rules,
+    fields: Fields,
 }
 
 /// A service without listeners.
@@ -157,12 +136,6 @@ struct World {
     counters: Arc<Counters>,
     metrics: Metrics,
     clock: ManualClock,
-}
-
-/// A map of a case file, emptied key by key: keys that remain are typos.
-struct Fields {
-    place: String,
-    map: Map<String, Value>,
 }
 
 #[test]
@@ -183,44 +156,26 @@ fn every_file_of_cases_is_a_test() {
 
 #[test]
 fn every_defect_says_why_ours_is_better() {
-    let theme = read_theme(&text_of("defects")).expect("it was read by its own test");
-    let bare: Vec<_> = theme
-        .cases
-        .iter()
-        .filter(|case| case.defect.is_none())
-        .map(|case| &case.title)
-        .collect();
-    assert!(
-        bare.is_empty(),
-        "cases without `defect` and `better`: {bare:?}"
-    );
+    for Case { title, fields, .. } in cases("defects") {
+        assert!(
+            fields.contains_key("defect") && fields.contains_key("better"),
+            "{title}"
+        );
+    }
 }
 
 /// Runs a file, and panics with everything that differs.
 fn hold(theme: &str) {
-    let theme =
-        read_theme(&text_of(theme)).unwrap_or_else(|error| panic!("{CASES}/{theme}.yaml: {error}"));
-    let failures = failures(&theme);
+    let cases = cases(theme);
+    let failures: Vec<String> = cases.iter().filter_map(Case::failure).collect();
     assert!(
         failures.is_empty(),
         "\n{}\n{} of {} cases differ",
         failures.join("\n"),
         failures.len(),
-        theme.cases.len()
+        cases.len()
     );
-    println!("{}: {} cases", theme.name, theme.cases.len());
-}
-
-fn text_of(theme: &str) -> String {
-    fs::read_to_string(format!("{CASES}/{theme}.yaml")).expect("the file exists")
-}
-
-fn failures(theme: &Theme) -> Vec<String> {
-    let described = |case: &Case| {
-        case.failure()
-            .map(|failure| format!("{}: {}\n{failure}", theme.name, case.title))
-    };
-    theme.cases.iter().filter_map(described).collect()
+    println!("{theme}: {} cases", cases.len());
 }
 
 // Running.
@@ -228,30 +183,21 @@ fn failures(theme: &Theme) -> Vec<String> {
 impl Case {
     /// What differs, if anything.
     fn failure(&self) -> Option<String> {
-        let described = |lines: Vec<String>| {
-            (!lines.is_empty()).then(|| {
-                lines
-                    .iter()
-                    .map(|line| format!("    {line}"))
-                    .collect::<Vec<_>>()
-                    .join("\n")
-            })
+        let described = |place: &str, lines: Vec<String>| {
+            (!lines.is_empty())
+                .then(|| format!("{}: {place}\n    {}", self.title, lines.join("\n    ")))
         };
-        let settings = match settings(&self.settings) {
-            Ok(settings) => settings,
-            Err(error) => return Some(format!("  settings: {error}")),
+        let world = World::new(&settings(&self.settings), self.metric_series_max());
+        let (expected, got) = match world.load(&self.rules) {
+            Ok(warnings) => ("warnings", warnings),
+            Err(problems) => ("rejected", problems),
         };
-        let world = World::new(&settings, self.metric_series_max);
-        let differing = match world.load(&self.rules) {
-            Err(problems) if self.rejected.is_empty() => {
-                return Some(format!("  rules: {}", shown(&problems)));
-            }
-            Err(problems) => findings_differ(&self.rejected, &problems),
-            Ok(_) if !self.rejected.is_empty() => vec!["they load".to_owned()],
-            Ok(warnings) => findings_differ(&self.warnings, &warnings),
-        };
-        if let Some(lines) = described(differing) {
-            return Some(format!("  rules\n{lines}"));
+        let differing = ["warnings", "rejected"].into_iter().flat_map(|key| {
+            let found = if key == expected { &got[..] } else { &[] };
+            findings_differ(list(&self.fields, key), found)
+        });
+        if let Some(text) = described("rules", differing.collect()) {
+            return Some(text);
         }
         // Its clock goes on by itself to whatever is waited for.
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -259,11 +205,18 @@ impl Case {
             .start_paused(true)
             .build()
             .expect("a runtime needs nothing");
-        self.steps.iter().enumerate().find_map(|(index, step)| {
-            let got = runtime.block_on(world.run(&step.does));
-            described(differences("", &step.expected, &got))
-                .map(|lines| format!("  step {}, {}\n{lines}", index + 1, step.does))
+        let mut steps = list(&self.fields, "steps").iter().enumerate();
+        steps.find_map(|(index, step)| {
+            let step = step.as_object().expect("a step is a map");
+            let (expected, got) = runtime.block_on(world.run(self.domain.as_ref(), step));
+            let place = format!("step {}, {}", index + 1, json!(step));
+            described(&place, differences("", &json!(expected), &json!(got)))
         })
+    }
+
+    fn metric_series_max(&self) -> usize {
+        let max = self.fields.get("metric_series_max").map(number);
+        max.map_or(METRIC_SERIES_MAX, |max| usize::try_from(max).expect("few"))
     }
 }
 
@@ -320,23 +273,43 @@ impl World {
         Ok(loaded.warnings)
     }
 
-    /// Does a step, and gives what there is to be compared.
-    async fn run(&self, does: &Does) -> Value {
-        match does {
-            Does::Ask { request, times } => return self.ask(request, *times).await,
-            Does::Wait(span) => self.clock.advance(*span),
-            Does::SetClock(time) => self.clock.set(*time),
-            Does::Load(rules) => {
-                if let Err(problems) = self.load(rules) {
-                    return problems.iter().map(Finding::headline).collect();
-                }
+    /// Does a step. Returns what it expects and what there is.
+    async fn run(&self, domain: Option<&Value>, step: &Fields) -> (Fields, Fields) {
+        let (mut expected, mut got) = (step.clone(), Fields::new());
+        if let Some(descriptors) = expected.remove("ask") {
+            let domain = expected.remove("domain").or(domain.cloned());
+            let hits = expected.remove("hits").as_ref().map_or(0, number);
+            let request = RateLimitRequest {
+                domain: text(&domain.expect("a domain")).into(),
+                descriptors: descriptors
+                    .as_array()
+                    .expect("a list of descriptors")
+                    .iter()
+                    .map(descriptor)
+                    .collect(),
+                hits_addend: u32::try_from(hits).expect("it fits"),
+            };
+            let times = expected.remove("times");
+            got = self.ask(&request, times.as_ref().map(number)).await;
+        } else if let Some(span) = expected.remove("wait") {
+            self.clock
+                .advance(parse::duration(text(&span)).expect("a time"));
+        } else if let Some(secs) = expected.remove("at") {
+            self.clock
+                .set(Time::from_micros(number(&secs) * MICROS_PER_SECOND));
+        } else if let Some(rules) = rules(&mut expected) {
+            if let Err(problems) = self.load(&rules) {
+                let headlines = problems.iter().map(Finding::headline).collect();
+                got.insert("rejected".to_owned(), headlines);
             }
-            Does::Look(at) => return self.look(at),
+        } else {
+            let looks = LOOKS.into_iter().filter(|key| step.contains_key(*key));
+            got.extend(looks.map(|key| (key.to_owned(), self.look(key))));
         }
-        Value::Null
+        (expected, got)
     }
 
-    async fn ask(&self, request: &RateLimitRequest, times: Option<u64>) -> Value {
+    async fn ask(&self, request: &RateLimitRequest, times: Option<u64>) -> Fields {
         let mut codes: Vec<(String, u64)> = Vec::new();
         let mut last = Map::new();
         for _ in 0..times.unwrap_or(1) {
@@ -374,7 +347,7 @@ impl World {
                 .collect();
             last.insert("codes".to_owned(), json!(codes.join(", ")));
         }
-        Value::Object(last)
+        last
     }
 
     fn look(&self, at: &str) -> Value {
@@ -445,29 +418,21 @@ fn counters<'l>(lines: impl Iterator<Item = (&'l str, &'l str)>) -> Map<String, 
 }
 
 /// Parses settings by the names of their environment variables.
-fn settings(wanted: &Map<String, Value>) -> Result<Settings, String> {
+fn settings(wanted: &Fields) -> Settings {
     // The environment of the test run is no part of a case.
     let command = Settings::augment_args(Command::new("case"));
     let mut arguments = vec!["case".to_owned()];
     for (name, value) in wanted {
-        let argument = command
+        let flag = command
             .get_arguments()
-            .find(|argument| argument.get_env() == Some(OsStr::new(name)));
-        let flag = argument
+            .find(|argument| argument.get_env() == Some(OsStr::new(name)))
             .and_then(clap::Arg::get_long)
-            .ok_or_else(|| format!("no setting is named {name}"))?;
-        arguments.push(format!(
-            "--{flag}={}",
-            value
-                .as_str()
-                .ok_or_else(|| format!("{name}: write the value as text"))?
-        ));
+            .unwrap_or_else(|| panic!("no setting is named {name}"));
+        arguments.push(format!("--{flag}={}", text(value)));
     }
     let command = command.mut_args(|argument| argument.env(None::<&'static str>));
-    let matches = command
-        .try_get_matches_from(arguments)
-        .map_err(|error| error.to_string())?;
-    Settings::from_arg_matches(&matches).map_err(|error| error.to_string())
+    let matches = command.get_matches_from(arguments);
+    Settings::from_arg_matches(&matches).expect("they are valid")
 }
 
 // What is compared, as text that can be read and written.
@@ -604,14 +569,6 @@ fn findings_differ(expected: &[Value], found: &[Finding]) -> Vec<String> {
     differences("", &Value::Array(expected.to_vec()), &described)
 }
 
-fn shown(findings: &[Finding]) -> String {
-    findings
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 /// A line for every leaf that differs. Numbers are equal if their values are.
 fn differences(place: &str, expected: &Value, got: &Value) -> Vec<String> {
     let described =
@@ -665,332 +622,153 @@ fn differences(place: &str, expected: &Value, got: &Value) -> Vec<String> {
     }
 }
 
-impl std::fmt::Display for Does {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ask { request, .. } => {
-                write!(formatter, "ask {}", Text(&request.domain))?;
-                for descriptor in &request.descriptors {
-                    let entries: Vec<String> = descriptor
-                        .entries
-                        .iter()
-                        .map(|entry| format!("{}={}", Text(&entry.key), Text(&entry.value)))
-                        .collect();
-                    write!(formatter, " {}", entries.join(","))?;
-                }
-                Ok(())
-            }
-            Self::Wait(span) => write!(formatter, "wait {span}"),
-            Self::SetClock(time) => {
-                write!(formatter, "at {}", time.as_micros() / MICROS_PER_SECOND)
-            }
-            Self::Load(_) => formatter.write_str("rules"),
-            Self::Look(at) => formatter.write_str(at),
-        }
-    }
-}
-
 // Reading.
 
-fn read_theme(text: &str) -> Result<Theme, String> {
-    let document = yaml::read(text).map_err(|error| error.to_string())?;
+fn cases(theme: &str) -> Vec<Case> {
+    let path = format!("{CASES}/{theme}.yaml");
+    let document = fs::read_to_string(&path).expect("the file exists");
+    let document = yaml::read(&document).unwrap_or_else(|error| panic!("{path}: {error}"));
     // A repeated key would hide a step or a case.
     if let Some(note) = document.warnings.first() {
-        return Err(format!("line {}: {}", note.location.line, note.text));
+        panic!("{path}:{}: {}", note.location.line, note.text);
     }
     let Some(yaml::Kind::Map(pairs)) = document.root.map(|root| root.kind) else {
-        return Err("no map".to_owned());
+        panic!("{path}: no map")
     };
-    let mut fields = Fields {
-        place: String::new(),
-        map: config::metadata::to_json(&pairs),
-    };
-    let name = fields.text("theme")?.ok_or("no theme")?;
-    let shared = Shared {
-        domain: fields.text("domain")?,
-        settings: fields.map("settings")?,
-        rules: rules(&mut fields)?,
-    };
-    let cases = fields.list("cases")?.unwrap_or_default();
-    if cases.is_empty() {
-        return Err("no cases".to_owned());
-    }
-    let cases = cases
-        .into_iter()
-        .map(|case| shared.case(case))
-        .collect::<Result<_, _>>()?;
-    fields.finish()?;
-    Ok(Theme { name, cases })
-}
-
-/// What the cases of a file share.
-struct Shared {
-    domain: Option<String>,
-    settings: Map<String, Value>,
-    rules: Option<Rules>,
-}
-
-impl Shared {
-    fn case(&self, case: Value) -> Result<Case, String> {
-        let mut fields = Fields::new("a case", case)?;
-        let title = fields.text("case")?.ok_or("a case without a title")?;
-        fields.place.clone_from(&title);
-        let domain = fields.text("domain")?.or_else(|| self.domain.clone());
-        let mut settings = self.settings.clone();
-        settings.extend(fields.map("settings")?);
-        let rules = rules(&mut fields)?
-            .or_else(|| self.rules.clone())
-            .ok_or_else(|| fields.error("no rules"))?;
-        let metric_series_max = fields
-            .number("metric_series_max")?
-            .and_then(|max| usize::try_from(max).ok())
-            .unwrap_or(METRIC_SERIES_MAX);
-        let rejected = fields.list("rejected")?.unwrap_or_default();
-        let warnings = fields.list("warnings")?.unwrap_or_default();
-        let defect = fields.text("defect")?.zip(fields.text("better")?);
-        let steps = fields.list("steps")?.unwrap_or_default();
-        fields.finish()?;
-        if rejected.is_empty() && steps.is_empty() {
-            return Err(format!("{title}: no steps"));
-        }
-        let step = |(index, step)| {
-            Step::read(
-                Fields::new(&format!("{title}: step {}", index + 1), step)?,
-                domain.as_ref(),
-            )
-        };
-        let steps = steps
-            .into_iter()
-            .enumerate()
-            .map(step)
-            .collect::<Result<_, _>>()?;
-        Ok(Case {
-            title,
+    let mut shared = config::metadata::to_json(&pairs);
+    assert_keys(&path, &shared, &[&SHARED_KEYS]);
+    let shared_rules = rules(&mut shared);
+    let case = |case: &Value| {
+        let mut fields = case.as_object().expect("a case is a map").clone();
+        assert_keys(&path, &fields, &[&SHARED_KEYS, &CASE_KEYS]);
+        let mut settings = shared.get("settings").map_or(Fields::new(), map);
+        settings.extend(fields.get("settings").map_or(Fields::new(), map));
+        Case {
+            title: format!("{theme}: {}", text(&fields["case"])),
+            domain: fields.get("domain").or(shared.get("domain")).cloned(),
             settings,
-            metric_series_max,
-            rules,
-            rejected,
-            warnings,
-            steps,
-            defect,
-        })
-    }
-}
-
-impl Step {
-    fn read(mut fields: Fields, domain: Option<&String>) -> Result<Self, String> {
-        let (does, expected) = if let Some(descriptors) = fields.list("ask")? {
-            let domain = fields
-                .text("domain")?
-                .or_else(|| domain.cloned())
-                .ok_or_else(|| fields.error("no domain"))?;
-            let hits_addend = u32::try_from(fields.number("hits")?.unwrap_or(0))
-                .map_err(|error| error.to_string())?;
-            let descriptors = descriptors
-                .into_iter()
-                .map(|wanted| descriptor(&fields.place, wanted))
-                .collect::<Result<_, _>>()?;
-            let times = fields.number("times")?;
-            let kept = ANSWER_KEYS
-                .into_iter()
-                .filter_map(|key| Some((key.to_owned(), fields.map.remove(key)?)));
-            let expected = Value::Object(kept.collect());
-            (
-                Does::Ask {
-                    request: RateLimitRequest {
-                        domain: domain.into(),
-                        descriptors,
-                        hits_addend,
-                    },
-                    times,
-                },
-                expected,
-            )
-        } else if let Some(text) = fields.text("wait")? {
-            (Does::Wait(parse::duration(&text)?), Value::Null)
-        } else if let Some(secs) = fields.number("at")? {
-            (
-                Does::SetClock(Time::from_micros(secs * MICROS_PER_SECOND)),
-                Value::Null,
-            )
-        } else if let Some(rules) = rules(&mut fields)? {
-            (
-                Does::Load(rules),
-                fields.map.remove("rejected").unwrap_or_default(),
-            )
-        } else {
-            let look = LOOKS
-                .into_iter()
-                .find_map(|key| Some((key, fields.map.remove(key)?)));
-            let (at, expected) = look.ok_or_else(|| fields.error("it does nothing"))?;
-            (Does::Look(at.to_owned()), expected)
-        };
-        fields.finish()?;
-        Ok(Self { does, expected })
-    }
-}
-
-/// `rules`: one text, or several by name; or `rules_file`, one of this repository, `but` with other
-/// texts in it.
-fn rules(fields: &mut Fields) -> Result<Option<Rules>, String> {
-    if let Some(path) = fields.text("rules_file")? {
-        let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&path))
-            .map_err(|error| format!("{path}: {error}"))?;
-        for (there, instead) in fields.map("but")? {
-            if !text.contains(&there) {
-                return Err(fields.error(&format!("`{there}` is not in {path}")));
-            }
-            text = text.replace(&there, instead.as_str().unwrap_or_default());
+            rules: rules(&mut fields).or(shared_rules.clone()).expect("rules"),
+            fields,
         }
-        return Ok(Some(Map::from_iter([(path, Value::String(text))])));
+    };
+    let cases: Vec<Case> = list(&shared, "cases").iter().map(case).collect();
+    assert!(!cases.is_empty(), "{path}: no cases");
+    for case in &cases {
+        let does_nothing = ["steps", "rejected"]
+            .iter()
+            .all(|key| list(&case.fields, key).is_empty());
+        assert!(!does_nothing, "{}: no steps", case.title);
     }
-    Ok(match fields.map.remove("rules") {
-        None => None,
-        Some(Value::String(text)) => Some(Map::from_iter([(
-            "rules.yaml".to_owned(),
-            Value::String(text),
-        )])),
-        Some(Value::Object(files)) if files.values().all(Value::is_string) => Some(files),
-        Some(_) => return Err(fields.error("`rules` is a text, or texts by file")),
+    cases
+}
+
+/// Takes `rules`: one text, or several by name; or `rules_file`, one of this repository, `but` with
+/// other texts in it.
+fn rules(fields: &mut Fields) -> Option<Rules> {
+    if let Some(path) = fields.remove("rules_file") {
+        let path = text(&path);
+        let mut rules = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
+        for (there, instead) in fields.remove("but").as_ref().map_or(Fields::new(), map) {
+            assert!(rules.contains(&there), "`{there}` is not in {path}");
+            rules = rules.replace(&there, text(&instead));
+        }
+        return Some(Rules::from_iter([(path.to_owned(), json!(rules))]));
+    }
+    Some(match fields.remove("rules")? {
+        Value::Object(files) => files,
+        rules => Rules::from_iter([("rules.yaml".to_owned(), rules)]),
     })
 }
 
-fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String> {
+fn descriptor(wanted: &Value) -> RateLimitDescriptor {
     if let Value::String(text) = wanted {
-        return Ok(RateLimitDescriptor {
-            entries: entries(&text),
+        return RateLimitDescriptor {
+            entries: entries(text),
             ..RateLimitDescriptor::default()
-        });
+        };
     }
-    let mut fields = Fields::new(place, wanted)?;
-    let entries = match fields.map.remove("entries") {
-        Some(Value::String(text)) => entries(&text),
+    let fields = map(wanted);
+    assert_keys(
+        "a descriptor",
+        &fields,
+        &[&["entries", "limit", "hits", "give_back"]],
+    );
+    let entries = match &fields["entries"] {
+        Value::String(text) => entries(text),
         // For keys and values that have a comma or a sign of equality in them.
-        Some(Value::Array(pairs)) => {
-            let text = |pair: &Value, index| {
-                pair.get(index)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .into()
-            };
+        pairs => {
+            let pairs = pairs.as_array().expect("a list of pairs").iter();
             pairs
-                .iter()
-                .map(|pair| Entry {
-                    key: text(pair, 0),
-                    value: text(pair, 1),
-                })
+                .map(|pair| entry(text(&pair[0]), text(&pair[1])))
                 .collect()
         }
-        _ => return Err(fields.error("no entries")),
     };
-    let limit = fields
-        .text("limit")?
-        .map(|text| override_of(&text).ok_or_else(|| format!("{place}: {text} is no limit")))
-        .transpose()?;
-    let hits_addend = fields.number("hits")?;
-    let is_negative_hits = match fields.map.remove("give_back") {
-        None => false,
-        Some(Value::Bool(flag)) => flag,
-        Some(other) => {
-            return Err(fields.error(&format!(
-                "`give_back` is {other}, and must be true or false"
-            )));
-        }
-    };
-    fields.finish()?;
-    Ok(RateLimitDescriptor {
+    RateLimitDescriptor {
         entries,
-        limit,
-        hits_addend,
-        is_negative_hits,
-    })
+        limit: fields.get("limit").map(|limit| override_of(text(limit))),
+        hits_addend: fields.get("hits").map(number),
+        is_negative_hits: fields.get("give_back").is_some_and(|flag| *flag == true),
+    }
 }
 
 /// `key=value,key=value`; nothing is no entries.
 fn entries(text: &str) -> Vec<Entry> {
-    let pairs = text
-        .split(',')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs
-        .map(|(key, value)| Entry {
-            key: key.into(),
-            value: value.into(),
-        })
-        .collect()
+    let pairs = text.split(',').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(key, value)| entry(key, value)).collect()
+}
+
+fn entry(key: &str, value: &str) -> Entry {
+    Entry {
+        key: key.into(),
+        value: value.into(),
+    }
 }
 
 /// `5/HOUR`, or with the number of a unit, `5/99`.
-fn override_of(text: &str) -> Option<RateLimitOverride> {
-    let (requests, unit) = text.split_once('/')?;
+fn override_of(text: &str) -> RateLimitOverride {
+    let (requests, unit) = text.split_once('/').expect("requests/unit");
     // The type of the field has no week, but its number is that of the answer's.
-    let unit = unit
-        .parse()
-        .ok()
-        .or_else(|| Some(Unit::from_str_name(unit)?.into()))?;
-    Some(RateLimitOverride {
-        requests_per_unit: requests.parse().ok()?,
-        unit,
-    })
+    let named = || Unit::from_str_name(unit).map(i32::from).expect("a unit");
+    RateLimitOverride {
+        requests_per_unit: requests.parse().expect("a number of requests"),
+        unit: unit.parse().unwrap_or_else(|_| named()),
+    }
 }
 
-impl Fields {
-    fn new(place: &str, value: Value) -> Result<Self, String> {
-        let Value::Object(map) = value else {
-            return Err(format!("{place}: {value} is no map"));
-        };
-        Ok(Self {
-            place: place.to_owned(),
-            map,
-        })
+/// Any other key is a typo. A step's would differ from what there is.
+fn assert_keys(place: &str, fields: &Fields, known: &[&[&str]]) {
+    for key in fields.keys() {
+        assert!(
+            known.concat().contains(&&**key),
+            "{place}: unknown key `{key}`"
+        );
     }
+}
 
-    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
-        match self.map.remove(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a text"))),
-        }
-    }
+fn text(value: &Value) -> &str {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("a text, not {value}"))
+}
 
-    fn number(&mut self, key: &str) -> Result<Option<u64>, String> {
-        let number = |value: Value| {
-            value.as_u64().ok_or_else(|| {
-                self.error(&format!("`{key}` is {value}, and must be a whole number"))
-            })
-        };
-        let value = self.map.get(key).cloned().map(number).transpose()?;
-        self.map.remove(key);
-        Ok(value)
-    }
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("a whole number, not {value}"))
+}
 
-    fn list(&mut self, key: &str) -> Result<Option<Vec<Value>>, String> {
-        match self.map.remove(key) {
-            None => Ok(None),
-            Some(Value::Array(items)) => Ok(Some(items)),
-            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a list"))),
-        }
-    }
+fn map(value: &Value) -> Fields {
+    value
+        .as_object()
+        .unwrap_or_else(|| panic!("a map, not {value}"))
+        .clone()
+}
 
-    fn map(&mut self, key: &str) -> Result<Map<String, Value>, String> {
-        match self.map.remove(key) {
-            None => Ok(Map::new()),
-            Some(Value::Object(map)) => Ok(map),
-            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a map"))),
-        }
-    }
-
-    fn finish(self) -> Result<(), String> {
-        self.map.keys().next().map_or(Ok(()), |key| {
-            Err(self.error(&format!("unknown key `{key}`")))
-        })
-    }
-
-    fn error(&self, text: &str) -> String {
-        if self.place.is_empty() {
-            text.to_owned()
-        } else {
-            format!("{}: {text}", self.place)
-        }
-    }
+/// Empty if it is not there.
+fn list<'f>(fields: &'f Fields, key: &str) -> &'f [Value] {
+    fields
+        .get(key)
+        .map_or(&[], |list| list.as_array().expect("a list"))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::read_test_file;
 
 #[test]
-fn every_difference_names_a_test_that_is_there_and_every_defect_case_is_on_the_page() {
+fn every_difference_names_a_test_and_every_defect_case_has_a_row() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| {
         fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

@@ -7,7 +7,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_li
 use tonic_health::pb::health_check_response::ServingStatus::{ServiceUnknown, Serving};
 
 use crate::support::http::{self, Connection};
-use crate::support::{Code, TestServer, limit_of, request};
+use crate::support::{Code, TestServer, limit_of, next_status, request};
 
 /// What reflection must list.
 const SERVICES: [&str; 2] = [
@@ -20,9 +20,8 @@ async fn grpc_response_has_limit_and_remaining() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
     let response = client
-        .call(request("d", &[&[("k", "")], &[("unknown", "")]]))
-        .await
-        .expect("there is an answer");
+        .answer(request("d", &[&[("k", "")], &[("unknown", "")]]))
+        .await;
     assert_eq!(response.overall_code(), Code::Ok);
     let [limited, unlimited] = &*response.statuses else {
         panic!("a status for each descriptor: {response:?}")
@@ -49,10 +48,7 @@ async fn grpc_response_has_limit_and_remaining() {
     );
 
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    let response = client
-        .call(request("d", &[&[("k", "")]]))
-        .await
-        .expect("there is an answer");
+    let response = client.answer(request("d", &[&[("k", "")]])).await;
     assert_eq!(
         (response.overall_code(), response.statuses[0].code()),
         (Code::OverLimit, Code::OverLimit)
@@ -64,11 +60,7 @@ async fn calls_on_many_connections_share_one_counter() {
     let server = TestServer::with_rules(&limit_of(40))
         .with_env("WORKERS", "4")
         .start();
-    assert!(
-        server.announcement().contains("  threads  4\n"),
-        "{}",
-        server.announcement()
-    );
+    server.assert_announced("  threads  4\n");
     let mut admitted = 0;
     for _ in 0..10 {
         let mut client = server.client().await;
@@ -85,17 +77,7 @@ async fn grpc_health_reports_the_service_only() {
     let mut client = server.client().await;
     for service in ["", "ratelimit"] {
         assert_eq!(client.health(service).await.expect("it is known"), Serving);
-        assert_eq!(
-            client
-                .watch(service)
-                .await
-                .message()
-                .await
-                .expect("the stream is open")
-                .expect("a state")
-                .status(),
-            Serving
-        );
+        assert_eq!(next_status(&mut client.watch(service).await).await, Serving);
     }
     for service in ["envoy.service.ratelimit.v3.RateLimitService", "unknown"] {
         assert_eq!(
@@ -107,14 +89,7 @@ async fn grpc_health_reports_the_service_only() {
             tonic::Code::NotFound
         );
         assert_eq!(
-            client
-                .watch(service)
-                .await
-                .message()
-                .await
-                .expect("the stream is open")
-                .expect("a state")
-                .status(),
+            next_status(&mut client.watch(service).await).await,
             ServiceUnknown
         );
     }
@@ -361,21 +336,6 @@ fn explain_page_explains_and_shows_its_usage() {
     assert_eq!(oversized.status, 413);
 }
 
-#[tokio::test]
-async fn global_shadow_mode_rejects_nothing_and_is_counted() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("SHADOW_MODE", "true")
-        .start();
-    let mut client = server.client().await;
-    for _ in 0..3 {
-        assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    }
-    assert_eq!(
-        server.metric("ratelimit_service_global_shadow_mode"),
-        Some(2.0)
-    );
-}
-
 #[test]
 fn prometheus_addr_serves_metrics_only() {
     let server = TestServer::with_rules(&limit_of(1))
@@ -420,23 +380,4 @@ fn prometheus_addr_serves_metrics_only() {
             .prometheus
             .is_none()
     );
-}
-
-#[test]
-fn connection_gauge_counts_open_connections() {
-    let server = TestServer::with_rules(&limit_of(1)).start();
-    assert_eq!(server.metric("tollgate_connections"), Some(0.0));
-    let mut connection = Connection::open(server.http);
-    assert_eq!(
-        connection
-            .send("GET", "/healthcheck", "")
-            .expect("there is a response")
-            .status,
-        200
-    );
-    assert_eq!(server.metric("tollgate_connections"), Some(1.0));
-    drop(connection);
-    crate::support::look_until("the connection is forgotten", || {
-        server.metric("tollgate_connections") == Some(0.0)
-    });
 }

@@ -159,70 +159,34 @@ fn invalid_requests_to_explain_exit_with_64_and_say_what_to_write() {
     }
 }
 
-/// Entries of a descriptor against the sample rules, and what explain must say besides its rule.
-const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
-    (
-        "shop",
-        &["recommendations=1"],
-        &["     on_limit: degrade: passes, never rejected; the upstream gets x-degraded: true\n"],
-    ),
-    (
-        "shop",
-        &["report=1"],
-        &[
-            "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, over-limit hits drop\n",
-            "     on_limit: queue: waits for its slot, rejected if that takes longer\n",
-        ],
-    ),
-    (
-        "gateway",
-        &["user=ann"],
-        &[
-            "=> limit 60 per minute, sliding_window, 6 buckets, over-limit hits drop\n",
-            ":sliding_window-6:60000000:us (safe form)\n",
-        ],
-    ),
-    (
-        "gateway",
-        &["user=ann", "api=login"],
-        &[
-            "     on_limit: reject: the response body is \"Too many attempts. Try again in a few minutes.\"\n",
-        ],
-    ),
-    (
-        "gateway",
-        &["api=pay", "request_id=r1"],
-        &[
-            "=> limit 8 at once, concurrency, lease 30 s\n",
-            "     key   tg:gateway:api:pay:request_id::concurrency:0:us (safe form)\n     holder r1\n",
-        ],
-    ),
-    (
-        "gateway",
-        &["api=pay", "request_id="],
-        &["rejected with INVALID_ARGUMENT: descriptors[0] has no value for request_id"],
-    ),
-];
+/// A domain of the sample rules, the entries of a descriptor, and what explain must say of it.
+const EXPLAINED_SAMPLES: &str = r#"
+shop | recommendations=1 | on_limit: degrade: passes, never rejected; the upstream gets x-degraded: true
+shop | report=1 | => limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, over-limit hits drop
+shop | report=1 | on_limit: queue: waits for its slot, rejected if that takes longer
+gateway | user=ann | => limit 60 per minute, sliding_window, 6 buckets, over-limit hits drop
+gateway | user=ann | :sliding_window-6:60000000:us (safe form)
+gateway | user=ann api=login | on_limit: reject: the response body is "Too many attempts. Try again in a few minutes."
+gateway | api=pay request_id=r1 | => limit 8 at once, concurrency, lease 30 s
+gateway | api=pay request_id=r1 | key   tg:gateway:api:pay:request_id::concurrency:0:us (safe form)
+gateway | api=pay request_id=r1 | holder r1
+gateway | api=pay request_id= | rejected with INVALID_ARGUMENT: descriptors[0] has no value for request_id, which names the holder of a slot; send one that no other request has
+"#;
 
 #[test]
 fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
     let rules = sample_rules().display().to_string();
-    for (domain, entries, expected) in EXPLAINED_SAMPLES {
-        let ran = tollgate(&[&["explain", "--rules", &rules, domain], *entries].concat());
-        for expected in *expected {
-            assert!(
-                ran.stdout.contains(expected),
-                "{entries:?}: {expected} is missing in\n{}",
-                ran.stdout
-            );
-        }
-        assert_eq!(
-            ran.code,
-            Some(i32::from(
-                ran.stdout.starts_with("rejected with INVALID_ARGUMENT")
-            )),
-            "{entries:?}"
-        );
+    for line in EXPLAINED_SAMPLES.trim().lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let [domain, entries, expected] = cells[..] else {
+            panic!("three cells, not {line}")
+        };
+        let entries: Vec<&str> = entries.split(' ').collect();
+        let ran = tollgate(&[&["explain", "--rules", &rules, domain], &entries[..]].concat());
+        let has_line = ran.stdout.lines().any(|said| said.ends_with(expected));
+        assert!(has_line, "{line}: {}", ran.stdout);
+        let is_rejected = ran.stdout.starts_with("rejected with INVALID_ARGUMENT");
+        assert_eq!(ran.code, Some(i32::from(is_rejected)), "{line}");
     }
     let all_or_nothing = "domain gateway\nall or nothing: a request that one limit rejects consumes nothing from the others\n";
     let request = json!({"domain": "gateway", "descriptors": [
@@ -242,7 +206,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
 }
 
 #[test]
-fn explain_shows_the_key_in_the_form_that_is_set_and_a_server_in_memory_the_safe_one() {
+fn explain_shows_the_key_in_the_configured_form() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
     let arguments = ["explain", "--rules", &path, "shop", "user=alice"];

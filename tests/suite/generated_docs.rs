@@ -7,10 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Args as _, Command};
+use tempfile::TempDir;
 use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::{TestServer, limit_of};
+use crate::support::{TestServer, write};
 
 const SETTINGS: &str = "# Settings
 
@@ -89,16 +90,42 @@ fn settings_page_is_current() {
     assert_current("docs/settings.md", &page);
 }
 
+/// Metrics of rules exist from the first request.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: turn
+    rate_limit: {unit: second, requests_per_unit: 100}
+    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s}}
+  - key: cheap
+    rate_limit: {unit: year, requests_per_unit: 0}
+    metadata: {tollgate: {on_limit: degrade}}
+";
+
 /// One process with files and the memory store, one with Redis, xDS, TLS and traces: together they
 /// register every metric. Nothing answers at the addresses.
 #[tokio::test]
 async fn metrics_page_is_current() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
-    let local = TestServer::with_rules(&limit_of(10)).start();
-    local.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#);
+    let local = TestServer::with_rules(RULES).start();
+    let turn = r#"{"entries":[{"key":"turn"}]}"#;
+    // Of three at once two have to wait, however slow the machine is.
+    for (domain, descriptors) in [
+        ("d", [turn; 3].join(",")),
+        ("d", r#"{"entries":[{"key":"cheap"}]}"#.to_owned()),
+        ("nowhere", turn.to_owned()),
+    ] {
+        let body = format!(r#"{{"domain":"{domain}","descriptors":[{descriptors}]}}"#);
+        assert_eq!(local.json(&body).status, 200);
+    }
+    let secrets = TempDir::new().expect("a temporary directory");
+    let password = secrets.path().join("password");
+    write(&password, "s3cret\n");
     let remote = TestServer::with_xds("127.0.0.1:9")
         .with_env("REDIS_URL", "127.0.0.1:9")
+        .with_env("REDIS_AUTH_FILE", &password.display().to_string())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .with_env("TRACING_ENABLED", "true")
         .with_env("GRPC_SERVER_USE_TLS", "true")
         .with_env("GRPC_SERVER_TLS_CERT", &identity.cert.display().to_string())

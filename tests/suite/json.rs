@@ -62,7 +62,7 @@ const VALID: &[&str] = &[
 ];
 
 #[test]
-fn protobuf_json_is_read_with_either_spelling_and_the_last_of_repeated_names() {
+fn protobuf_json_is_read_in_every_spelling() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     for body in VALID {
         let reply = server.json(body);

@@ -93,24 +93,14 @@ fn key_prefix_is_first_and_unchanged() {
 fn request_limits_share_the_counter_of_an_equal_window() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
-        let mut own = query("path=/a1,ip=::1");
-        own.descriptors[0].limit = Some(Override {
-            requests_per_unit: 9,
-            unit: Some(Unit::Day),
-            wire_unit: 4,
-        });
+        let own = limited("path=/a1,ip=::1", Unit::Day);
         assert_eq!(
             key_of(&rules, &own),
             key_of(&rules, &query("path=/a1,ip=::1")),
             "{format:?}"
         );
         // For a period that no unit names there is none to share.
-        let mut own = query("five=1");
-        own.descriptors[0].limit = Some(Override {
-            requests_per_unit: 9,
-            unit: Some(Unit::Minute),
-            wire_unit: 2,
-        });
+        let own = limited("five=1", Unit::Minute);
         assert_ne!(
             key_of(&rules, &own),
             key_of(&rules, &query("five=1")),
@@ -159,12 +149,7 @@ fn request_limits_of_other_algorithms_have_safe_keys() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
         let key = |descriptor: &str, unit: Unit| {
-            let mut own = query(descriptor);
-            own.descriptors[0].limit = Some(Override {
-                requests_per_unit: 9,
-                unit: Some(unit),
-                wire_unit: 1,
-            });
+            let own = limited(descriptor, unit);
             key_of(&rules, &own)
         };
         for (descriptor, unit) in [
@@ -203,12 +188,7 @@ fn request_limits_of_other_algorithms_have_safe_keys() {
 fn explain_names_the_rule_of_a_request_limit() {
     let explained = |descriptor: &str, change: fn(&mut CompileOptions)| {
         let rules = loaded(RULES, change);
-        let mut own = query(descriptor);
-        own.descriptors[0].limit = Some(Override {
-            requests_per_unit: 9,
-            unit: Some(Unit::Hour),
-            wire_unit: 3,
-        });
+        let own = limited(descriptor, Unit::Hour);
         explain(&rules, &own, Modes::default()).text
     };
     let by_rule = explained("leaky=1", |_| {});
@@ -244,13 +224,9 @@ fn explain_names_the_rule_of_a_request_limit() {
 
 #[test]
 fn request_limits_without_entries_are_keyed_by_domain() {
-    let mut query = query("user=1");
+    let mut query = limited("user=1", Unit::Day);
     query.descriptors[0].entries.clear();
-    query.descriptors[0].limit = Some(Override {
-        requests_per_unit: 9,
-        unit: Some(Unit::Day),
-        wire_unit: 4,
-    });
+
     assert_eq!(key_of(&rules("", KeyFormat::Reference), &query), "shop_");
     assert_eq!(
         key_of(&rules("", KeyFormat::Safe), &query),
@@ -354,6 +330,17 @@ fn key_of_bytes(rules: &RuleSet, path: &[u8], ip: &[u8]) -> Key {
 
 fn query(descriptor: &str) -> Query<'_> {
     Query::of_entries("shop", descriptor.split(',')).expect("it can be read")
+}
+
+/// A query that brings a limit of its own.
+fn limited(descriptor: &str, unit: Unit) -> Query<'_> {
+    let mut query = query(descriptor);
+    query.descriptors[0].limit = Some(Override {
+        requests_per_unit: 9,
+        unit: Some(unit),
+        wire_unit: 0,
+    });
+    query
 }
 
 fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {

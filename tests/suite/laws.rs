@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn after_a_refusal_the_same_call_passes_at_retry_after_and_not_a_tick_sooner(
+    fn calls_pass_exactly_at_retry_after(
         limit in any_limit(), calls in history(), hits in 1..50_u64,
     ) {
         let mut bench = played(limit, &calls);
@@ -416,7 +416,7 @@ proptest! {
     }
 
     #[test]
-    fn under_pressure_a_log_admits_all_of_its_requests_and_a_cut_window_loses_one_part(
+    fn logs_admit_all_under_pressure_and_cut_windows_lose_one_part(
         limit in prop_oneof![limits(Algorithm::SlidingLog, 1..=30), cut_limits(1..=30)], calls in one_way_history(),
     ) {
         let mut bench = played(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
@@ -476,7 +476,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_goes_back_lets_nobody_in_sooner_nor_out_later_than_one_fill(
+    fn a_clock_that_goes_back_admits_nothing_and_holds_at_most_a_fill(
         limit in any_limit(), calls in one_way_history(), back in 0..7_200_000_000_u64,
     ) {
         let bench = played(limit, &calls);
@@ -521,22 +521,6 @@ proptest! {
             }
         }
     }
-}
-
-/// The well-known check of a token bucket.
-#[test]
-fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
-    let terms = Terms::new(10, Unit::Second, Algorithm::TokenBucket);
-    let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
-    let mut rejected = 0;
-    for _ in 0..10_000 {
-        rejected += u32::from(bench.ask(Hits::Add(1)).over);
-        bench.pass(Span::from_micros(50_000));
-    }
-    assert_eq!(
-        rejected, 4_991,
-        "half, less the nine that the full bucket admits at the start"
-    );
 }
 
 #[test]
@@ -603,7 +587,7 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
 }
 
 #[test]
-fn a_bucket_whose_rule_drops_over_limit_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
+fn a_bucket_that_starts_to_drop_over_limit_hits_is_in_no_debt() {
     let limit = |over_limit_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
         Limit::new(&Terms {
@@ -621,7 +605,7 @@ fn a_bucket_whose_rule_drops_over_limit_hits_is_in_no_debt_whatever_the_rule_bef
 }
 
 #[test]
-fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
+fn refunds_of_over_limit_counters_hold_if_a_neighbor_rejects() {
     // All that can be over: a bucket that drops over-limit hits cannot.
     let kinds = [
         (Algorithm::FixedWindow, OverLimitHits::Count),

@@ -10,7 +10,9 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::http::Connection;
-use crate::support::{Builder, Code, TestServer, eventually, limit_of, raw_grpc, request};
+use crate::support::{
+    Builder, Code, TestServer, eventually, limit_of, next_status, raw_grpc, request,
+};
 
 const NEVER: &str = "10m";
 const BODY: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
@@ -129,26 +131,10 @@ async fn health_watch_reports_not_serving_and_ends() {
     let mut server = server("1s", NEVER).start();
     let mut client = server.client().await;
     let mut stream = client.watch("ratelimit").await;
-    assert_eq!(
-        stream
-            .message()
-            .await
-            .expect("the stream is open")
-            .expect("the state is sent at once")
-            .status(),
-        Serving
-    );
+    assert_eq!(next_status(&mut stream).await, Serving);
 
     server.signal("TERM");
-    assert_eq!(
-        stream
-            .message()
-            .await
-            .expect("the stream is open")
-            .expect("the change is sent")
-            .status(),
-        NotServing
-    );
+    assert_eq!(next_status(&mut stream).await, NotServing);
     assert!(
         stream
             .message()
@@ -226,11 +212,7 @@ async fn requests_that_never_end_are_closed_at_shutdown_timeout() {
 
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
-    assert!(
-        server.log().contains("still in flight at SHUTDOWN_TIMEOUT"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("still in flight at SHUTDOWN_TIMEOUT");
 }
 
 #[tokio::test]
@@ -245,7 +227,7 @@ async fn a_second_signal_ends_the_process_at_once() {
         .await;
         server.signal(second);
         assert_eq!(server.exit_code().await, Some(0), "{second}");
-        assert!(server.log().contains("second signal"), "{}", server.log());
+        server.assert_logged("second signal");
     }
 }
 
@@ -285,10 +267,7 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
 async fn a_closed_stderr_does_not_end_the_service() {
     let mut server = server("0s", NEVER).with_nobody_to_read_its_log().start();
     server.write("rules.yaml", "no: rules");
-    eventually("it has something to log", async || {
-        server.metric("tollgate_rules_rejected") == Some(1.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
     assert!(server.is_running());
 }

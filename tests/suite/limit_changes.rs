@@ -95,7 +95,7 @@ async fn ask(client: &mut Client, change: &Change, holder: u32, hits: u64) -> (C
     };
     let mut request = request("d", &[&[("case", change.name), ("holder", &holder)]]);
     request.descriptors[0].hits_addend = Some(hits);
-    let response = client.call(request).await.expect("there is an answer");
+    let response = client.answer(request).await;
     let status = &response.statuses[0];
     (status.code(), status.limit_remaining)
 }

@@ -1,7 +1,7 @@
 //! Metrics equal those of envoyproxy/ratelimit: on the Prometheus page with any mapping, in statsd and
 //! in DogStatsD. No sink delays a request.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 
@@ -152,20 +152,21 @@ fn assert_as_recorded(server: &TestServer, recorded: &str) {
     }
 }
 
+/// A server for Prometheus, with a mapping file.
+fn mapped(rules: &str, mapping: &str) -> Builder {
+    let server = TestServer::with_rules(rules).with_env("USE_PROMETHEUS", "true");
+    let file = server.rules().with_file_name("mapping.yaml");
+    fs::write(&file, mapping).expect("a file can be written");
+    server.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
+}
+
 /// A server for Prometheus, on a Redis, that answered the calls of the recorded pages.
 pub(crate) async fn as_when_recorded(redis: &RedisProcess, mapping: Option<&str>) -> TestServer {
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_URL", &redis.address())
-        .with_env("USE_PROMETHEUS", "true");
-    let file = server.rules().with_file_name("mapping.yaml");
     let server = match mapping {
-        Some(text) => {
-            fs::write(&file, text).expect("a file can be written");
-            server.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
-        }
-        None => server,
+        Some(mapping) => mapped(RULES, mapping),
+        None => TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true"),
     };
-    let server = server.start();
+    let server = server.with_env("REDIS_URL", &redis.address()).start();
     make_calls(&mut server.client().await).await;
     server
 }
@@ -195,11 +196,8 @@ async fn metrics_page_equals_the_reference_with_a_mapping_file() {
         4,
         "three bounds and infinity: {page}"
     );
-    assert!(
-        server.log().contains("ttl has no effect") && server.log().contains("mapping.yaml:3:3"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("ttl has no effect");
+    server.assert_logged("mapping.yaml:3:3");
 }
 
 #[tokio::test]
@@ -229,21 +227,13 @@ async fn invalid_mapping_files_leave_the_usual_names() {
         ("mappings: [", "mapping.yaml:1:"),
     ];
     for (text, expected) in cases {
-        let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
-        let file = server.rules().with_file_name("mapping.yaml");
-        fs::write(&file, text).expect("a file can be written");
-        let server = server
-            .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
-            .start();
-        assert!(
-            server.log().contains("ERROR") && server.log().contains(expected),
-            "{}",
-            server.log()
-        );
+        let server = mapped(&limit_of(1), text).start();
+        server.assert_logged("ERROR");
+        server.assert_logged(expected);
         server.client().await.ask("d", &[("k", "")]).await;
-        assert_eq!(
-            server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#),
-            Some(1.0)
+        server.assert_metric(
+            r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#,
+            1.0,
         );
     }
     let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
@@ -258,10 +248,7 @@ async fn invalid_mapping_files_leave_the_usual_names() {
         "{}",
         server.log()
     );
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_success"),
-        Some(1.0)
-    );
+    server.assert_metric("ratelimit_service_config_load_success", 1.0);
 }
 
 #[tokio::test]
@@ -501,7 +488,7 @@ async fn statsd_receives_everything_after_outages() {
         statsd.received().counters == stats(&server)
     })
     .await;
-    assert_eq!(server.metric("tollgate_statsd_lines_lost_total"), Some(0.0));
+    server.assert_metric("tollgate_statsd_lines_lost_total", 0.0);
     assert_eq!(
         server.log().matches("does not accept metrics").count(),
         4,
@@ -594,7 +581,7 @@ fn disabled_statsd_receives_nothing() {
     ];
     for settings in settings {
         let server = TestServer::with_rules(&limit_of(1)).with_env("STATS_FLUSH_INTERVAL", "10ms");
-        let server = server.with_envs(&settings).start();
+        let server = server.with_envs(settings).start();
         assert_eq!(
             server.metric("tollgate_statsd_flushes_failed_total"),
             None,
@@ -616,79 +603,6 @@ fn disabled_statsd_receives_nothing() {
             server.log()
         );
     }
-}
-
-/// One request with many descriptors, each with its own name.
-async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usize) {
-    let values: Vec<String> = (first..first + count)
-        .map(|number| format!("v{number}"))
-        .collect();
-    let entries: Vec<[(&str, &str); 1]> = values
-        .iter()
-        .map(|value| [("detailed", value.as_str())])
-        .collect();
-    let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
-    client
-        .call(request(domain, &descriptors))
-        .await
-        .expect("there is an answer");
-}
-
-/// Listed in `docs/guarantees.md`.
-const METRIC_SERIES_MAX: usize = 10_000;
-
-#[tokio::test]
-async fn client_chosen_names_are_bounded_under_any_mapping() {
-    let server = TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true");
-    let file = server.rules().with_file_name("mapping.yaml");
-    fs::write(
-        &file,
-        "mappings:\n  - {match: '.', match_type: regex, name: all_$1, labels: {none: $2}}\n",
-    )
-    .expect("a file can be written");
-    let summed = server
-        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
-        .start();
-    let apart = TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true");
-    let file = apart.rules().with_file_name("mapping.yaml");
-    fs::write(&file, "mappings: []\n").expect("a file can be written");
-    let apart = apart
-        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
-        .start();
-    for server in [&summed, &apart] {
-        let mut client = server.client().await;
-        for first in (0..METRIC_SERIES_MAX + 2_000).step_by(1_000) {
-            bring_names(&mut client, "d", first, 1_000).await;
-        }
-    }
-    let page = summed.admin("/metrics");
-    assert_eq!(
-        page.lines().filter(|line| line.starts_with("all_")).count(),
-        1,
-        "one name for all"
-    );
-    let page = apart.admin("/metrics");
-    let names: BTreeSet<&str> = page
-        .lines()
-        .filter(|line| line.contains("_total_hits") && !line.starts_with('#'))
-        .collect();
-    assert_eq!(
-        names.len(),
-        METRIC_SERIES_MAX + 1,
-        "a series each, and one for the rest"
-    );
-    let families = page
-        .lines()
-        .filter(|line| line.starts_with("# TYPE") && line.contains("_total_hits"))
-        .count();
-    assert_eq!(
-        families, 2,
-        "one for all that clients made up, and one for the rest, which no mapping is about"
-    );
-    assert_eq!(
-        apart.metric("ratelimit_service_rate_limit_d___other___total_hits"),
-        Some(2_000.0)
-    );
 }
 
 #[tokio::test]

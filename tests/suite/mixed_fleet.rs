@@ -8,9 +8,7 @@ use tollgate::check::{Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Months, Terms, Unit};
 use tollgate::time::{Clock, Span, Time};
 
-use crate::support::redis::RedisProcess;
 use crate::support::remote::{Bench, atomic_request, request_of};
-use crate::support::{TestServer, descriptor, request};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 /// The window of a day that this time lies in, in seconds.
@@ -211,60 +209,4 @@ async fn existing_keys_keep_their_lifetime() {
             "{hits:?}: {all:?}"
         );
     }
-}
-
-const RULES: &str = "
-domain: shop
-descriptors:
-  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}
-  - {key: user, value: bob, rate_limit: {unit: year, requests_per_unit: 50}}
-";
-
-#[tokio::test]
-async fn keys_values_and_lifetimes_equal_the_reference() {
-    let redis = RedisProcess::start();
-    let mut old = OldReplica(redis.connection());
-    let server = TestServer::with_rules(RULES)
-        .with_env("REDIS_SOCKET_TYPE", "tcp")
-        .with_env("REDIS_URL", &redis.address())
-        .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
-        .start();
-    let mut client = server.client().await;
-    let remaining = async |client: &mut crate::support::Client, hits_addend, user: &str| {
-        let mut request = request("shop", &[]);
-        request.hits_addend = hits_addend;
-        request.descriptors = vec![descriptor(&[("user", user)])];
-        client
-            .call(request)
-            .await
-            .expect("there is an answer")
-            .statuses[0]
-            .limit_remaining
-    };
-    assert_eq!(remaining(&mut client, 2, "1").await, 3);
-    assert_eq!(remaining(&mut client, 7, "bob").await, 43);
-    let all = old.all();
-    let [(today, two, day), (bobs, seven, year)] = &all[..] else {
-        panic!("{all:?}")
-    };
-    assert!(
-        today.starts_with("shop_user_1_") && bobs.starts_with("shop_user_bob_"),
-        "{all:?}"
-    );
-    assert_eq!((two.as_str(), seven.as_str()), ("2", "7"));
-    assert!(
-        is_a_fresh_day(*day) && is_a_fresh_day(year - 364 * DAY),
-        "{all:?}"
-    );
-    let start: i64 = today
-        .trim_start_matches("shop_user_1_")
-        .parse()
-        .expect("it ends with the window's start");
-    assert_eq!(start % DAY, 0);
-
-    assert_eq!(old.count(today, 1), 3);
-    assert_eq!(remaining(&mut client, 1, "1").await, 1);
-    assert_eq!(old.count(today, 4), 8);
-    assert_eq!(remaining(&mut client, 1, "1").await, 0);
-    assert_eq!(old.count(today, 1), 10);
 }

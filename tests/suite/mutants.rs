@@ -50,43 +50,12 @@ const ALGORITHMS: [(&str, &[Algorithm]); 7] = [
 ];
 
 /// Variables of one type: each replaces each other in the same function.
-const KINDS: [&[&str]; 4] = [
-    &[
-        "spent",
-        "cost",
-        "full",
-        "deepest",
-        "now",
-        "tick",
-        "requests",
-        "life",
-        "rate",
-        "hits",
-        "used",
-        "number",
-        "elapsed",
-        "at",
-        "after",
-        "loaded",
-        "count",
-        "index",
-        "first",
-        "arguments",
-        "code",
-        "key",
-        "argument",
-    ],
-    &[
-        "kept",
-        "fresh",
-        "over",
-        "blocked",
-        "enforcing",
-        "drops",
-        "ok",
-    ],
-    &["text", "key", "packed", "argument"],
-    &["slot", "slots", "check", "checks"],
+const KINDS: [&str; 4] = [
+    "spent cost full deepest now tick requests life rate hits used number elapsed at after loaded \
+     count index first arguments code key argument",
+    "kept fresh over blocked enforcing drops ok",
+    "text key packed argument",
+    "slot slots check checks",
 ];
 /// Words that replace each other.
 const PAIRS: [(&str, &str); 9] = [
@@ -342,7 +311,8 @@ fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
             .iter()
             .map(|token| token.text)
             .collect();
-        for kind in KINDS.into_iter().filter(|kind| kind.contains(&text)) {
+        let kinds = KINDS.map(|kind| kind.split_whitespace().collect::<Vec<_>>());
+        for kind in kinds.iter().filter(|kind| kind.contains(&text)) {
             others.extend(
                 kind.iter()
                     .filter(|word| around.contains(*word))

@@ -402,10 +402,7 @@ async fn queued_requests_are_served_during_drain() {
         first.ask("d", &[("slow", "")]).await
     };
     let stopping = async {
-        eventually("somebody waits", async || {
-            server.metric("tollgate_queue_waiters") == Some(1.0)
-        })
-        .await;
+        server.metric_becomes("tollgate_queue_waiters", 1.0).await;
         server.signal("TERM");
         eventually("no more calls are taken", async || {
             second.call(request_of(&["hour"])).await.is_err()

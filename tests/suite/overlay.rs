@@ -92,81 +92,57 @@ const ROUTE: &str = "default/route/rule/0=default/route/rule/0";
 #[test]
 fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
     let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
-    let file = overlay.text();
-
-    let address = explained(
-        rules.path(),
-        &file,
-        "",
-        &[ROUTE, "masked_remote_address=0.0.0.0/0"],
-    );
-    assert!(
-        address.contains(&format!(
-            "\n     algorithm: leaky_bucket (by the overlay's rules, {file}:7)\n"
-        )),
-        "{address}"
-    );
-    assert!(
-        address.contains(&format!(
-            "\n     burst: 2 (by the overlay's rules, {file}:7)\n"
-        )),
-        "{address}"
-    );
-    assert!(
-        address.contains(&format!(
-            "\n     on_store_error: deny (by the overlay's defaults, {file}:4)\n"
-        )),
-        "{address}"
-    );
-
-    let header = explained(
-        rules.path(),
-        &file,
-        "sliding_window",
-        &[ROUTE, "rule-0-match-0=one"],
-    );
-    assert!(
-        header.contains(&format!(
-            "\n     algorithm: token_bucket (by the overlay's defaults, {file}:4)\n"
-        )),
-        "{header}"
-    );
-    assert!(
-        header.contains(&format!(
-            "\n     burst: 3 (by the overlay's defaults, {file}:4)\n"
-        )),
-        "{header}"
-    );
-
-    // The rule's own word is the strongest, and a burst is not for a log.
-    let own = explained(rules.path(), &file, "sliding_window", &["own=x"]);
-    let rules_file = rules.path().join("eg.yaml");
-    assert!(
-        own.contains(&format!(
-            "\n     algorithm: sliding_log (by the rule, {}:15)\n",
-            rules_file.display()
-        )),
-        "{own}"
-    );
-    assert!(
-        own.contains(&format!(
-            "\n     on_store_error: allow (by the overlay's rules, {file}:9)\n"
-        )),
-        "{own}"
-    );
-    assert!(!own.contains("burst"), "{own}");
-
-    let setting = explained(
-        rules.path(),
-        "",
-        "sliding_window",
-        &[ROUTE, "rule-0-match-0=one"],
-    );
-    assert!(
-        setting.contains("\n     algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)\n"),
-        "{setting}"
-    );
-    let none = explained(rules.path(), "", "", &[ROUTE, "rule-0-match-0=one"]);
+    let (file, rules_file) = (overlay.text(), rules.path().join("eg.yaml"));
+    let rules_file = rules_file.display();
+    let address: &[&str] = &[ROUTE, "masked_remote_address=0.0.0.0/0"];
+    let header: &[&str] = &[ROUTE, "rule-0-match-0=one"];
+    for (overlay, algorithm, entries, words) in [
+        (
+            &*file,
+            "",
+            address,
+            vec![
+                format!("algorithm: leaky_bucket (by the overlay's rules, {file}:7)"),
+                format!("burst: 2 (by the overlay's rules, {file}:7)"),
+                format!("on_store_error: deny (by the overlay's defaults, {file}:4)"),
+            ],
+        ),
+        (
+            &file,
+            "sliding_window",
+            header,
+            vec![
+                format!("algorithm: token_bucket (by the overlay's defaults, {file}:4)"),
+                format!("burst: 3 (by the overlay's defaults, {file}:4)"),
+            ],
+        ),
+        (
+            &file,
+            "sliding_window",
+            &["own=x"],
+            vec![
+                format!("algorithm: sliding_log (by the rule, {rules_file}:15)"),
+                format!("on_store_error: allow (by the overlay's rules, {file}:9)"),
+            ],
+        ),
+        (
+            "",
+            "sliding_window",
+            header,
+            vec!["algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)".to_owned()],
+        ),
+    ] {
+        let said = explained(rules.path(), overlay, algorithm, entries);
+        for word in words {
+            assert!(said.contains(&format!("\n     {word}\n")), "{word}: {said}");
+        }
+        // A burst is not for a log.
+        assert!(
+            !said.contains("sliding_log") || !said.contains("burst"),
+            "{said}"
+        );
+    }
+    let none = explained(rules.path(), "", "", header);
     assert!(
         !none.contains("algorithm:") && none.contains("fixed_window"),
         "{none}"
@@ -206,7 +182,7 @@ DEFAULT_ALGORITHM=gcra => write one of fixed_window, sliding_window, sliding_log
 }
 
 #[test]
-fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
+fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     let overlay = OverlayFile::new(
         "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n",
     );
@@ -277,88 +253,44 @@ fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
 }
 
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
-const FINDINGS: &[(&str, &str)] = &[
-    (
-        "overlays: [{domain: shop, tollgate: {all_or_nothing: true}}]",
-        "warning: overlay.yaml: there is no such domain",
-    ),
-    (
-        "overlays: [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}]",
-        "warning: overlay.yaml: there is no such rule",
-    ),
-    (
-        "overlays: [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}]",
-        "warning: overlay.yaml: `burst` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it",
-    ),
-    (
-        "overlays: [{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}]",
-        "warning: overlay.yaml: `algorithm` has no effect on any matching rule",
-    ),
-    (
-        "overlays: [{tollgate: {}}]",
-        "overlay.yaml: an overlay without `domain`",
-    ),
-    (
-        "overlays: [{domain: '*', rules: [{path: own}]}]",
-        "overlay.yaml: rules of an overlay need `path` and `tollgate`",
-    ),
-    ("overlays: {domain: '*'}", "overlay.yaml: expected a list"),
-    ("overlay: []", "overlay.yaml: unknown key 'overlay'"),
-    (
-        "overlays: [{domain: '*', tollgate: {algorithm: token_bucket}}]",
-        "overlay.yaml: unknown key 'algorithm'",
-    ),
-    ("overlays: [", "overlay.yaml: "),
-    // Conflicts are reported at the rule, with the source of each option.
-    (
-        "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
-        "set elsewhere: algorithm: token_bucket (by the overlay's defaults, ",
-    ),
-];
+/// Conflicts are reported at the rule, with the source of each option.
+const FINDINGS: &str = "
+[{domain: shop, tollgate: {all_or_nothing: true}}] => warning: overlay.yaml: there is no such domain
+[{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}] => warning: overlay.yaml: there is no such rule
+[{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}] => warning: overlay.yaml: `burst` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it
+[{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}] => warning: overlay.yaml: `algorithm` has no effect on any matching rule
+[{tollgate: {}}] => overlay.yaml: an overlay without `domain`
+[{domain: '*', rules: [{path: own}]}] => overlay.yaml: rules of an overlay need `path` and `tollgate`
+{domain: '*'} => overlay.yaml: expected a list
+[{domain: '*', tollgate: {algorithm: token_bucket}}] => overlay.yaml: unknown key 'algorithm'
+[ => overlay.yaml:
+[{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}] => set elsewhere: algorithm: token_bucket (by the overlay's defaults,
+";
 
 #[test]
 fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
     let rules = rules();
-    for (text, expected) in FINDINGS {
+    let check = |text: &str, expected: &str| {
         let overlay = OverlayFile::new(text);
-        let ran = tollgate(&[
-            "check",
-            &rules.path().display().to_string(),
-            "--tollgate-overlay",
-            &overlay.text(),
-        ]);
+        let rules = rules.path().display().to_string();
+        let ran = tollgate(&["check", &rules, "--tollgate-overlay", &overlay.text()]);
         let is_warned = expected.starts_with("warning");
         assert_eq!(
             ran.code,
             Some(if is_warned { 0 } else { 78 }),
-            "{text}: {}{}",
-            ran.stdout,
-            ran.stderr
+            "{text}: {ran:?}"
         );
-        assert!(
-            if is_warned { &ran.stdout } else { &ran.stderr }.contains(expected),
-            "{text}: {}{}",
-            ran.stdout,
-            ran.stderr
-        );
+        let said = if is_warned { &ran.stdout } else { &ran.stderr };
+        assert!(said.contains(expected), "{text}: {ran:?}");
+    };
+    for line in FINDINGS.trim().lines() {
+        let (overlays, expected) = line.split_once(" => ").expect("overlays => a text");
+        check(&format!("overlays: {overlays}"), expected.trim_end());
     }
-    let many = "
-  - {domain: d}"
-        .repeat(1_001);
-    let overlay = OverlayFile::new(&format!(
-        "overlays:{many}
-"
-    ));
-    let ran = tollgate(&[
-        "check",
-        &rules.path().display().to_string(),
-        "--tollgate-overlay",
-        &overlay.text(),
-    ]);
-    assert!(
-        ran.stderr
-            .contains("1001 blocks, more than the 1000 of overlay_blocks_max"),
-        "{}",
-        ran.stderr
+    check("overlay: []", "overlay.yaml: unknown key 'overlay'");
+    let many = "\n  - {domain: d}".repeat(1_001);
+    check(
+        &format!("overlays:{many}\n"),
+        "1001 blocks, more than the 1000 of overlay_blocks_max",
     );
 }

@@ -80,6 +80,30 @@ fn every_link_between_pages_resolves() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// `docs/metrics.md` is generated from the metrics of running processes.
+#[test]
+fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
+    let list = read("docs/metrics.md");
+    let all = pages().into_iter().chain([ALERTS.to_owned()]);
+    for page in all.filter(|page| !page.starts_with("tests/") && !page.starts_with("benches/")) {
+        let text = read(&page);
+        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+        let is_metric = |word: &&str| {
+            let is_ours = ["tollgate_", "ratelimit_service_"]
+                .iter()
+                .any(|begin| word.starts_with(begin));
+            is_ours && !word.ends_with('_')
+        };
+        for name in words.filter(is_metric) {
+            let of_histogram = ["_bucket", "_count", "_sum"];
+            let family = of_histogram.iter().find_map(|end| name.strip_suffix(end));
+            let mut names = [Some(name), family].into_iter().flatten();
+            let is_listed = names.any(|name| list.contains(&format!("`{name}`")));
+            assert!(is_listed, "{page} names {name}");
+        }
+    }
+}
+
 #[test]
 fn every_file_sets_the_recommended_timeout() {
     for (file, expected) in TIMEOUTS {

@@ -1,7 +1,5 @@
 //! Counting on Redis, as operators and callers see it from outside of the process.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -9,7 +7,6 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
-use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
@@ -90,13 +87,13 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     );
     let asked = times_asked(&redis);
 
-    let look = client.call(with_hits(0, false)).await.expect("an answer");
+    let look = client.answer(with_hits(0, false)).await;
     assert_eq!(
         (times_asked(&redis), look.overall_code()),
         (asked + 1, Code::OverLimit),
         "a look asks Redis, which counted a hit too many"
     );
-    client.call(with_hits(2, true)).await.expect("an answer");
+    client.answer(with_hits(2, true)).await;
     assert_eq!(
         codes(&mut client, "k", 2).await,
         [Code::Ok, Code::OverLimit],
@@ -121,23 +118,9 @@ async fn a_cached_refusal_is_for_its_own_limit_alone() {
         request
     };
     for expected in [Code::Ok, Code::OverLimit, Code::OverLimit] {
-        assert_eq!(
-            client
-                .call(with_limit(1))
-                .await
-                .expect("an answer")
-                .overall_code(),
-            expected
-        );
+        assert_eq!(client.answer(with_limit(1)).await.overall_code(), expected);
     }
-    assert_eq!(
-        client
-            .call(with_limit(5))
-            .await
-            .expect("an answer")
-            .overall_code(),
-        Code::Ok
-    );
+    assert_eq!(client.answer(with_limit(5)).await.overall_code(), Code::Ok);
 }
 
 #[tokio::test]
@@ -158,13 +141,13 @@ descriptors:
         client.ask("d", &[("a", "1"), ("b", "2")]).await;
     }
     let labels = r#"{domain="d",key1="a",key2="b"}"#;
-    assert_eq!(
-        server.metric(&format!("ratelimit_service_rate_limit_over_limit{labels}")),
-        Some(3.0)
+    server.assert_metric(
+        &format!("ratelimit_service_rate_limit_over_limit{labels}"),
+        3.0,
     );
-    assert_eq!(
-        server.metric("ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache"),
-        Some(2.0)
+    server.assert_metric(
+        "ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache",
+        2.0,
     );
 }
 
@@ -199,19 +182,19 @@ async fn without_redis_each_rule_says_what_is_answered() {
     assert_eq!(reply.status, 503);
     // Nothing is counted, so nothing can fail.
     assert_eq!(client.ask("elsewhere", &[("k", "v")]).await, Code::Ok);
-    assert_eq!(
-        server.metric(r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"}"#),
-        Some(12.0)
+    server.assert_metric(
+        r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"}"#,
+        12.0,
     );
-    assert_eq!(
-        server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="allow"}"#),
-        Some(3.0)
+    server.assert_metric(
+        r#"tollgate_store_fallbacks_total{cause="unreachable",policy="allow"}"#,
+        3.0,
     );
     assert_eq!(server.get("/healthcheck").status, 200);
 }
 
 #[tokio::test]
-async fn a_limit_in_a_request_goes_by_the_setting() {
+async fn request_limits_follow_on_store_error() {
     for (policy, expected) in [
         ("allow", Some(Code::Ok)),
         ("deny", Some(Code::OverLimit)),
@@ -298,7 +281,7 @@ async fn a_redis_that_has_to_come_in_time_ends_the_service_if_it_does_not() {
     let expected = format!(
         "tollgate: redis://127.0.0.1:{port} was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME)"
     );
-    assert!(server.log().contains(&expected), "{}", server.log());
+    server.assert_logged(&expected);
 
     let redis = RedisProcess::start();
     let mut server = started(&redis.address(), "3s");
@@ -361,10 +344,7 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
     look_until("a log line", || {
         server.log().contains("a value that is not a counter")
     });
-    let answer = client
-        .call(request("d", &[&[("k", "w")]]))
-        .await
-        .expect("an answer");
+    let answer = client.answer(request("d", &[&[("k", "w")]])).await;
     assert_eq!(answer.overall_code(), Code::Ok, "others are not concerned");
 }
 
@@ -375,14 +355,8 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
         .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
         .start();
     let mut client = server.client().await;
-    let mut remaining = async || {
-        client
-            .call(request("d", &[&[("k", "v")]]))
-            .await
-            .expect("an answer")
-            .statuses[0]
-            .limit_remaining
-    };
+    let mut remaining =
+        async || client.answer(request("d", &[&[("k", "v")]])).await.statuses[0].limit_remaining;
     let year = 365 * 86_400;
     assert_eq!(remaining().await, 8);
     let key = &*key_of_the_only_counter(&redis);
@@ -408,85 +382,4 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
         (8, 7),
         "no hits are left"
     );
-}
-
-#[test]
-fn every_metric_that_the_documentation_names_is_there_with_its_help() {
-    let authority = Authority::new();
-    let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
-    let path = |path: &Path| path.display().to_string();
-    let secrets = tempfile::TempDir::new().expect("a temporary directory can be made");
-    let password = secrets.path().join("password");
-    fs::write(&password, "s3cret\n").expect("a file can be written");
-    let everything = on_redis(&limit_of(1), NOWHERE)
-        .with_env("REDIS_AUTH_FILE", &path(&password))
-        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
-        .with_env("TRACING_ENABLED", "true")
-        .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-        .with_env("GRPC_SERVER_USE_TLS", "true")
-        .with_env("GRPC_SERVER_TLS_CERT", &path(&identity.cert))
-        .with_env("GRPC_SERVER_TLS_KEY", &path(&identity.key))
-        .start();
-    let by_xds = TestServer::with_xds(NOWHERE).start();
-    let page = everything.admin("/metrics")
-        + &by_xds.admin("/metrics")
-        + &metrics_of_a_rule_that_counts_everything();
-    for file in [
-        "docs/operations.md",
-        "docs/guarantees.md",
-        "docs/redis.md",
-        "docs/migration.md",
-        "README.md",
-        "deploy/prometheus/tollgate-alerts.yaml",
-    ] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
-            .expect("it is there");
-        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
-        for name in words.filter(|word| {
-            ["tollgate_", "ratelimit_service_"]
-                .iter()
-                .any(|beginning| word.starts_with(beginning))
-        }) {
-            // What a histogram is told as.
-            let of_histogram = ["_bucket", "_count"]
-                .iter()
-                .find_map(|end| name.strip_suffix(end));
-            let is_there = [Some(name), of_histogram]
-                .into_iter()
-                .flatten()
-                .any(|name| page.contains(&format!("# HELP {name} ")));
-            assert!(
-                is_there,
-                "{file} names {name}, which /metrics does not have"
-            );
-        }
-    }
-}
-
-/// Metrics of rules exist from the first request.
-fn metrics_of_a_rule_that_counts_everything() -> String {
-    let rules = "
-domain: d
-descriptors:
-  - key: turn
-    rate_limit: {unit: second, requests_per_unit: 100}
-    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s}}
-  - key: cheap
-    rate_limit: {unit: year, requests_per_unit: 0}
-    metadata: {tollgate: {on_limit: degrade}}
-";
-    let server = TestServer::with_rules(rules).start();
-    let ask = |descriptor: &str| {
-        assert_eq!(
-            server
-                .json(&format!(r#"{{"domain":"d","descriptors":[{descriptor}]}}"#))
-                .status,
-            200
-        );
-    };
-    let turn = r#"{"entries":[{"key":"turn"}],"hitsAddend":1}"#;
-    ask(r#"{"entries":[{"key":"cheap"}]},{"entries":[{"key":"turn"}],"isNegativeHits":true}"#);
-    // Of three at once two have to wait, however slow the machine is.
-    ask(&[turn; 3].join(","));
-    server.admin("/metrics")
 }

@@ -28,23 +28,24 @@ pub(crate) fn has_limit(server: &TestServer, key: &str, requests: u32) -> bool {
         .any(|there| there.starts_with(&line))
 }
 
-fn rejected(server: &TestServer) -> Option<f64> {
-    server.metric("tollgate_rules_rejected")
+async fn limit_becomes(server: &TestServer, key: &str, requests: u32) {
+    eventually("the limit is in force", async || {
+        has_limit(server, key, requests)
+    })
+    .await;
 }
 
-async fn accepted(server: &TestServer) {
-    eventually("the newest rules serve", async || {
-        rejected(server) == Some(0.0)
+/// Waits until health reports that it serves.
+async fn serving(client: &mut Client) {
+    eventually("it gets healthy", async || {
+        client.health("").await.expect("it is known") == Serving
     })
     .await;
 }
 
 /// What remains of the limit of domain `d` after one more call.
 async fn remaining(client: &mut Client) -> (Code, u32) {
-    let response = client
-        .call(request("d", &[&[("k", "")]]))
-        .await
-        .expect("there is an answer");
+    let response = client.answer(request("d", &[&[("k", "")]])).await;
     (
         response.overall_code(),
         response.statuses[0].limit_remaining,
@@ -63,18 +64,12 @@ async fn added_changed_and_removed_files_take_effect() {
     );
 
     server.write("more.yaml", &domain("more"));
-    eventually("the new file is read", async || {
-        has_limit(&server, "more.k", 1)
-    })
-    .await;
+    limit_becomes(&server, "more.k", 1).await;
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok);
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::OverLimit);
 
     server.write("rules.yaml", &limit_of(8));
-    eventually("the changed file is read", async || {
-        has_limit(&server, "d.k", 8)
-    })
-    .await;
+    limit_becomes(&server, "d.k", 8).await;
     assert!(has_limit(&server, "more.k", 1));
 
     fs::remove_file(server.path("more.yaml")).expect("it exists");
@@ -90,10 +85,7 @@ async fn added_changed_and_removed_files_take_effect() {
 async fn new_subdirectory_takes_effect() {
     let server = TestServer::with_files([]).start();
     write(&server.path("team/shop/rules.yaml"), &limit_of(7));
-    eventually("the new directories are read", async || {
-        has_limit(&server, "d.k", 7)
-    })
-    .await;
+    limit_becomes(&server, "d.k", 7).await;
     fs::rename(server.path("team"), server.path("..team")).expect("it exists");
     eventually("names with a dot are left out", async || {
         !has_limit(&server, "d.k", 7)
@@ -106,26 +98,14 @@ async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 1));
-    assert_eq!(rejected(&server), Some(0.0));
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_error"),
-        Some(0.0)
-    );
+    server.assert_metric("tollgate_rules_rejected", 0.0);
+    server.assert_metric("ratelimit_service_config_load_error", 0.0);
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
 
     server.write("rules.yaml", BROKEN);
-    eventually("the metric changes", async || {
-        rejected(&server) == Some(1.0)
-    })
-    .await;
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_error"),
-        Some(1.0)
-    );
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_success"),
-        Some(1.0)
-    );
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
+    server.assert_metric("ratelimit_service_config_load_error", 1.0);
+    server.assert_metric("ratelimit_service_config_load_success", 1.0);
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200, "{ready:?}");
     for text in [&ready.body, &server.admin("/ready")] {
@@ -146,17 +126,11 @@ async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     assert_eq!(remaining(&mut client).await, (Code::OverLimit, 0));
 
     server.write("rules.yaml", &limit_of(9));
-    accepted(&server).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     assert!(has_limit(&server, "d.k", 9));
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_success"),
-        Some(2.0)
-    );
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_error"),
-        Some(1.0)
-    );
+    server.assert_metric("ratelimit_service_config_load_success", 2.0);
+    server.assert_metric("ratelimit_service_config_load_error", 1.0);
 }
 
 /// Lines about a load, a reload, a rejected reload and the recovery.
@@ -172,17 +146,13 @@ const RELOAD_LINES: [&str; 4] = [
 async fn reload_lines(server: Builder) -> [usize; 4] {
     let server = server.with_env("LOG_LEVEL", "").start();
     server.write("rules.yaml", &limit_of(8));
-    eventually("the rules are reloaded", async || {
-        server.metric("ratelimit_service_config_load_success") == Some(2.0)
-    })
-    .await;
+    server
+        .metric_becomes("ratelimit_service_config_load_success", 2.0)
+        .await;
     server.write("rules.yaml", BROKEN);
-    eventually("the reload is rejected", async || {
-        rejected(&server) == Some(1.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     server.write("rules.yaml", &limit_of(9));
-    accepted(&server).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     let log = server.log();
     let rejected = log
         .lines()
@@ -233,21 +203,17 @@ async fn writes_in_steps_never_leave_the_service_without_rules() {
     let (head, tail) = text.split_at(text.len() / 2);
 
     File::create(server.path("rules.yaml")).expect("it is truncated");
-    eventually("the empty file is rejected", async || {
-        rejected(&server) == Some(1.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), head).expect("it is written");
-    eventually("half a file is rejected", async || {
-        server.metric("ratelimit_service_config_load_error") == Some(2.0)
-    })
-    .await;
+    server
+        .metric_becomes("ratelimit_service_config_load_error", 2.0)
+        .await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), format!("{head}{tail}")).expect("it is written");
-    accepted(&server).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     assert!(has_limit(&server, "d.k", 8));
 }
 
@@ -278,42 +244,6 @@ impl ConfigMap<'_> {
     }
 }
 
-async fn follows(server: &TestServer, config_map: &mut ConfigMap<'_>) {
-    for requests in 20..25 {
-        config_map.update(requests);
-        eventually("the update is read", async || {
-            has_limit(server, "d.k", requests)
-        })
-        .await;
-    }
-    for requests in 30..40 {
-        config_map.update(requests);
-    }
-    eventually("the last of many is read", async || {
-        has_limit(server, "d.k", 39)
-    })
-    .await;
-    accepted(server).await;
-    let successes = server.metric("ratelimit_service_config_load_success");
-    assert!(
-        successes.is_some_and(|loads| loads < 17.0),
-        "changes that come together are one load: {successes:?}"
-    );
-}
-
-#[tokio::test]
-async fn config_map_updates_take_effect() {
-    let mount = TempDir::new().expect("a temporary directory");
-    let mut config_map = ConfigMap {
-        mount: mount.path(),
-        generation: 0,
-    };
-    config_map.update(1);
-    let server = TestServer::with_directory(mount.path()).start();
-    assert!(has_limit(&server, "d.k", 1));
-    follows(&server, &mut config_map).await;
-}
-
 #[tokio::test]
 async fn config_map_updates_take_effect_at_istios_mount() {
     let root = TempDir::new().expect("a temporary directory");
@@ -329,7 +259,20 @@ async fn config_map_updates_take_effect_at_istios_mount() {
         .with_env("RUNTIME_IGNOREDOTFILES", "true")
         .start();
     assert!(has_limit(&server, "d.k", 1));
-    follows(&server, &mut config_map).await;
+    for requests in 20..25 {
+        config_map.update(requests);
+        limit_becomes(&server, "d.k", requests).await;
+    }
+    for requests in 30..40 {
+        config_map.update(requests);
+    }
+    limit_becomes(&server, "d.k", 39).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
+    let successes = server.metric("ratelimit_service_config_load_success");
+    assert!(
+        successes.is_some_and(|loads| loads < 17.0),
+        "changes that come together are one load: {successes:?}"
+    );
 }
 
 #[tokio::test]
@@ -353,17 +296,11 @@ async fn replaced_link_at_the_runtime_root_takes_effect() {
     assert!(has_limit(&server, "d.k", 1));
     for requests in 2..6 {
         turn(requests);
-        eventually("the new version is read", async || {
-            has_limit(&server, "d.k", requests)
-        })
-        .await;
+        limit_becomes(&server, "d.k", requests).await;
     }
     // And a file within the version that is current now, though the first watch was on another.
     write(&root.join("ratelimit/config/rules.yaml"), &limit_of(9));
-    eventually("a change below the link is read", async || {
-        has_limit(&server, "d.k", 9)
-    })
-    .await;
+    limit_becomes(&server, "d.k", 9).await;
 }
 
 #[tokio::test]
@@ -371,10 +308,7 @@ async fn removed_directory_keeps_the_rules_until_it_is_restored() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut client = server.client().await;
     fs::remove_dir_all(server.path("")).expect("it exists");
-    eventually("the metric changes", async || {
-        rejected(&server) == Some(1.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200);
     for text in [&ready.body, &server.log()] {
@@ -387,14 +321,11 @@ async fn removed_directory_keeps_the_rules_until_it_is_restored() {
     assert_eq!(remaining(&mut client).await, (Code::OverLimit, 0));
 
     write(&server.path("rules.yaml"), &limit_of(5));
-    eventually("it is read again", async || has_limit(&server, "d.k", 5)).await;
-    accepted(&server).await;
+    limit_becomes(&server, "d.k", 5).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     // A watch is on the new directory, too.
     server.write("rules.yaml", &limit_of(6));
-    eventually("changes are seen again", async || {
-        has_limit(&server, "d.k", 6)
-    })
-    .await;
+    limit_becomes(&server, "d.k", 6).await;
 }
 
 #[tokio::test]
@@ -408,11 +339,7 @@ async fn invalid_first_rules_keep_health_not_serving_until_valid_ones() {
         "{}",
         server.announcement()
     );
-    assert!(
-        server.log().contains("invalid rate limit unit 'fortnight'"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("invalid rate limit unit 'fortnight'");
     assert_unready(&server, &mut client).await;
     let ready = server.get("/ready");
     assert!(
@@ -423,10 +350,7 @@ async fn invalid_first_rules_keep_health_not_serving_until_valid_ones() {
     );
 
     server.write("rules.yaml", &limit_of(1));
-    eventually("it gets healthy", async || {
-        client.health("").await.expect("it is known") == Serving
-    })
-    .await;
+    serving(&mut client).await;
     assert_eq!(server.get("/healthcheck").status, 200);
     assert_eq!(server.get("/ready").status, 200);
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
@@ -441,10 +365,7 @@ async fn rules_directory_may_be_created_after_startup() {
     assert_unready(&server, &mut client).await;
 
     write(&base.path().join("config/rules.yaml"), &limit_of(1));
-    eventually("it gets healthy", async || {
-        client.health("").await.expect("it is known") == Serving
-    })
-    .await;
+    serving(&mut client).await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
 }
 
@@ -472,7 +393,7 @@ async fn assert_unready(server: &TestServer, client: &mut Client) {
             .status,
         400
     );
-    assert_eq!(rejected(server), Some(1.0));
+    server.assert_metric("tollgate_rules_rejected", 1.0);
     assert_eq!(server.admin("/rlconfig"), "");
 }
 
@@ -481,11 +402,7 @@ async fn empty_rules_directory_limits_nothing_and_warns() {
     let server = TestServer::with_files([])
         .with_env("LOG_LEVEL", "warn")
         .start();
-    assert!(
-        server.log().contains("no rules files: nothing is limited"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("no rules files: nothing is limited");
     let mut client = server.client().await;
     assert_eq!(client.health("").await.expect("it is known"), Serving);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
@@ -520,10 +437,7 @@ async fn health_follows_the_rules_if_a_domain_is_required() {
         server.get("/ready")
     );
     server.write("rules.yaml", &limit_of(1));
-    eventually("it gets healthy", async || {
-        client.health("").await.expect("it is known") == Serving
-    })
-    .await;
+    serving(&mut client).await;
     fs::remove_file(server.path("rules.yaml")).expect("it exists");
     eventually("it gets unhealthy", async || {
         client.health("").await.expect("it is known") == NotServing
@@ -546,6 +460,6 @@ async fn sighup_reloads_rules_with_unchanged_metadata() {
         .and_then(|file| file.set_modified(modified))
         .expect("it has a time");
     server.signal("HUP");
-    eventually("the rules are read", async || has_limit(&server, "d.k", 8)).await;
+    limit_becomes(&server, "d.k", 8).await;
     assert!(server.is_running());
 }

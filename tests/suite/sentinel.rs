@@ -21,11 +21,7 @@ async fn the_master_is_found_and_replicas_of_the_service_share_what_they_count()
         service(LIMIT, &deployment.settings()),
         service(LIMIT, &deployment.settings()),
     );
-    assert!(
-        one.announcement().contains("mymaster"),
-        "{}",
-        one.announcement()
-    );
+    one.assert_announced("mymaster");
     let (mut one, mut other) = (Counting::at(&one).await, Counting::at(&other).await);
     one.wait_for_verdicts(&ANYTHING).await;
     other.wait_for_verdicts(&ANYTHING).await;
@@ -64,7 +60,7 @@ async fn after_a_failover_the_new_master_goes_on_counting_where_the_old_one_was(
     look_until("the change is counted", || {
         server.metric("tollgate_store_topology_changes_total") >= Some(1.0)
     });
-    assert_eq!(server.metric("tollgate_store_nodes"), Some(1.0));
+    server.assert_metric("tollgate_store_nodes", 1.0);
     look_until("the log says so", || {
         server.log().contains("Redis topology changed")
     });

@@ -14,7 +14,10 @@ use crate::support::cluster::ClusterProcess;
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
-use crate::support::{Builder, TestServer, limit_of, look_until, read_test_file, tollgate, write};
+use crate::support::{
+    Builder, TestServer, assert_settings_rejected, limit_of, look_until, read_test_file, tollgate,
+    write,
+};
 
 /// The names of all settings of the reference, one a line.
 const OF_THE_REFERENCE: &str = include_str!("settings_of_the_reference.txt");
@@ -44,14 +47,13 @@ struct Row {
     asserted_by: String,
 }
 
-/// A setting that is seen in answers.
-struct Effect {
-    setting: (&'static str, &'static str),
-    rules: &'static str,
-    /// Bodies of calls, one after the other; the answer to the last is looked at.
-    calls: &'static [&'static str],
-    shows: fn(&TestServer, &Reply) -> bool,
-}
+/// A setting that shows in responses; bodies of calls, one after the other; and what shows in the
+/// response to the last one.
+type Effect = (
+    (&'static str, &'static str),
+    &'static [&'static str],
+    fn(&TestServer, &Reply) -> bool,
+);
 
 fn rows() -> Vec<Row> {
     let page =
@@ -229,11 +231,7 @@ fn empty_settings_are_unset() {
         });
     let server = server.start();
     assert_eq!(server.get("/healthcheck").status, 200);
-    assert!(
-        server.announcement().contains("store    memory"),
-        "{}",
-        server.announcement()
-    );
+    server.assert_announced("store    memory");
     assert!(!server.log().contains("no effect"), "{}", server.log());
 }
 
@@ -265,75 +263,68 @@ fn near(server: &TestServer) -> bool {
 
 /// Every one of these is as it says with the setting, and is not without.
 const EFFECTS: &[Effect] = &[
-    Effect {
-        setting: ("SHADOW_MODE", "true"),
-        rules: TWO,
-        calls: &[TIGHT, TIGHT],
-        shows: |_, reply| reply.status == 200,
-    },
-    Effect {
-        setting: ("QUOTA_MODE", "true"),
-        rules: TWO,
-        calls: &[BOTH, BOTH],
-        shows: |_, reply| reply.status == 200,
-    },
-    Effect {
-        setting: ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
-        rules: TWO,
-        calls: &[BOTH, BOTH, BOTH, LOOSE],
-        shows: |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
-    },
-    Effect {
-        setting: ("NEAR_LIMIT_RATIO", "0.1"),
-        rules: TWO,
-        calls: &[LOOSE, LOOSE, LOOSE],
-        shows: |server, _| near(server),
-    },
-    Effect {
-        setting: ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-        rules: TWO,
-        calls: &[TIGHT],
-        shows: |_, reply| has_header(reply, "RateLimit-Limit"),
-    },
-    Effect {
-        setting: ("RESPONSE_DYNAMIC_METADATA", "true"),
-        rules: TWO,
-        calls: &[LOOSE],
-        shows: |_, reply| json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob",
-    },
-    Effect {
-        setting: ("IETF_RATELIMIT_HEADERS_ENABLED", "true"),
-        rules: TWO,
-        calls: &[TIGHT],
-        shows: |_, reply| has_header(reply, "RateLimit-Policy"),
-    },
-    Effect {
-        setting: ("RETRY_AFTER_HEADER_ENABLED", "true"),
-        rules: TWO,
-        calls: &[TIGHT, TIGHT],
-        shows: |_, reply| has_header(reply, "Retry-After"),
-    },
+    (("SHADOW_MODE", "true"), &[TIGHT, TIGHT], |_, reply| {
+        reply.status == 200
+    }),
+    (("QUOTA_MODE", "true"), &[BOTH, BOTH], |_, reply| {
+        reply.status == 200
+    }),
+    (
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+        &[BOTH, BOTH, BOTH, LOOSE],
+        |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
+    ),
+    (
+        ("NEAR_LIMIT_RATIO", "0.1"),
+        &[LOOSE, LOOSE, LOOSE],
+        |server, _| near(server),
+    ),
+    (
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        &[TIGHT],
+        |_, reply| has_header(reply, "RateLimit-Limit"),
+    ),
+    (
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+        &[LOOSE],
+        |_, reply| json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob",
+    ),
+    (
+        ("IETF_RATELIMIT_HEADERS_ENABLED", "true"),
+        &[TIGHT],
+        |_, reply| has_header(reply, "RateLimit-Policy"),
+    ),
+    (
+        ("RETRY_AFTER_HEADER_ENABLED", "true"),
+        &[TIGHT, TIGHT],
+        |_, reply| has_header(reply, "Retry-After"),
+    ),
 ];
 
 #[test]
 fn settings_change_responses() {
-    for Effect {
-        setting: (name, value),
-        rules,
-        calls,
-        shows,
-    } in EFFECTS
-    {
-        let is_shown = |server: TestServer| {
+    for (setting, calls, shows) in EFFECTS {
+        for variables in [&[*setting][..], &[]] {
+            let server = TestServer::with_rules(TWO).with_envs(variables).start();
             let replies: Vec<Reply> = calls.iter().map(|body| server.json(body)).collect();
-            let last = replies.into_iter().next_back().expect("there is a call");
-            (shows(&server, &last), last.body)
-        };
-        let (with, answer) = is_shown(TestServer::with_rules(rules).with_env(name, value).start());
-        assert!(with, "{name}={value}: {answer}");
-        let (without, answer) = is_shown(TestServer::with_rules(rules).start());
-        assert!(!without, "without {name}: {answer}");
+            let last = replies.last().expect("there is a call");
+            let is_set = !variables.is_empty();
+            assert_eq!(
+                shows(&server, last),
+                is_set,
+                "{setting:?} {variables:?}: {last:?}"
+            );
+        }
     }
+}
+
+/// The header names of `field` in a response with headers of these names enabled.
+fn header_names(enabled: &str, names: &[(&str, &str)], field: &str) -> Vec<Value> {
+    let server = TestServer::with_rules(TWO).with_env(enabled, "true");
+    let reply = server.with_envs(names).start().json(LOOSE);
+    let headers = json(&reply)[field].take();
+    let headers = headers.as_array().expect("there are headers").iter();
+    headers.map(|header| header["key"].clone()).collect()
 }
 
 #[test]
@@ -343,14 +334,12 @@ fn response_headers_have_configured_names() {
         ("LIMIT_REMAINING_HEADER", "X-Left"),
         ("LIMIT_RESET_HEADER", "X-Seconds"),
     ];
-    let server = TestServer::with_rules(TWO).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
-    let server = server.with_envs(&names).start();
-    let reply = server.json(LOOSE);
-    assert!(
-        names.iter().all(|(_, name)| has_header(&reply, name)),
-        "{}",
-        reply.body
+    let found = header_names(
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        &names,
+        "responseHeadersToAdd",
     );
+    assert_eq!(found, names.map(|(_, name)| name));
 }
 
 #[test]
@@ -360,23 +349,12 @@ fn upstream_request_headers_have_configured_names() {
         ("LIMIT_REQUEST_REMAINING_HEADER", "X-Left"),
         ("LIMIT_REQUEST_RESET_HEADER", "X-Seconds"),
     ];
-    let server = TestServer::with_rules(TWO).with_env("LIMIT_REQUEST_HEADERS_ENABLED", "true");
-    let server = server.with_envs(&names).start();
-    let reply = server.json(LOOSE);
-    let answer = json(&reply);
-    let headers = answer["requestHeadersToAdd"]
-        .as_array()
-        .expect("request headers");
-    let keys: Vec<_> = headers
-        .iter()
-        .filter_map(|header| header["key"].as_str())
-        .collect();
-    assert_eq!(keys, names.map(|(_, name)| name), "{}", reply.body);
-    assert!(
-        answer.get("responseHeadersToAdd").is_none(),
-        "{}",
-        reply.body
+    let found = header_names(
+        "LIMIT_REQUEST_HEADERS_ENABLED",
+        &names,
+        "requestHeadersToAdd",
     );
+    assert_eq!(found, names.map(|(_, name)| name));
 }
 
 #[test]
@@ -663,11 +641,8 @@ fn limits_per_second_can_have_their_own_redis() {
     };
     let server =
         with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "true")]].concat()).start();
-    assert!(
-        server.announcement().contains(&url) && server.announcement().contains(&second_url),
-        "{}",
-        server.announcement()
-    );
+    server.assert_announced(&url);
+    server.assert_announced(&second_url);
     look_until("both are reached", || server.json(K_AND_S).status == 200);
     assert_eq!(
         (begins(&main), begins(&second)[0].as_str()),
@@ -693,53 +668,31 @@ fn limits_per_second_can_have_their_own_redis() {
         "all are counted on the one"
     );
     assert_eq!(second.command::<usize>(&["DBSIZE"]), before);
-    assert!(
-        server
-            .log()
-            .contains("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true");
 }
 
 #[test]
 fn per_second_redis_has_a_default_socket_only() {
     let redis = RedisProcess::start();
     let (url, socket) = (redis.url(), redis.socket().display().to_string());
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
-    let server =
-        with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]].concat())
-            .start();
-    assert!(
-        server
-            .announcement()
-            .contains("unix:///var/run/nutcracker/ratelimitpersecond.sock"),
-        "{}",
-        server.announcement()
+    let start = |settings: &[(&str, &str)]| {
+        let both = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
+        with_both_periods(&both).with_envs(settings)
+    };
+    let server = start(&[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]).start();
+    server.assert_announced("unix:///var/run/nutcracker/ratelimitpersecond.sock");
+    assert_settings_rejected(
+        || start(&[]),
+        "
+REDIS_PERSECOND_SOCKET_TYPE=tcp => REDIS_PERSECOND_URL is not set; set it to host:port
+REDIS_PERSECOND_SOCKET_TYPE => REDIS_PERSECOND_URL is not set; set it to host:port",
     );
-    for socket_type in ["tcp", ""] {
-        let ran = with_both_periods(
-            &[
-                &settings[..],
-                &[("REDIS_PERSECOND_SOCKET_TYPE", socket_type)],
-            ]
-            .concat(),
-        )
-        .start_and_fail();
-        assert!(
-            ran.code == Some(78)
-                && ran
-                    .stderr
-                    .contains("REDIS_PERSECOND_URL is not set; set it to host:port"),
-            "{ran:?}"
-        );
-    }
     // The address shows what it is.
-    let by_socket = [
+    let server = start(&[
         ("REDIS_PERSECOND_SOCKET_TYPE", "tcp"),
-        ("REDIS_PERSECOND_URL", socket.as_str()),
-    ];
-    let server = with_both_periods(&[&settings[..], &by_socket].concat()).start();
+        ("REDIS_PERSECOND_URL", &socket),
+    ]);
+    let server = server.start();
     look_until("it is reached", || server.json(S).status == 200);
 }
 
@@ -805,45 +758,27 @@ fn sentinels_have_their_own_credentials() {
         ("REDIS_PERSECOND_TYPE", "sentinel"),
         ("REDIS_PERSECOND_URL", sentinels.as_str()),
     ];
-    let ways: [(&[(&str, &str)], _, &str); 4] = [
-        (
-            &main,
-            [
-                ("REDIS_AUTH", "of-servers"),
-                ("REDIS_SENTINEL_AUTH", "of-sentinels"),
-            ],
-            K,
-        ),
-        (
-            &main,
-            [
-                ("REDIS_AUTH_FILE", &of_servers),
-                ("REDIS_SENTINEL_AUTH_FILE", &of_sentinels),
-            ],
-            K,
-        ),
-        (
-            &second,
-            [
-                ("REDIS_PERSECOND_AUTH", "of-servers"),
-                ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels"),
-            ],
-            S,
-        ),
-        (
-            &second,
-            [
-                ("REDIS_PERSECOND_AUTH_FILE", &of_servers),
-                ("REDIS_PERSECOND_SENTINEL_AUTH_FILE", &of_sentinels),
-            ],
-            S,
-        ),
+    let values = [["of-servers", "of-sentinels"], [&of_servers, &of_sentinels]];
+    let main_names = [
+        ["REDIS_AUTH", "REDIS_SENTINEL_AUTH"],
+        ["REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH_FILE"],
     ];
-    for (settings, credentials, body) in ways {
-        let server = with_both_periods(&[settings, &credentials].concat()).start();
-        look_until("the master is reached", || server.json(body).status == 200);
-        assert!(deployment.master().command::<usize>(&["DBSIZE"]) > 0);
-        deployment.master().command::<()>(&["FLUSHALL"]);
+    let second_names = [
+        ["REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH"],
+        [
+            "REDIS_PERSECOND_AUTH_FILE",
+            "REDIS_PERSECOND_SENTINEL_AUTH_FILE",
+        ],
+    ];
+    for (settings, names, body) in [(&main[..], main_names, K), (&second, second_names, S)] {
+        for ([auth, sentinel_auth], [server, sentinel]) in names.into_iter().zip(values) {
+            let service = with_both_periods(settings)
+                .with_envs(&[(auth, server), (sentinel_auth, sentinel)])
+                .start();
+            look_until("the master is reached", || service.json(body).status == 200);
+            assert!(deployment.master().command::<usize>(&["DBSIZE"]) > 0);
+            deployment.master().command::<()>(&["FLUSHALL"]);
+        }
     }
     // Credentials of the servers are not sent to sentinels, and the other way round.
     for (credentials, missing) in [
@@ -936,20 +871,14 @@ fn over_limit_cache_has_no_effect_in_memory() {
     let server = TestServer::with_rules(TWO)
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .start();
-    assert!(
-        server
-            .log()
-            .contains("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"),
-        "{}",
-        server.log()
-    );
+    server.assert_logged("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store");
     assert_eq!(
         [TIGHT; 3].map(|body| server.json(body).status),
         [200, 429, 429]
     );
-    assert_eq!(
-        server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#),
-        Some(2.0)
+    server.assert_metric(
+        r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#,
+        2.0,
     );
     assert!(
         !server

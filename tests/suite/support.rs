@@ -173,6 +173,29 @@ impl TestServer {
         )
     }
 
+    #[track_caller]
+    pub(crate) fn assert_metric(&self, series: &str, expected: f64) {
+        assert_eq!(self.metric(series), Some(expected), "{series}");
+    }
+
+    pub(crate) async fn metric_becomes(&self, series: &str, value: f64) {
+        eventually(&format!("{series} is {value}"), async || {
+            self.metric(series) == Some(value)
+        })
+        .await;
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_logged(&self, text: &str) {
+        assert!(self.log().contains(text), "{text}: {}", self.log());
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_announced(&self, text: &str) {
+        let said = self.announcement();
+        assert!(said.contains(text), "{text}: {said}");
+    }
+
     /// What was printed at the start.
     pub(crate) fn announcement(&self) -> &str {
         &self.announcement
@@ -466,6 +489,11 @@ impl Client {
             .map(tonic::Response::into_inner)
     }
 
+    /// The response, which is no error.
+    pub(crate) async fn answer(&mut self, request: RateLimitRequest) -> RateLimitResponse {
+        self.call(request).await.expect("there is an answer")
+    }
+
     /// Asks about one descriptor, and gets an answer.
     pub(crate) async fn ask(&mut self, domain: &str, entries: &[(&str, &str)]) -> Code {
         self.call(request(domain, &[entries]))
@@ -496,6 +524,14 @@ impl Client {
             .expect("anything can be watched")
             .into_inner()
     }
+}
+
+/// The next status of a health watch.
+pub(crate) async fn next_status(
+    stream: &mut tonic::Streaming<HealthCheckResponse>,
+) -> ServingStatus {
+    let status = stream.message().await.expect("the stream is open");
+    status.expect("a status").status()
 }
 
 /// The counter of that name and labels.

@@ -318,141 +318,93 @@ fn from_json(message: &str, json: &serde_json::Value) -> Vec<u8> {
 }
 
 /// A request with every field set to something that is not its default.
-fn full_request() -> ours::RateLimitRequest {
-    ours::RateLimitRequest {
-        domain: "edge".into(),
-        descriptors: vec![ours::RateLimitDescriptor {
-            entries: vec![ours::Entry {
-                key: "user".into(),
-                value: "ann".into(),
+macro_rules! full_request {
+    ($side:ident, $hits:expr) => {
+        $side::RateLimitRequest {
+            domain: "edge".into(),
+            descriptors: vec![$side::RateLimitDescriptor {
+                entries: vec![$side::Entry {
+                    key: "user".into(),
+                    value: "ann".into(),
+                }],
+                limit: Some($side::RateLimitOverride {
+                    requests_per_unit: 10,
+                    unit: $side::RateLimitUnit::Hour.into(),
+                }),
+                hits_addend: Some($hits),
+                is_negative_hits: true,
             }],
-            limit: Some(ours::RateLimitOverride {
-                requests_per_unit: 10,
-                unit: ours::RateLimitUnit::Hour.into(),
-            }),
-            hits_addend: Some(u64::MAX),
-            is_negative_hits: true,
-        }],
-        hits_addend: 3,
-    }
+            hits_addend: 3,
+        }
+    };
 }
 
 /// A response with every field set to something that is not its default.
-fn full_response() -> ours::RateLimitResponse {
-    let header = |key: &str| ours::HeaderValue {
-        key: key.to_owned(),
-        value: "text".to_owned(),
-        raw_value: b"\xff\xfe\xfd".to_vec(),
-    };
-    let quota = ours::Quota {
-        requests: 5,
-        id: "shared".to_owned(),
-        expiration_specifier: Some(ours::ExpirationSpecifier::ValidUntil(ours::Timestamp {
+macro_rules! full_response {
+    ($side:ident) => {{
+        use $side::{Kind, Value};
+        let header = |key: &str| $side::HeaderValue {
+            key: key.to_owned(),
+            value: "text".to_owned(),
+            raw_value: b"\xff\xfe\xfd".to_vec(),
+        };
+        let until = $side::Timestamp {
             seconds: 60,
             nanos: 0,
-        })),
-    };
-    let facts = [
-        ours::Kind::StringValue("weekly".to_owned()),
-        ours::Kind::NumberValue(7.5),
-        ours::Kind::BoolValue(true),
-        ours::Kind::NullValue(0),
-    ];
-    let facts = facts.map(|kind| ours::Value { kind: Some(kind) }).into();
-    let facts = ours::Value {
-        kind: Some(ours::Kind::ListValue(ours::ListValue { values: facts })),
-    };
-    ours::RateLimitResponse {
-        overall_code: ours::Code::OverLimit.into(),
-        statuses: vec![ours::DescriptorStatus {
-            code: ours::Code::Ok.into(),
-            current_limit: Some(ours::RateLimit {
-                name: "weekly".to_owned(),
-                requests_per_unit: 100,
-                unit: ours::Unit::Week.into(),
+        };
+        let quota = $side::Quota {
+            requests: 5,
+            id: "shared".to_owned(),
+            expiration_specifier: Some($side::ExpirationSpecifier::ValidUntil(until)),
+        };
+        let facts = [
+            Kind::StringValue("weekly".to_owned()),
+            Kind::NumberValue(7.5),
+            Kind::BoolValue(true),
+            Kind::NullValue(0),
+        ];
+        let values = facts.map(|kind| Value { kind: Some(kind) }).into();
+        let facts = Kind::ListValue($side::ListValue { values });
+        let facts = Value { kind: Some(facts) };
+        $side::RateLimitResponse {
+            overall_code: $side::Code::OverLimit.into(),
+            statuses: vec![$side::DescriptorStatus {
+                code: $side::Code::Ok.into(),
+                current_limit: Some($side::RateLimit {
+                    name: "weekly".to_owned(),
+                    requests_per_unit: 100,
+                    unit: $side::Unit::Week.into(),
+                }),
+                limit_remaining: 7,
+                duration_until_reset: Some($side::Duration {
+                    seconds: 30,
+                    nanos: 0,
+                }),
+                quota: Some(quota.clone()),
+            }],
+            response_headers_to_add: vec![header("to-client")],
+            request_headers_to_add: vec![header("to-upstream")],
+            raw_body: "slow down".into(),
+            dynamic_metadata: Some($side::Struct {
+                fields: [("rule".to_owned(), facts)].into(),
             }),
-            limit_remaining: 7,
-            duration_until_reset: Some(ours::Duration {
-                seconds: 30,
-                nanos: 0,
-            }),
-            quota: Some(quota.clone()),
-        }],
-        response_headers_to_add: vec![header("to-client")],
-        request_headers_to_add: vec![header("to-upstream")],
-        raw_body: "slow down".into(),
-        dynamic_metadata: Some(ours::Struct {
-            fields: [("rule".to_owned(), facts)].into(),
-        }),
-        quota: Some(quota),
-    }
+            quota: Some(quota),
+        }
+    }};
+}
+
+fn full_request() -> ours::RateLimitRequest {
+    full_request!(ours, u64::MAX)
+}
+
+fn full_response() -> ours::RateLimitResponse {
+    full_response!(ours)
 }
 
 fn their_full_request() -> theirs::RateLimitRequest {
-    theirs::RateLimitRequest {
-        domain: "edge".to_owned(),
-        descriptors: vec![theirs::RateLimitDescriptor {
-            entries: vec![theirs::Entry {
-                key: "user".to_owned(),
-                value: "ann".to_owned(),
-            }],
-            limit: Some(theirs::RateLimitOverride {
-                requests_per_unit: 10,
-                unit: theirs::RateLimitUnit::Hour.into(),
-            }),
-            hits_addend: Some(theirs::UInt64Value { value: u64::MAX }),
-            is_negative_hits: true,
-        }],
-        hits_addend: 3,
-    }
+    full_request!(theirs, theirs::UInt64Value { value: u64::MAX })
 }
 
 fn their_full_response() -> theirs::RateLimitResponse {
-    let header = |key: &str| theirs::HeaderValue {
-        key: key.to_owned(),
-        value: "text".to_owned(),
-        raw_value: b"\xff\xfe\xfd".to_vec(),
-    };
-    let quota = theirs::Quota {
-        requests: 5,
-        id: "shared".to_owned(),
-        expiration_specifier: Some(theirs::ExpirationSpecifier::ValidUntil(theirs::Timestamp {
-            seconds: 60,
-            nanos: 0,
-        })),
-    };
-    let facts = [
-        theirs::Kind::StringValue("weekly".to_owned()),
-        theirs::Kind::NumberValue(7.5),
-        theirs::Kind::BoolValue(true),
-        theirs::Kind::NullValue(0),
-    ];
-    let facts = facts.map(|kind| theirs::Value { kind: Some(kind) }).into();
-    let facts = theirs::Value {
-        kind: Some(theirs::Kind::ListValue(theirs::ListValue { values: facts })),
-    };
-    theirs::RateLimitResponse {
-        overall_code: theirs::Code::OverLimit.into(),
-        statuses: vec![theirs::DescriptorStatus {
-            code: theirs::Code::Ok.into(),
-            current_limit: Some(theirs::RateLimit {
-                name: "weekly".to_owned(),
-                requests_per_unit: 100,
-                unit: theirs::Unit::Week.into(),
-            }),
-            limit_remaining: 7,
-            duration_until_reset: Some(theirs::Duration {
-                seconds: 30,
-                nanos: 0,
-            }),
-            quota: Some(quota.clone()),
-        }],
-        response_headers_to_add: vec![header("to-client")],
-        request_headers_to_add: vec![header("to-upstream")],
-        raw_body: b"slow down".to_vec(),
-        dynamic_metadata: Some(theirs::Struct {
-            fields: [("rule".to_owned(), facts)].into(),
-        }),
-        quota: Some(quota),
-    }
+    full_response!(theirs)
 }

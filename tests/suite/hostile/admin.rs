@@ -228,10 +228,9 @@ async fn connection_of_a_client_that_does_not_read_is_closed() {
     unread
         .write(&Attack::Pipelined("/metrics", 100).bytes())
         .expect("the connection is open");
-    eventually("it is closed", async || {
-        server.metric("tollgate_http_write_timeouts_total") == Some(1.0)
-    })
-    .await;
+    server
+        .metric_becomes("tollgate_http_write_timeouts_total", 1.0)
+        .await;
 }
 
 #[tokio::test]

@@ -193,10 +193,7 @@ async fn unlimited_streams_are_bounded_and_leave_others_served() {
         println!("{attack}: {:?} streams", server.metric("tollgate_streams"));
         assert_bounded(&server, client).await;
         drop(attackers);
-        eventually("all streams have ended", async || {
-            server.metric("tollgate_streams") == Some(0.0)
-        })
-        .await;
+        server.metric_becomes("tollgate_streams", 0.0).await;
     }
 }
 
@@ -205,20 +202,14 @@ async fn connection_has_1024_streams_and_the_next_is_reset() {
     let server = server("1").start();
     let mut attacker = Attacker::connect(server.grpc, WATCH, &[]).await;
     attacker.open(1_024, Call::Whole(&[])).await;
-    eventually("all are open", async || {
-        server.metric("tollgate_streams") == Some(1_024.0)
-    })
-    .await;
-    assert_eq!(
-        server.metric("tollgate_connection_streams_full_total"),
-        Some(1.0)
-    );
+    server.metric_becomes("tollgate_streams", 1_024.0).await;
+    server.assert_metric("tollgate_connection_streams_full_total", 1.0);
     attacker.open(1_000, Call::Whole(&[])).await;
     assert_eq!(
         server.client().await.ask("d", &[("k", "")]).await,
         crate::support::Code::Ok
     );
-    assert_eq!(server.metric("tollgate_streams"), Some(1_024.0));
+    server.assert_metric("tollgate_streams", 1_024.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,10 +241,7 @@ async fn unfinished_messages_are_bounded_and_time_out() {
         rejected("message_timeout") > Some(0.0)
     })
     .await;
-    eventually("none is left", async || {
-        server.metric("tollgate_message_bytes") == Some(0.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_message_bytes", 0.0).await;
     assert_bounded(&server, client).await;
 }
 
@@ -264,9 +252,9 @@ async fn call_that_does_not_arrive_times_out() {
     let mut call = connection.begin().await;
     call.send(&[0, 0, 0]);
     assert_eq!(call.ended().await.status, Grpc::DeadlineExceeded);
-    assert_eq!(
-        server.metric("tollgate_calls_rejected_total{cause=\"message_timeout\"}"),
-        Some(1.0)
+    server.assert_metric(
+        "tollgate_calls_rejected_total{cause=\"message_timeout\"}",
+        1.0,
     );
     let ended = connection
         .begin()
@@ -301,7 +289,7 @@ async fn message_of_too_many_objects_is_rejected_before_it_is_decoded() {
             assert_eq!(ended.status, Grpc::InvalidArgument);
         }
     }
-    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(8.0));
+    server.assert_metric("tollgate_invalid_requests_total", 8.0);
     client.finish(&server).await;
     let peak = resident_peak_kib(server.pid());
     println!("peak {peak} KiB");
@@ -338,10 +326,7 @@ async fn client_that_cancels_all_calls_stays_connected() {
         tokio::task::yield_now().await;
         server.signal("CONT");
     });
-    eventually("all calls have ended", async || {
-        server.metric("tollgate_streams") == Some(0.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_streams", 0.0).await;
     assert!(client.is_open());
 }
 
@@ -360,10 +345,7 @@ async fn connection_without_a_preface_is_closed() {
         open.push(connection);
     }
     let mut complete = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
-    eventually("only one is open", async || {
-        server.metric("tollgate_connections") == Some(1.0)
-    })
-    .await;
-    assert_eq!(server.metric("tollgate_preface_timeouts_total"), Some(3.0));
+    server.metric_becomes("tollgate_connections", 1.0).await;
+    server.assert_metric("tollgate_preface_timeouts_total", 3.0);
     assert!(complete.open(1, Call::Head).await && complete.is_open());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 use crate::support::http::Connection;
-use crate::support::{eventually, resident_peak_kib};
+use crate::support::resident_peak_kib;
 
 /// A body of the largest size, full of empty objects.
 fn full_of(head: &str) -> String {
@@ -24,7 +24,7 @@ async fn body_of_too_many_objects_is_rejected_before_it_is_decoded() {
             assert!(reply.body.contains(bound), "{}", reply.body);
         }
     }
-    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(8.0));
+    server.assert_metric("tollgate_invalid_requests_total", 8.0);
     client.finish(&server).await;
     let peak = resident_peak_kib(server.pid());
     assert!(peak < 64 << 10, "{peak} KiB");
@@ -41,15 +41,9 @@ async fn only_bodies_over_4_mib_count_as_oversized() {
         let mut gone = Connection::open(server.http);
         gone.write(format!("{head}{body}").as_bytes())
             .expect("the connection is open");
-        eventually("the call has begun", async || {
-            server.metric("tollgate_streams") == Some(1.0)
-        })
-        .await;
+        server.metric_becomes("tollgate_streams", 1.0).await;
         drop(gone);
-        eventually("the call has ended", async || {
-            server.metric("tollgate_streams") == Some(0.0)
-        })
-        .await;
+        server.metric_becomes("tollgate_streams", 0.0).await;
     }
     let mut malformed = Connection::open(server.http);
     malformed
@@ -61,16 +55,10 @@ async fn only_bodies_over_4_mib_count_as_oversized() {
         "{}",
         String::from_utf8_lossy(&answer)
     );
-    assert_eq!(
-        server.metric("tollgate_oversized_requests_total"),
-        Some(0.0)
-    );
+    server.assert_metric("tollgate_oversized_requests_total", 0.0);
 
     assert_eq!(server.json(&" ".repeat((4 << 20) + 1)).status, 413);
-    assert_eq!(
-        server.metric("tollgate_oversized_requests_total"),
-        Some(1.0)
-    );
+    server.assert_metric("tollgate_oversized_requests_total", 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,10 +80,7 @@ async fn unfinished_bodies_are_bounded_by_bytes_in_flight() {
         open.push(connection);
     }
     assert!(server.metric("tollgate_calls_rejected_total{cause=\"message_bytes\"}") > Some(0.0));
-    eventually("none is in flight", async || {
-        server.metric("tollgate_message_bytes") == Some(0.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_message_bytes", 0.0).await;
     tokio::time::timeout(Duration::from_secs(60), client.finish(&server))
         .await
         .expect("it is served");

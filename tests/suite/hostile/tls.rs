@@ -86,10 +86,7 @@ async fn silent_client_is_evicted_for_a_handshake() {
         evicted + late >= 601.0 - max,
         "{evicted} evicted, {late} late"
     );
-    eventually("all are closed", async || {
-        server.metric("tollgate_connections") == Some(0.0)
-    })
-    .await;
+    server.metric_becomes("tollgate_connections", 0.0).await;
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_goes_back_holds_nobody_longer_than_a_lease_and_lets_nobody_in_sooner(
+    fn a_clock_that_goes_back_admits_nobody_and_holds_at_most_a_lease(
         requests in 1..5_u32, acts in acts(), back in 0..7_200_000_000_u64,
     ) {
         let mut bench = Bench::new(limit(requests));
@@ -127,7 +127,7 @@ fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
 }
 
 #[test]
-fn a_limit_that_is_lowered_keeps_those_who_are_in_and_says_when_there_is_room() {
+fn a_lowered_limit_keeps_its_holders_and_reports_when_a_slot_is_free() {
     let mut bench = Bench::new(limit(4));
     for name in 0..4 {
         assert!(!act(&mut bench, name, Doing::Take).over);

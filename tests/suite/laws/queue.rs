@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn slots_keep_the_promise_of_the_bucket_in_order_and_nobody_waits_longer_than_asked(
+    fn booked_slots_keep_the_bound_in_order_within_max_wait(
         limit in limits(), calls in prop::collection::vec((0..3_000_000_u64, 1..4_u64, 0..5_u64), 0..60),
     ) {
         let mut bench = Bench::new(limit);
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn after_a_refusal_the_same_call_is_taken_at_retry_after_and_not_a_tick_sooner(
+    fn calls_are_booked_exactly_at_retry_after(
         limit in limits(), before in prop::collection::vec(0..1_000_000_u64, 0..60), hits in 1..30_u64, quarters in 0..5_u64,
     ) {
         let mut bench = Bench::new(limit);

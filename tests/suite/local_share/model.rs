@@ -15,8 +15,6 @@ use tollgate::store::redis::fallback::local::{
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
-use crate::support::counted;
-
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const FOR_EVER: Span = Span::from_secs(u64::MAX);
@@ -36,7 +34,6 @@ struct Replica {
     seen: Option<(u64, Time)>,
     away: bool,
     epoch: u64,
-    metrics: Metrics,
 }
 
 /// All of them, and one client that calls any of them.
@@ -52,7 +49,6 @@ struct Returned<'w> {
     server: &'w mut Server,
     seen: &'w mut Option<(u64, Time)>,
     now: Time,
-    outcome: WriteBackOutcome,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -101,61 +97,45 @@ impl WriteBackTarget for Returned<'_> {
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        for WriteBack { check, charge } in write_backs
-            .iter()
-            .filter(|_| self.outcome == WriteBackOutcome::Written)
-        {
+        for WriteBack { check, charge } in write_backs {
             self.server.charge(check.call(), *charge, self.now);
             *self.seen = Some((self.server.ask(Hits::Peek, self.now).used, self.now));
         }
-        vec![self.outcome; write_backs.len()]
+        vec![WriteBackOutcome::Written; write_backs.len()]
     }
 }
 
 impl Replica {
     fn new(share: Share) -> Self {
-        let metrics = Metrics::new();
         Self {
-            local: LocalFallback::new(&metrics),
+            local: LocalFallback::new(&Metrics::new()),
             share,
             seen: None,
             away: false,
             epoch: 0,
-            metrics,
         }
-    }
-
-    fn decide(&mut self, check: &Check, effect: Effect, now: Time) -> Verdict {
-        let undecided = Undecided {
-            check,
-            effect,
-            seen: self.seen,
-            epoch: self.epoch,
-        };
-        let verdict = self.local.decide(&[undecided], self.share, false, now)[0];
-        if let Hits::Refund(hits) = check.hits {
-            self.seen = self.seen.map(|(used, at)| (used.saturating_sub(hits), at));
-        }
-        verdict
     }
 
     fn count(&mut self, check: &Check, now: Time) -> Verdict {
-        self.decide(check, Effect::None, now)
+        let undecided = Undecided {
+            check,
+            effect: Effect::None,
+            seen: self.seen,
+            epoch: self.epoch,
+        };
+        self.local.decide(&[undecided], self.share, false, now)[0]
     }
 
-    fn write_back(
-        &mut self,
-        server: &mut Server,
-        now: Time,
-        outcome: WriteBackOutcome,
-    ) -> WriteBackResult {
+    fn write_back(&mut self, server: &mut Server, now: Time) -> WriteBackResult {
         let mut returned = Returned {
             server,
             seen: &mut self.seen,
             now,
-            outcome,
         };
-        wait_for(self.local.write_back(&mut returned, FOR_EVER))
+        runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime can be built")
+            .block_on(self.local.write_back(&mut returned, FOR_EVER))
     }
 }
 
@@ -213,7 +193,7 @@ impl World {
         let replica = &mut self.replicas[at];
         if replica.away {
             assert_eq!(
-                replica.write_back(&mut self.server, self.now, WriteBackOutcome::Written),
+                replica.write_back(&mut self.server, self.now),
                 WriteBackResult::Done
             );
             assert!(!replica.local.has_pending());
@@ -275,13 +255,6 @@ impl World {
             })
         })
     }
-}
-
-fn wait_for<T>(future: impl Future<Output = T>) -> T {
-    runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime can be built")
-        .block_on(future)
 }
 
 fn check(limit: Limit, hits: Hits) -> Check {
@@ -420,80 +393,6 @@ fn every_replica_lets_one_through_however_many_there_are() {
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
     assert_eq!(world.server.ask(Hits::Peek, world.now).used, 5 + 15);
-}
-
-/// A server that has lost a counter to another one, which receives it while this one's reply is on
-/// its way.
-struct Former<'w> {
-    present: Returned<'w>,
-    local: &'w LocalFallback,
-    asked: usize,
-}
-
-impl WriteBackTarget for Former<'_> {
-    async fn connect(&mut self) -> bool {
-        true
-    }
-
-    fn owns(&self, key: &Key, limit: &Limit) -> bool {
-        self.present.owns(key, limit)
-    }
-
-    fn now(&self) -> Time {
-        self.present.now()
-    }
-
-    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        self.asked += write_backs.len();
-        Box::pin(self.local.write_back(&mut self.present, FOR_EVER)).await;
-        assert_eq!(*self.present.seen, None, "nothing is sent twice");
-        vec![WriteBackOutcome::Rejected; write_backs.len()]
-    }
-}
-
-#[test]
-fn hits_that_one_server_rejects_while_another_one_is_asked_stay_pending() {
-    for algorithm in [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-    ] {
-        let limit = limit(algorithm, 9);
-        let (mut replica, mut server) = (
-            Replica::new(Share::one_of(NonZeroU32::MIN)),
-            Server::new(limit),
-        );
-        replica.count(&check(limit, Hits::Add(4)), START);
-        let present = Returned {
-            server: &mut server,
-            seen: &mut replica.seen,
-            now: START,
-            outcome: WriteBackOutcome::Written,
-        };
-        let mut former = Former {
-            present,
-            local: &replica.local,
-            asked: 0,
-        };
-        assert_eq!(
-            wait_for(replica.local.write_back(&mut former, FOR_EVER)),
-            WriteBackResult::Rejected
-        );
-        assert!(
-            former.asked == 1 && replica.local.has_pending(),
-            "{algorithm}"
-        );
-        assert_eq!(
-            replica.write_back(&mut server, START, WriteBackOutcome::Written),
-            WriteBackResult::Done
-        );
-        assert_eq!(
-            counted(&replica.metrics, "tollgate_write_back_hits_total"),
-            4,
-            "{algorithm}"
-        );
-        assert!(!replica.local.has_pending(), "{algorithm}");
-    }
 }
 
 #[test]

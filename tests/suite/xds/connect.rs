@@ -212,7 +212,7 @@ fn xds_settings_without_effect_cause_a_warning() {
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL has no effect: ",
         "CONFIG_GRPC_XDS_SERVER_TLS_SAN has no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true",
     ] {
-        assert!(server.log().contains(expected), "{}", server.log());
+        server.assert_logged(expected);
     }
     let empty = [
         "CONFIG_GRPC_XDS_NODE_ID",
@@ -236,13 +236,7 @@ fn xds_settings_without_effect_cause_a_warning() {
             server.with_env(name, "")
         })
         .start();
-    assert!(
-        server
-            .announcement()
-            .contains("requesting them from xDS server localhost:18000"),
-        "{}",
-        server.announcement()
-    );
+    server.assert_announced("requesting them from xDS server localhost:18000");
     assert!(!server.log().contains("has no effect"), "{}", server.log());
 }
 

@@ -12,7 +12,7 @@ use crate::support::xds::{
     ControlPlane, Puppet, Stream, TYPE_URL, resource_of, response, rules_of,
 };
 use crate::xds::helpers::{
-    accepted, acked, asking, has_limit, has_rule, logged, metric, nacked, resource, why,
+    accepted, acked, asking, has_limit, has_rule, logged, nacked, resource, why,
 };
 
 /// A service that has accepted version 1 of its rules from a control plane.
@@ -62,17 +62,11 @@ async fn nack_has_all_errors_and_the_last_good_rules_serve() {
         assert!(error.contains(expected), "{expected} is not in {error}");
     }
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
-    metric(&server, "tollgate_rules_rejected", 1.0).await;
-    assert_eq!(
-        server.metric("ratelimit_service_config_load_error"),
-        Some(1.0)
-    );
-    metric(
-        &server,
-        r#"tollgate_xds_updates_total{verdict="refused"}"#,
-        1.0,
-    )
-    .await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
+    server.assert_metric("ratelimit_service_config_load_error", 1.0);
+    server
+        .metric_becomes(r#"tollgate_xds_updates_total{verdict="refused"}"#, 1.0)
+        .await;
     assert!(
         server
             .get("/ready")
@@ -86,7 +80,7 @@ async fn nack_has_all_errors_and_the_last_good_rules_serve() {
     plane.serve("3", &json!([resource("d", 8)]));
     has_limit(&server, "d.k", 8).await;
     assert_eq!(acked(&plane, "3").await["error"], "");
-    metric(&server, "tollgate_rules_rejected", 0.0).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
 }
 
 #[tokio::test]
@@ -180,7 +174,7 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
         "{}",
         server.admin("/rlconfig")
     );
-    assert_eq!(server.metric("tollgate_rules_rejected"), Some(1.0));
+    server.assert_metric("tollgate_rules_rejected", 1.0);
     // Nonces are whatever the server likes.
     accepted(
         &stream.ask(response("5", "a", &[rules_of(5)])).await,
@@ -209,22 +203,11 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         change(&mut rules);
         rules
     };
-    let policy_of = |rules: &mut RateLimitConfig, change: fn(&mut RateLimitPolicy)| {
-        change(
-            rules.descriptors[0]
-                .rate_limit
-                .as_mut()
-                .expect("it has a limit"),
-        );
+    let limit = |change: fn(&mut RateLimitPolicy)| {
+        let mut rules = rules_of(2);
+        change(rules.descriptors[0].rate_limit.as_mut().expect("a limit"));
+        rules
     };
-    let mut limit_name = rules_of(2);
-    policy_of(&mut limit_name, |policy| policy.name = b"n\xff".into());
-    let mut replaced_name = rules_of(2);
-    policy_of(&mut replaced_name, |policy| {
-        policy.replaces = vec![RateLimitReplace {
-            name: b"r\xff".into(),
-        }];
-    });
     let nested = |rules: &mut RateLimitConfig| {
         let inner = RateLimitDescriptor {
             value: b"v\xff".into(),
@@ -232,6 +215,11 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         };
         rules.descriptors[0].descriptors = vec![inner.clone(), inner];
     };
+    let replaces = |policy: &mut RateLimitPolicy| {
+        let name = b"r\xff".into();
+        policy.replaces = vec![RateLimitReplace { name }];
+    };
+    let descriptor = "d (domain d > descriptors[0])";
     for (rules, text, place) in [
         (
             with(|rules| rules.name = b"d\xff".into()),
@@ -246,7 +234,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         (
             with(|rules| rules.descriptors[0].key = b"k\xff".into()),
             "d: key is not UTF-8: k%FF",
-            "d (domain d > descriptors[0])",
+            descriptor,
         ),
         (
             with(nested),
@@ -254,14 +242,14 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
             "d (domain d > descriptors[0].descriptors[1])",
         ),
         (
-            limit_name,
+            limit(|policy| policy.name = b"n\xff".into()),
             "d: rate_limit.name is not UTF-8: n%FF",
-            "d (domain d > descriptors[0])",
+            descriptor,
         ),
         (
-            replaced_name,
+            limit(replaces),
             "d: rate_limit.replaces.name is not UTF-8: r%FF",
-            "d (domain d > descriptors[0])",
+            descriptor,
         ),
     ] {
         let other = RateLimitConfig {
@@ -349,7 +337,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     );
     assert_eq!(ack.error_detail, None);
     has_limit(&server, "d.k", 6).await;
-    assert_eq!(server.metric("tollgate_xds_streams_total"), Some(1.0));
+    server.assert_metric("tollgate_xds_streams_total", 1.0);
 }
 
 #[tokio::test]
@@ -371,7 +359,7 @@ async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
     )
     .await;
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
-    metric(&server, "tollgate_rules_rejected", 1.0).await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     // The stream is of no use any more. On the next one the rules that serve are the newest again.
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "1", "");
@@ -380,7 +368,7 @@ async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
         "3",
         "a",
     );
-    metric(&server, "tollgate_rules_rejected", 0.0).await;
+    server.metric_becomes("tollgate_rules_rejected", 0.0).await;
     drop(server);
 
     let mut puppet = Puppet::start().await;

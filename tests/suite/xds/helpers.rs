@@ -41,13 +41,6 @@ pub(super) async fn has_limit(server: &TestServer, key: &str, requests: u32) {
     .await;
 }
 
-pub(super) async fn metric(server: &TestServer, series: &str, value: f64) {
-    eventually(&format!("{series} is {value}"), async || {
-        server.metric(series) == Some(value)
-    })
-    .await;
-}
-
 pub(super) async fn logged(server: &TestServer, text: &str) {
     eventually(&format!("the log has {text}"), async || {
         server.log().contains(text)

@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use tonic_health::pb::health_check_response::ServingStatus::Serving;
 
 use crate::support::xds::{ControlPlane, Puppet, TYPE_URL, response, rules_of};
-use crate::support::{Code, TestServer, eventually, limit_of, request, write};
+use crate::support::{Code, eventually, request, write};
 use crate::xds::helpers::{
-    accepted, acked, asking, has_limit, has_rule, logged, metric, nacked, resource, why,
+    accepted, acked, asking, has_limit, has_rule, logged, nacked, resource, why,
 };
 
 #[tokio::test]
@@ -16,14 +15,10 @@ async fn xds_rules_are_added_changed_and_removed() {
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 1), resource("e", 5)]));
     let server = asking(plane.addr).start();
-    assert!(
-        server.announcement().contains(&format!(
-            "rules    none yet: requesting them from xDS server {}",
-            plane.addr
-        )),
-        "{}",
-        server.announcement()
-    );
+    server.assert_announced(&format!(
+        "rules    none yet: requesting them from xDS server {}",
+        plane.addr
+    ));
     has_limit(&server, "d.k", 1).await;
     has_limit(&server, "e.k", 5).await;
     let mut client = server.client().await;
@@ -40,8 +35,8 @@ async fn xds_rules_are_added_changed_and_removed() {
     }
     let ack = acked(&plane, "1").await;
     assert!(ack["nonce"] != "" && ack["error"] == "", "{ack}");
-    assert_eq!(server.metric("tollgate_xds_connected"), Some(1.0));
-    assert_eq!(server.metric("tollgate_xds_streams_total"), Some(1.0));
+    server.assert_metric("tollgate_xds_connected", 1.0);
+    server.assert_metric("tollgate_xds_streams_total", 1.0);
     let page = server.admin("/explain?domain=d&descriptor=k%3D1");
     assert!(
         page.contains("rule d.k at d\n"),
@@ -66,13 +61,12 @@ async fn xds_rules_are_added_changed_and_removed() {
     acked(&plane, "3").await;
     plane.serve("4", &json!([resource("d", 9)]));
     has_limit(&server, "d.k", 9).await;
-    metric(&server, "ratelimit_service_config_load_success", 4.0).await;
-    metric(
-        &server,
-        r#"tollgate_xds_updates_total{verdict="accepted"}"#,
-        4.0,
-    )
-    .await;
+    server
+        .metric_becomes("ratelimit_service_config_load_success", 4.0)
+        .await;
+    server
+        .metric_becomes(r#"tollgate_xds_updates_total{verdict="accepted"}"#, 4.0)
+        .await;
 }
 
 #[tokio::test]
@@ -110,12 +104,12 @@ async fn overlay_applies_to_xds_rules_and_is_reloaded() {
     .await;
 
     write(&path, &overlay("sliding_frog"));
-    metric(&server, "tollgate_rules_rejected", 1.0).await;
+    server.metric_becomes("tollgate_rules_rejected", 1.0).await;
     assert!(page().contains("algorithm: sliding_log"));
 
     // Also while the control plane is unavailable.
     drop(plane);
-    metric(&server, "tollgate_xds_connected", 0.0).await;
+    server.metric_becomes("tollgate_xds_connected", 0.0).await;
     write(&path, &overlay("token_bucket"));
     eventually("the overlay counts", async || {
         page().contains("algorithm: token_bucket")
@@ -166,7 +160,7 @@ async fn rules_serve_while_the_control_plane_is_unavailable() {
     let mut client = server.client().await;
     let addr = plane.addr;
     drop(plane);
-    metric(&server, "tollgate_xds_connected", 0.0).await;
+    server.metric_becomes("tollgate_xds_connected", 0.0).await;
     logged(
         &server,
         "xDS stream failed; retrying with the last good configuration",
@@ -187,7 +181,7 @@ async fn rules_serve_while_the_control_plane_is_unavailable() {
         (&json!("1"), &json!("")),
         "the version is known, the nonce was another stream's"
     );
-    metric(&server, "tollgate_xds_connected", 1.0).await;
+    server.metric_becomes("tollgate_xds_connected", 1.0).await;
     acked(&plane, "one").await;
 }
 
@@ -210,10 +204,7 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
         .start();
     acked(&plane, "1").await;
     let mut client = server.client().await;
-    let answer = client
-        .call(request("shop", &[&[("user", "a")]]))
-        .await
-        .expect("there is an answer");
+    let answer = client.answer(request("shop", &[&[("user", "a")]])).await;
     assert_eq!(answer.statuses[0].limit_remaining, 3, "a bucket of four");
     let told_to_envoy = format!("{:?}", answer.dynamic_metadata);
     assert!(
@@ -247,118 +238,4 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
     ] {
         assert!(error.contains(expected), "{expected} is not in {error}");
     }
-}
-
-#[tokio::test]
-async fn rules_of_envoy_gateway_have_their_meaning() {
-    let plane = ControlPlane::start();
-    let limit = |unit: &str, requests: u32| json!({"unit": unit, "requests_per_unit": requests});
-    let route = "httproute/default/backend/rule/0/match/0/www_example_com";
-    let rules = json!([{"name": "default/eg/http", "domain": "default/eg/http", "descriptors": [{"key": route, "value": route, "descriptors": [
-        {"key": "rule-0-match-0", "value": "rule-0-match-0", "shadow_mode": true, "descriptors": [
-            {"key": "masked_remote_address", "value": "192.168.0.0/16", "shadow_mode": true, "descriptors": [
-                {"key": "remote_address", "shadow_mode": true, "rate_limit": limit("WEEK", 1)}]}]},
-        {"key": "rule-1-match-0", "value": "rule-1-match-0", "descriptors": [
-            {"key": "rule-1-match-1", "rate_limit": limit("MONTH", 1)}]},
-    ]}]}]);
-    plane.serve("1", &rules);
-    let server = asking(plane.addr).start();
-    acked(&plane, "1").await;
-    let mut client = server.client().await;
-    let entries = [
-        (route, route),
-        ("rule-1-match-0", "rule-1-match-0"),
-        ("rule-1-match-1", "alice"),
-    ];
-    assert_eq!(client.ask("default/eg/http", &entries).await, Code::Ok);
-    assert_eq!(
-        client.ask("default/eg/http", &entries).await,
-        Code::OverLimit
-    );
-    let masked = ("masked_remote_address", "192.168.0.0/16");
-    let entries = [
-        (route, route),
-        ("rule-0-match-0", "rule-0-match-0"),
-        masked,
-        ("remote_address", "192.168.1.1"),
-    ];
-    assert_eq!(client.ask("default/eg/http", &entries).await, Code::Ok);
-    let answer = client
-        .call(request("default/eg/http", &[&entries]))
-        .await
-        .expect("there is an answer");
-    assert_eq!(answer.overall_code(), Code::Ok, "it is in shadow");
-    assert_eq!(
-        (
-            answer.statuses[0].limit_remaining,
-            server.metric("tollgate_rules")
-        ),
-        (0, Some(2.0))
-    );
-    assert!(
-        !server.log().contains("shadow_mode"),
-        "no warning about generated fields: {}",
-        server.log()
-    );
-}
-
-#[tokio::test]
-async fn same_rules_have_the_same_hash() {
-    let hash = async |server: &TestServer| {
-        eventually("there are rules", async || {
-            server
-                .metric("tollgate_rules_hash")
-                .is_some_and(|hash| hash > 0.0)
-        })
-        .await;
-        server
-            .metric("tollgate_rules_hash")
-            .expect("it exists")
-            .to_string()
-    };
-    let of_files = async |files: &[(&str, &str)]| {
-        hash(&TestServer::with_files(files.iter().copied()).start()).await
-    };
-    let (one, two) = (limit_of(1), limit_of(2).replace("domain: d", "domain: e"));
-    let both = of_files(&[("a.yaml", &one), ("b.yaml", &two)]).await;
-    assert_eq!(both, of_files(&[("b.yaml", &two), ("a.yaml", &one)]).await);
-    for other in [
-        vec![("a.yaml", &*one)],
-        vec![("a.yaml", &*one), ("c.yaml", &*two)],
-        vec![("a.yaml", &*two), ("b.yaml", &*one)],
-    ] {
-        assert_ne!(both, of_files(&other).await, "{other:?}");
-    }
-    let root = TempDir::new().expect("a temporary directory");
-    write(&root.path().join("config/a.yaml"), &one);
-    write(&root.path().join("config/b.yaml"), &two);
-    assert_eq!(
-        both,
-        hash(&TestServer::with_runtime_root(root.path()).start()).await,
-        "wherever they lie"
-    );
-
-    let mut puppet = Puppet::start().await;
-    let mut shown = async |rules: &[RateLimitConfig]| {
-        let server = asking(puppet.addr).start();
-        let mut stream = puppet.stream().await;
-        stream.request().await;
-        stream.ask(response("1", "a", rules)).await;
-        let shown = hash(&server).await;
-        assert!(
-            server.log().contains(&format!("hash={shown}")),
-            "{}",
-            server.log()
-        );
-        drop(server);
-        shown
-    };
-    let other = RateLimitConfig {
-        name: "e".into(),
-        domain: "e".into(),
-        ..rules_of(2)
-    };
-    let both = shown(&[rules_of(1), other.clone()]).await;
-    assert_eq!(both, shown(&[other.clone(), rules_of(1)]).await);
-    assert_ne!(both, shown(&[rules_of(2), other]).await);
 }
