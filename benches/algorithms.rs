@@ -292,8 +292,10 @@ impl Redis {
             let (_, now) = case.check(case.asked_redis);
             let mut lines = Vec::new();
             for asked in case.asked_redis..case.asked_redis + checks {
+                let check = case.check(asked).0;
+                let charge = Counter::charge(&check.limit, check.call());
                 let mut line =
-                    EncodedCheck::new(&case.check(asked).0, 0, now, Mode::Independent, Span::ZERO);
+                    EncodedCheck::new(&check, charge, 0, now, Mode::Independent, Span::ZERO);
                 line.set_command(form);
                 lines.push(line);
             }

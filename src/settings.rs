@@ -106,7 +106,8 @@ impl Settings {
             .get_arguments()
             .filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()))
             .collect();
-        let others = unsupported::names().chain(redis::settings::without_flag());
-        flags.into_iter().chain(others.map(str::to_owned)).collect()
+        let others = unsupported::names().map(str::to_owned);
+        let others = others.chain(redis::settings::without_flag());
+        flags.into_iter().chain(others).collect()
     }
 }

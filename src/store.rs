@@ -13,7 +13,6 @@ use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Time};
 
 pub mod memory;
-mod metrics;
 pub mod redis;
 pub mod settings;
 
@@ -32,12 +31,7 @@ pub enum Store {
     /// See [`Backend::Memory`].
     Memory(Arc<memory::Counters>),
     /// See [`Backend::Redis`].
-    Redis {
-        /// The worker's client.
-        client: redis::RedisClient,
-        /// Decides what the client cannot.
-        redis: Arc<redis::Redis>,
-    },
+    Redis(redis::RedisClient),
 }
 
 impl Backend {
@@ -45,10 +39,7 @@ impl Backend {
     pub fn open(&self) -> Store {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
-            Self::Redis(redis) => Store::Redis {
-                client: redis.open(),
-                redis: redis.clone(),
-            },
+            Self::Redis(redis) => Store::Redis(redis.open()),
         }
     }
 
@@ -56,7 +47,7 @@ impl Backend {
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Redis(redis) => !redis.is_required(),
+            Self::Redis(redis) => !redis.required,
         }
     }
 
@@ -97,8 +88,8 @@ impl Store {
     ) -> Decisions {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
-            Self::Redis { client, .. } => {
-                let span = parent.map(|parent| trace::start(client.shared(), parent, request));
+            Self::Redis(client) => {
+                let span = parent.map(|parent| trace::start(&client.shared, parent, request));
                 let decisions = client.decide(request, now).await;
                 if let Some(span) = span {
                     trace::end(span, &decisions);
@@ -128,7 +119,7 @@ impl Store {
                     now,
                 )
             }
-            Self::Redis { redis, .. } => redis.decide_locally(checks, all_or_nothing, now),
+            Self::Redis(client) => client.shared.decide_locally(checks, all_or_nothing, now),
         }
     }
 }

@@ -145,7 +145,7 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
         key_prefix: Box::default(),
         dialer: dialer(replies, choice),
     };
-    let redis = Arc::new(Redis::new(options, clock.clone(), &Metrics::new()).expect("an address"));
+    let redis = Arc::new(Redis::new(options, clock.clone(), &Metrics::new()));
     let mut background = JoinSet::new();
     if !matches!(choice.deployment(), Deployment::Single(_)) {
         background.spawn(redis.clone().maintain(Lifecycle::default()));

@@ -92,7 +92,7 @@ impl App {
         let metrics = metrics(&settings.telemetry);
         let accept_errors = AcceptErrors::new(&metrics);
         let ports = Ports::bind(&settings, &accept_errors)?;
-        let (backend, credentials) = store(backend, &settings, &clock, &metrics)?;
+        let (backend, credentials) = store(backend, &settings, &clock, &metrics);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let rules = Rules::load(
             rules_from, &settings, &backend, &clock, &lifecycle, &metrics,
@@ -219,21 +219,20 @@ fn store(
     settings: &Settings,
     clock: &Clock,
     metrics: &Metrics,
-) -> anyhow::Result<(Backend, Option<CredentialReloader>)> {
-    Ok(match choice {
+) -> (Backend, Option<CredentialReloader>) {
+    match choice {
         BackendChoice::Memory => {
             let counters = memory::Counters::new(settings.store.memory_bytes_max, "store", metrics);
             (Backend::Memory(Arc::new(counters)), None)
         }
         BackendChoice::Redis(options, secrets) => {
-            let redis = redis::Redis::new(*options, clock.clone(), metrics)
-                .context("create the Redis client")?;
+            let redis = redis::Redis::new(*options, clock.clone(), metrics);
             (
                 Backend::Redis(Arc::new(redis)),
                 CredentialReloader::new(secrets, metrics),
             )
         }
-    })
+    }
 }
 
 fn limiter(

@@ -16,7 +16,6 @@ use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
-use crate::store::metrics::full_logs;
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 use crate::time::{Clock, Time};
 
@@ -279,4 +278,13 @@ fn held<'s>(
         .find(|(index, _)| *index == wanted)
         .expect("all shards of the request are locked");
     shard
+}
+
+/// Counts calls to full sliding logs. `user` is what the counters are for.
+pub(crate) fn full_logs(user: &str, metrics: &Metrics) -> Metric {
+    metrics.counter_with(
+        "tollgate_log_entries_full_total",
+        "Calls to a sliding_log with as many entries as it may have (log_entries_max), so that their hits went to the newest one.",
+        &[("use", user)],
+    )
 }

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
+use tollgate::algorithm::Counter;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
     Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
@@ -872,8 +873,10 @@ pub(crate) fn goes_by_the_servers_clock(
 ) -> Result<(), String> {
     let mut connection = server.connection();
     let limit = table_limits()[0];
+    let check = check(0, limit, Hits::Add(1));
     let lines = [EncodedCheck::new(
-        &check(0, limit, Hits::Add(1)),
+        &check,
+        Counter::charge(&check.limit, check.call()),
         0,
         START,
         Mode::Independent,

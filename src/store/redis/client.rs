@@ -12,21 +12,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
+use crate::algorithm::Counter;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::limit::OverLimitHits;
 use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, NodeReply, SendState};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route, WindowCommand};
-use crate::store::redis::client::node_batch::{
-    Budget, NodeBatch, NodeBatches, batch_of, is_one_call,
-};
-use crate::store::redis::shared::Shared;
+use crate::store::redis::client::node_batch::{NodeBatch, NodeBatches, batch_of, is_one_call};
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
-use crate::store::redis::topology::redirect::Redirect;
 use crate::time::{Span, Time};
 
 pub mod batcher;
@@ -45,8 +43,18 @@ pub const REDIRECTS_MAX: usize = 5;
 /// Decides the checks of one worker in Redis.
 #[derive(Debug, Clone)]
 pub struct RedisClient {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Redis>,
     batchers: Batchers,
+}
+
+/// Checks to decide.
+#[derive(Debug, Clone, Copy)]
+struct Request<'r> {
+    checks: &'r [Check],
+    mode: Mode,
+    received: Time,
+    /// When the caller stops waiting.
+    deadline: Time,
 }
 
 /// The outcome of one node's batch.
@@ -61,38 +69,39 @@ type Cached = SmallVec<[Option<Verdict>; 2]>;
 
 impl RedisClient {
     /// A client for the worker that this is called on. It starts to connect to all known servers.
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Redis>) -> Self {
         Self {
             batchers: Batchers::start(&shared),
             shared,
         }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
     /// Decides every check of a request, in order, before its deadline and within STORE_TIMEOUT.
     pub async fn decide(&self, request: &CheckRequest, now: Time) -> Decisions {
-        let timeout = self.shared.store_timeout;
-        let budget = Budget {
-            since: now,
-            span: request
-                .deadline
-                .map_or(timeout, |deadline| deadline.since(now).min(timeout)),
+        let timeout = now.plus(self.shared.store_timeout);
+        let mode = if request.all_or_nothing {
+            Mode::Atomic
+        } else {
+            Mode::Independent
         };
-        let (checks, mode) = (&request.checks, mode_of(request));
+        let request = Request {
+            checks: &request.checks,
+            mode,
+            received: now,
+            deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
+        };
         let Some(cache) = &self.shared.over_limit_cache else {
-            return self.send(checks, mode, budget).await;
+            return self.send(request).await;
         };
-        let cached: Cached = checks.iter().map(|check| cache.get(check, now)).collect();
+        let checks = request.checks.iter();
+        let cached: Cached = checks.map(|check| cache.get(check, now)).collect();
         let decisions = if cached.iter().any(Option::is_some) {
             // Boxed to keep the future of other requests small.
-            Box::pin(self.send_uncached(request, cached, budget)).await
+            Box::pin(self.send_uncached(request, cached)).await
         } else {
-            self.send(checks, mode, budget).await
+            self.send(request).await
         };
-        for check in checks {
+        for check in request.checks {
             // Whatever the reply: Redis may have counted the refund.
             if let Hits::Refund(_) = check.hits {
                 cache.refunded(&check.key, self.shared.clock.now());
@@ -102,14 +111,9 @@ impl RedisClient {
     }
 
     /// Sends the checks that the cache did not decide.
-    async fn send_uncached(
-        &self,
-        request: &CheckRequest,
-        cached: Cached,
-        budget: Budget,
-    ) -> Decisions {
+    async fn send_uncached(&self, request: Request<'_>, cached: Cached) -> Decisions {
         let known = || request.checks.iter().zip(&cached);
-        let blocked = request.all_or_nothing
+        let blocked = request.mode == Mode::Atomic
             && known().any(|(check, verdict)| check.enforcing && verdict.is_some());
         let unknown = known().filter(|(_, verdict)| verdict.is_none());
         let (checks, mode): (Vec<Check>, _) = if blocked {
@@ -117,9 +121,14 @@ impl RedisClient {
             (peeks, Mode::Independent)
         } else {
             let checks = unknown.map(|(check, _)| check.clone()).collect();
-            (checks, mode_of(request))
+            (checks, request.mode)
         };
-        let mut sent = self.send(&checks, mode, budget).await.into_iter();
+        let uncached = Request {
+            checks: &checks,
+            mode,
+            ..request
+        };
+        let mut sent = self.send(uncached).await.into_iter();
         let mut next = || {
             sent.next()
                 .unwrap_or(Err(StoreError::Rejected.not_counted()))
@@ -130,17 +139,15 @@ impl RedisClient {
             .collect()
     }
 
-    async fn send(&self, checks: &[Check], mode: Mode, budget: Budget) -> Decisions {
-        let mode = if checks.len() < 2 {
-            Mode::Independent
-        } else {
-            mode
-        };
-        let batches = self.encode(checks, mode, budget.since);
-        if mode == Mode::Atomic && !is_one_call(&batches, checks.len()) {
-            return Box::pin(self.try_and_charge(checks, batches, budget)).await;
+    async fn send(&self, mut request: Request<'_>) -> Decisions {
+        if request.checks.len() < 2 {
+            request.mode = Mode::Independent;
         }
-        self.send_batches(checks, batches, mode, budget).await
+        let batches = self.encode(request);
+        if request.mode == Mode::Atomic && !is_one_call(&batches, request.checks.len()) {
+            return Box::pin(self.try_and_charge(request, batches)).await;
+        }
+        self.send_batches(request, batches).await
     }
 
     /// All or nothing on several nodes: a dry run, then each check is charged or only read.
@@ -150,13 +157,15 @@ impl RedisClient {
     /// over-admits.
     async fn try_and_charge<'s>(
         &'s self,
-        checks: &[Check],
+        request: Request<'_>,
         batches: NodeBatches<'s>,
-        budget: Budget,
     ) -> Decisions {
-        let mut decisions = self
-            .send_batches(checks, batches, Mode::DryRun, budget)
-            .await;
+        let checks = request.checks;
+        let dry_run = Request {
+            mode: Mode::DryRun,
+            ..request
+        };
+        let mut decisions = self.send_batches(dry_run, batches).await;
         let is_over =
             |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
         let mut decided = checks.iter().zip(&decisions);
@@ -176,10 +185,12 @@ impl RedisClient {
                 check.clone()
             });
         }
-        let batches = self.encode(&second, Mode::Independent, budget.since);
-        let sent = self
-            .send_batches(&second, batches, Mode::Independent, budget)
-            .await;
+        let second = Request {
+            checks: &second,
+            mode: Mode::Independent,
+            ..request
+        };
+        let sent = self.send_batches(second, self.encode(second)).await;
         for (index, decision) in indices.into_iter().zip(sent) {
             decisions[index] = decision;
         }
@@ -187,14 +198,16 @@ impl RedisClient {
     }
 
     /// Encodes checks for the nodes that have their keys. Checks without a node are left out.
-    fn encode(&self, checks: &[Check], mode: Mode, now: Time) -> NodeBatches<'_> {
+    fn encode(&self, request: Request<'_>) -> NodeBatches<'_> {
         let mut batches = NodeBatches::new();
-        for (index, check) in checks.iter().enumerate() {
+        for (index, check) in request.checks.iter().enumerate() {
             let pool = self.shared.pool_of(&check.limit);
-            let topology = pool.topology();
-            let encoded = self.shared.encode(check, &topology, mode, now);
+            let (topology, charge) = (pool.topology(), Counter::charge(&check.limit, check.call()));
+            let encoded =
+                self.shared
+                    .encode(check, charge, &topology, request.mode, request.received);
             if let Some(node) = topology.owner(encoded.key.as_bytes()) {
-                let batch = batch_of(&mut batches, pool, node, topology.has_slots());
+                let batch = batch_of(&mut batches, pool, node);
                 batch.indices.push(index);
                 batch.checks.push(encoded);
             }
@@ -205,22 +218,20 @@ impl RedisClient {
     /// Sends batches to their nodes at the same time, and follows redirections.
     async fn send_batches<'s>(
         &'s self,
-        checks: &[Check],
+        request: Request<'_>,
         mut batches: NodeBatches<'s>,
-        mode: Mode,
-        budget: Budget,
     ) -> Decisions {
         let unreachable = Err(StoreError::Unreachable.not_counted());
-        let mut decisions: Decisions = checks.iter().map(|_| unreachable).collect();
+        let mut decisions: Decisions = request.checks.iter().map(|_| unreachable).collect();
         for _ in 0..=REDIRECTS_MAX {
             let outcomes: SmallVec<[NodeOutcome<'_>; 1]> = match batches.pop() {
                 // The usual case, without an allocation.
                 Some(only) if batches.is_empty() => {
-                    SmallVec::from_iter([self.send_batch(checks, only, mode, budget).await])
+                    SmallVec::from_iter([self.send_batch(request, only).await])
                 }
                 last => {
                     let all = batches.drain(..).chain(last);
-                    join_all(all.map(|batch| self.send_batch(checks, batch, mode, budget)))
+                    join_all(all.map(|batch| self.send_batch(request, batch)))
                         .await
                         .into()
                 }
@@ -236,10 +247,10 @@ impl RedisClient {
             }
             let is_split =
                 |batch: &NodeBatch<'_>| batch.checks.iter().any(|check| check.route.is_isolated());
-            if mode == Mode::Atomic && batches.iter().any(is_split) {
+            if request.mode == Mode::Atomic && batches.iter().any(is_split) {
                 // Some of the keys have moved to another node: no one call has all of them.
-                let batches = self.encode(checks, Mode::Atomic, budget.since);
-                return Box::pin(self.try_and_charge(checks, batches, budget)).await;
+                let batches = self.encode(request);
+                return Box::pin(self.try_and_charge(request, batches)).await;
             }
         }
         for index in batches.iter().flat_map(|batch| &batch.indices) {
@@ -252,23 +263,21 @@ impl RedisClient {
     /// later check may be of the same counter.
     async fn send_batch<'s>(
         &'s self,
-        checks: &[Check],
+        request: Request<'_>,
         mut batch: NodeBatch<'s>,
-        mode: Mode,
-        budget: Budget,
     ) -> NodeOutcome<'s> {
         let mut encoded = std::mem::take(&mut batch.checks);
         let mut outcome = NodeOutcome::default();
         let mut indices = &batch.indices[..];
         while !indices.is_empty() {
-            let size = match mode {
+            let size = match request.mode {
                 Mode::Atomic => indices.len(),
                 Mode::Independent | Mode::DryRun => indices.len().min(BATCH_SIZE_MAX),
             };
             let rest = encoded.split_off(size);
             let (now, later) = indices.split_at(size);
-            match self.call(&batch, encoded, mode, budget).await {
-                Ok(reply) => self.read(checks, &batch, now, reply, budget.since, &mut outcome),
+            match self.call(&batch.node, encoded, request).await {
+                Ok(reply) => self.read(request, &batch, now, reply, &mut outcome),
                 Err(error) => {
                     let failed = now.iter().map(|&index| (index, Err(error)));
                     outcome.decided.extend(failed);
@@ -278,30 +287,23 @@ impl RedisClient {
         }
         outcome
     }
-}
-impl RedisClient {
-    /// Calls a node within the rest of the budget.
+
+    /// Calls a node before the deadline.
     async fn call(
         &self,
-        batch: &NodeBatch<'_>,
+        node: &Arc<Node>,
         checks: Vec<EncodedCheck>,
-        mode: Mode,
-        budget: Budget,
+        request: Request<'_>,
     ) -> Result<NodeReply, CheckError> {
-        let node = &batch.node;
         if node.health.breaker.is_open() {
             return Err(StoreError::Unreachable.not_counted());
         }
-        let passed = self.shared.clock.now().since(budget.since);
-        let left = budget.span.less(passed);
+        let left = request.deadline.since(self.shared.clock.now());
         if left == Span::ZERO {
             return Err(StoreError::TimedOut.not_counted());
         }
-        let (batcher, state) = (
-            self.batchers.of(&self.shared, node, batch.by_slot),
-            SendState::default(),
-        );
-        let reply = batcher.send(checks, mode, state.clone());
+        let (batcher, state) = (self.batchers.of(&self.shared, node), SendState::default());
+        let reply = batcher.send(checks, request.mode, state.clone());
         tokio::time::timeout(Duration::from(left), reply)
             .await
             .unwrap_or_else(|_| {
@@ -317,11 +319,10 @@ impl RedisClient {
     /// Makes verdicts of the replies, and batches of the redirections.
     fn read<'s>(
         &self,
-        checks: &[Check],
+        request: Request<'_>,
         &NodeBatch { pool, ref node, .. }: &NodeBatch<'s>,
         indices: &[usize],
         reply: NodeReply,
-        received: Time,
         outcome: &mut NodeOutcome<'s>,
     ) {
         let NodeReply {
@@ -330,64 +331,58 @@ impl RedisClient {
             replies,
         } = reply;
         for ((&index, mut encoded), reply) in indices.iter().zip(encoded).zip(replies) {
-            let rejected = Err(StoreError::Rejected.not_counted());
             let decision = match reply {
                 Ok(reply) => {
-                    let check = (&checks[index], &encoded);
-                    Ok(self.shared.verdict(check, &reply, received, now, node))
+                    let check = (&request.checks[index], &encoded);
+                    let verdict = self
+                        .shared
+                        .verdict(check, &reply, request.received, now, node);
+                    Ok(verdict)
                 }
-                Err(ReplyError::Rejected(_)) => rejected,
-                Err(ReplyError::Redirect(redirect)) => match self.redirect(pool, node, &redirect) {
+                Err(error) => match self.redirect(pool, node, &error) {
                     Some((node, route)) => {
                         encoded.route = route;
                         if route.is_isolated() {
                             encoded.set_command(WindowCommand::SetNxIncr);
                         }
-                        let batch = batch_of(&mut outcome.redirected, pool, &node, true);
+                        let batch = batch_of(&mut outcome.redirected, pool, &node);
                         batch.indices.push(index);
                         batch.checks.push(encoded);
                         continue;
                     }
-                    None => rejected,
+                    None => Err(StoreError::Rejected.not_counted()),
                 },
             };
             outcome.decided.push((index, decision));
         }
     }
 
-    /// The node that a redirection names, and how to send the check to it.
+    /// The node that a redirection names, and how to send the check to it. `None` for other errors.
     fn redirect(
         &self,
         pool: &NodePool,
         node: &Arc<Node>,
-        redirect: &Redirect,
+        error: &ReplyError,
     ) -> Option<(Arc<Node>, Route)> {
         let [moved, ask, again] = &self.shared.metrics.redirects;
         let node_at =
             |endpoint: &Endpoint| pool.node_at(&endpoint.resolve_relative_to(node.address()));
-        match redirect {
-            Redirect::Moved(endpoint) => {
+        match error {
+            ReplyError::Moved(endpoint) => {
                 moved.inc();
                 pool.request_refresh();
                 Some((node_at(endpoint)?, Route::Normal))
             }
-            Redirect::Ask(endpoint) => {
+            ReplyError::Ask(endpoint) => {
                 ask.inc();
                 Some((node_at(endpoint)?, Route::Asking))
             }
-            Redirect::Again => {
+            ReplyError::Again => {
                 again.inc();
                 Some((node.clone(), Route::Isolated))
             }
+            ReplyError::Rejected(_) => None,
         }
-    }
-}
-
-fn mode_of(request: &CheckRequest) -> Mode {
-    if request.all_or_nothing {
-        Mode::Atomic
-    } else {
-        Mode::Independent
     }
 }
 

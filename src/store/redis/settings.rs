@@ -8,11 +8,9 @@ use clap::{Args, Command};
 use crate::settings::environment::Environment;
 use crate::settings::parse;
 use crate::store::redis::connect::credentials::CredentialFiles;
-use crate::store::redis::connect::tls::{Names as TlsNames, Tls};
+use crate::store::redis::connect::tls::Tls;
 use crate::store::redis::settings::resolve::Resolver;
-use crate::store::redis::settings::server::{
-    Main, PER_SECOND_HEADING, PerSecond, Prefix as _, ServerArgs,
-};
+use crate::store::redis::settings::server::{MAIN, PER_SECOND, Servers};
 use crate::store::redis::topology::deployment::PoolOptions;
 use crate::time::Span;
 
@@ -37,7 +35,7 @@ const WITHOUT_EFFECT: [(&str, &str); 3] = [
 #[command(next_help_heading = "Redis")]
 pub struct Settings {
     #[command(flatten)]
-    main: ServerArgs<Main>,
+    servers: Servers,
     /// The only trusted authorities, a PEM file, reloaded when it changes [default: those of the
     /// system]
     #[arg(long, env = "REDIS_TLS_CACERT", value_name = "FILE")]
@@ -57,11 +55,6 @@ pub struct Settings {
     /// Exit if Redis is unreachable this long after the start; 0 disables
     #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "0", value_name = "DURATION", value_parser = parse::duration)]
     redis_startup_max_elapsed_time: Span,
-    /// Count limits of one second on a Redis of their own, with the files of REDIS_TLS_*
-    #[arg(long, env = "REDIS_PERSECOND", help_heading = PER_SECOND_HEADING, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
-    redis_persecond: bool,
-    #[command(flatten)]
-    per_second: ServerArgs<PerSecond>,
 }
 
 /// The resolved settings of Redis.
@@ -87,7 +80,7 @@ impl Settings {
             .get_arguments()
             .filter_map(|arg| arg.get_env()?.to_str());
         names.any(|name| environment.is_set(name))
-            || without_flag().any(|name| environment.is_set(name))
+            || without_flag().any(|name| environment.is_set(&name))
     }
 
     /// How long after the start Redis must be reachable; `None` for no bound.
@@ -107,12 +100,14 @@ impl Settings {
             files: CredentialFiles::default(),
             warnings: Vec::new(),
         };
-        resolver.warn_without_effect(&WITHOUT_EFFECT);
-        let main = self.main.values().resolve(&mut resolver)?;
+        for (name, reason) in WITHOUT_EFFECT {
+            resolver.warn_without_effect(name, reason);
+        }
+        let main = self.servers.main.resolve(&mut resolver)?;
         let mut per_second = None;
-        if self.redis_persecond {
-            per_second = Some(self.per_second.values().resolve(&mut resolver)?);
-        } else if let Some(name) = PerSecond::NAMES.any_set(environment) {
+        if self.servers.has_per_second {
+            per_second = Some(self.servers.per_second.resolve(&mut resolver)?);
+        } else if let Some(name) = PER_SECOND.any_set(environment) {
             resolver.warn(format!("{name} has no effect without REDIS_PERSECOND=true: all limits are counted on one Redis"));
         }
         if resolver.tls_client.is_none() && resolver.tls != Tls::default() {
@@ -145,21 +140,14 @@ impl Settings {
         Ok(Tls {
             ca: self.redis_tls_cacert.clone(),
             client,
-            names: if self.redis_tls_skip_hostname_verification {
-                TlsNames::Any
-            } else {
-                TlsNames::Host
-            },
+            accepts_any_name: self.redis_tls_skip_hostname_verification,
         })
     }
 }
 
 /// Settings of envoyproxy/ratelimit about Redis that have no effect, and no flag.
-pub(crate) fn without_flag() -> impl Iterator<Item = &'static str> {
-    let tables = [
-        &WITHOUT_EFFECT[..],
-        &Main::NAMES.without_effect,
-        &PerSecond::NAMES.without_effect,
-    ];
-    tables.into_iter().flatten().map(|(name, _)| *name)
+pub(crate) fn without_flag() -> impl Iterator<Item = String> {
+    let servers = MAIN.without_effect().chain(PER_SECOND.without_effect());
+    let others = WITHOUT_EFFECT.map(|(name, _)| name.to_owned());
+    others.into_iter().chain(servers.map(|(name, _)| name))
 }

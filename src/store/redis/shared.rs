@@ -1,24 +1,25 @@
-//! What all workers of a process share of its Redis: the servers, caches, clock and metrics.
+//! The Redis of a process: what all its workers share.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::check::{Check, Hits, Verdict};
-use crate::limit::{Algorithm, Limit};
-use crate::store::metrics::full_logs;
+use crate::limit::{Algorithm, Limit, Share};
+use crate::store::memory::full_logs;
 use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::client::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
+use crate::store::redis::fallback::local::LocalFallback;
+use crate::store::redis::fallback::membership::Membership;
 use crate::store::redis::fallback::usage_cache::UsageCache;
 use crate::store::redis::over_limit_cache::OverLimitCache;
-use crate::store::redis::topology::deployment::PoolOptions;
+use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use crate::store::redis::topology::health::HealthMetrics;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
@@ -52,9 +53,9 @@ pub struct Options {
     pub dialer: Dialer,
 }
 
-/// See the module.
+/// The Redis of a process: servers, caches, clock and metrics.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub struct Redis {
     pub(crate) main: NodePool,
     pub(crate) per_second: Option<NodePool>,
     pub(crate) store_timeout: Span,
@@ -62,6 +63,11 @@ pub(crate) struct Shared {
     pub(crate) over_limit_cache: Option<OverLimitCache>,
     pub(crate) usage: UsageCache,
     pub(crate) lifetimes: UnconfirmedLifetimes,
+    /// Decides while Redis is unavailable.
+    pub(crate) local: LocalFallback,
+    pub(crate) membership: Membership,
+    /// Whether the process reports NOT_SERVING while Redis is unreachable.
+    pub(crate) required: bool,
     pub(crate) clock: Clock,
     pub(crate) metrics: RedisMetrics,
 }
@@ -80,14 +86,9 @@ pub(crate) struct RedisMetrics {
     pub(crate) redirects: [metric::Counter; 3],
 }
 
-impl Shared {
-    /// # Errors
-    /// An address that the Redis client cannot use.
-    pub(crate) fn new(
-        options: Options,
-        clock: Clock,
-        metrics: &Metrics,
-    ) -> Result<Self, RedisError> {
+impl Redis {
+    /// Connects to nothing yet. With a manual clock, Redis gets the time instead of using its own.
+    pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
         let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
             let timeouts = Timeouts {
@@ -95,6 +96,7 @@ impl Shared {
                 reply: options.store_timeout.into(),
             };
             let parts = NodeParts {
+                has_slots: matches!(pool.deployment, Deployment::Cluster(_)),
                 timeouts,
                 dialer: options.dialer.clone(),
                 clock: clock.clone(),
@@ -107,18 +109,27 @@ impl Shared {
         let per_second = options
             .per_second
             .map(|options| pool(options, ConnectionMetrics::per_second(metrics)));
+        let membership = Membership::new(
+            &options.key_prefix,
+            options.main.deployment.database(),
+            Share::one_of(options.replicas),
+            metrics,
+        );
         let cache_bytes = options.over_limit_cache_bytes;
-        Ok(Self {
-            main: pool(options.main, ConnectionMetrics::new(metrics))?,
-            per_second: per_second.transpose()?,
+        Self {
+            main: pool(options.main, ConnectionMetrics::new(metrics)),
+            per_second,
             store_timeout: options.store_timeout,
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (cache_bytes > 0).then(|| OverLimitCache::new(cache_bytes, metrics)),
             usage: UsageCache::new(metrics),
             lifetimes: UnconfirmedLifetimes::new(metrics),
+            local: LocalFallback::new(metrics),
+            membership,
+            required: options.required,
             clock,
             metrics: RedisMetrics::new(metrics),
-        })
+        }
     }
 
     pub(crate) fn pools(&self) -> impl Iterator<Item = &NodePool> {
@@ -150,7 +161,9 @@ impl Shared {
         let topology = self.pool_of(&check.limit).topology();
         if topology.has_slots() {
             // The start of a window is part of the key.
-            let encoded = self.encode(check, &topology, Mode::Independent, self.clock.now());
+            let charge = Counter::charge(&check.limit, check.call());
+            let now = self.clock.now();
+            let encoded = self.encode(check, charge, &topology, Mode::Independent, now);
             return topology.owner(encoded.key.as_bytes()).cloned();
         }
         topology.owner(check.key.as_bytes()).cloned()
@@ -159,18 +172,6 @@ impl Shared {
     /// Encodes a check by the clock of the node that would have its key without a window in it. So all
     /// replicas use the same clock, whatever the clocks of other nodes are.
     pub(crate) fn encode(
-        &self,
-        check: &Check,
-        topology: &Topology,
-        mode: Mode,
-        now: Time,
-    ) -> EncodedCheck {
-        let charge = Counter::charge(&check.limit, check.call());
-        self.encode_charge(check, charge, topology, mode, now)
-    }
-
-    /// Encodes a check that is charged something else than its hits.
-    pub(crate) fn encode_charge(
         &self,
         check: &Check,
         charge: Charge,
@@ -185,7 +186,7 @@ impl Shared {
         // share an argument of the script.
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        let mut encoded = EncodedCheck::charging(check, charge, hash, at, mode, jitter);
+        let mut encoded = EncodedCheck::new(check, charge, hash, at, mode, jitter);
         if encoded.window.is_some() {
             let window = |at: Time| check.limit.window(at).index;
             let exists = self

@@ -18,7 +18,6 @@ pub(crate) mod health;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;
-pub mod redirect;
 mod sentinel;
 pub(crate) mod snapshot;
 

@@ -154,7 +154,7 @@ pub(crate) fn redis(
         ..options(deployment, CONNECT_TIMEOUT, STORE_TIMEOUT)
     };
     let clock = network.clock.clone();
-    Arc::new(Redis::new(options, clock, metrics).expect("an address"))
+    Arc::new(Redis::new(options, clock, metrics))
 }
 
 /// A rule for each policy, with limits of a year.

@@ -80,7 +80,7 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
         .expect("it is an address")
         .address;
     let options = options(Deployment::Single(address), PATIENCE, PATIENCE);
-    Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
+    Arc::new(Redis::new(options, clock, metrics))
 }
 
 /// Options without a cache, a jitter, and a second Redis.

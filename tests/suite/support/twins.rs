@@ -252,7 +252,7 @@ impl<'s> Twins<'s> {
             let said = match told {
                 Ok(reply) => Ok(reply.verdict(line, check, now)),
                 Err(ReplyError::Rejected(text)) => Err(text.as_str()),
-                Err(ReplyError::Redirect(redirect)) => return Err(format!("{redirect:?}")),
+                Err(redirection) => return Err(format!("{redirection:?}")),
             };
             let same = match (said, expected) {
                 (Ok(said), Ok(expected)) => said == *expected,
@@ -287,7 +287,10 @@ impl<'s> Twins<'s> {
         request
             .checks
             .iter()
-            .map(|check| EncodedCheck::new(check, 0, now, mode, self.jitter))
+            .map(|check| {
+                let charge = Counter::charge(&check.limit, check.call());
+                EncodedCheck::new(check, charge, 0, now, mode, self.jitter)
+            })
             .collect()
     }
 }

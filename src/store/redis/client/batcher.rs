@@ -29,7 +29,7 @@ use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::client::lifetimes::Repair;
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
-use crate::store::redis::shared::Shared;
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::time::Time;
@@ -43,12 +43,9 @@ pub const WAITERS_MAX: usize = 8_192;
 /// length in the key format of envoyproxy/ratelimit, so a number of requests alone bounds nothing.
 pub const WAITERS_BYTES_MAX: usize = 16 << 20;
 
-/// Sends one worker's batches to one server, one at a time, until the last clone is dropped.
-#[derive(Debug, Clone)]
-pub(crate) struct Batcher(Arc<Inner>);
-
+/// Sends one worker's batches to one server, one at a time, until it is dropped.
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Batcher {
     queue: mpsc::Sender<PendingRequest>,
     pending_bytes: Arc<AtomicUsize>,
     _task: JoinSet<()>,
@@ -86,10 +83,8 @@ struct PendingBytes {
 }
 
 struct Task {
-    shared: Arc<Shared>,
+    shared: Arc<Redis>,
     node: Arc<Node>,
-    /// Whether the node is one of a cluster.
-    by_slot: bool,
     connection: WorkerConnection,
     queue: mpsc::Receiver<PendingRequest>,
     /// Received, but not sent because the batch was full.
@@ -152,29 +147,28 @@ impl PendingRequest {
 
 impl Batcher {
     /// Starts on the runtime of the caller.
-    pub(crate) fn start(shared: Arc<Shared>, node: Arc<Node>, by_slot: bool) -> Self {
+    pub(crate) fn start(shared: Arc<Redis>, node: Arc<Node>) -> Self {
         let (queue, receiver) = mpsc::channel(WAITERS_MAX);
         let timeout = shared.store_timeout.into();
         let task = Task {
-            connection: WorkerConnection::open(node.connector().clone(), timeout),
+            connection: WorkerConnection::open(node.connector.clone(), timeout),
             shared,
             node,
-            by_slot,
             queue: receiver,
             next: None,
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
-        Self(Arc::new(Inner {
+        Self {
             queue,
             pending_bytes: Arc::default(),
             _task: tasks,
-        }))
+        }
     }
 
     /// Whether its task has panicked.
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.queue.is_closed()
+        self.queue.is_closed()
     }
 
     /// Sends checks and waits for the replies. Checks are not charged if the future is dropped before
@@ -189,7 +183,7 @@ impl Batcher {
         state: SendState,
     ) -> Result<NodeReply, CheckError> {
         let full = StoreError::QueueFull.not_counted();
-        let bytes = PendingBytes::reserve(&self.0.pending_bytes, &checks).ok_or(full)?;
+        let bytes = PendingBytes::reserve(&self.pending_bytes, &checks).ok_or(full)?;
         let (reply, received) = oneshot::channel();
         let pending = PendingRequest {
             checks,
@@ -198,13 +192,10 @@ impl Batcher {
             reply,
             _bytes: bytes,
         };
-        self.0
-            .queue
-            .try_send(pending)
-            .map_err(|error| match error {
-                TrySendError::Full(_) => full,
-                TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
-            })?;
+        self.queue.try_send(pending).map_err(|error| match error {
+            TrySendError::Full(_) => full,
+            TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
+        })?;
         received.await.unwrap_or_else(|_| {
             Err(CheckError {
                 error: StoreError::Unreachable,
@@ -271,7 +262,7 @@ impl Task {
         let groups = batch
             .iter()
             .map(|pending| (pending.mode, pending.checks.as_slice()));
-        let request = BatchRequest::new(groups, self.by_slot, shared.clock_for_redis());
+        let request = BatchRequest::new(groups, self.node.has_slots, shared.clock_for_redis());
         let checks = u32::try_from(request.len()).unwrap_or(u32::MAX);
         metrics.checks.observe(checks.into());
         metrics.in_flight.inc();
@@ -288,7 +279,7 @@ impl Task {
                 // INCRBY may have created a key without a lifetime.
                 let checks = batch.iter().flat_map(|pending| &pending.checks);
                 let lifetimes = checks.filter_map(EncodedCheck::lifetime);
-                shared.lifetimes.add(self.node.id(), lifetimes);
+                shared.lifetimes.add(self.node.id, lifetimes);
                 let error = if error.is_timeout() {
                     StoreError::TimedOut
                 } else {
@@ -321,11 +312,11 @@ impl Task {
         if reply.is_unwritable() {
             // Its name may resolve to another server by now, which only a new connection finds.
             let now = shared.clock.now();
-            if node.relocation.should_reconnect(connection.id(), now) {
+            if node.relocation.should_reconnect(connection.id, now) {
                 connection.mark_broken();
             }
         } else if node.relocation.is_suspected() && request.has_written(&reply) {
-            node.relocation.record_write(connection.id());
+            node.relocation.record_write(connection.id);
         }
         Ok(reply)
     }
@@ -338,7 +329,7 @@ impl Task {
         if connection.call(&Repair::commands(&repairs)).await.is_err() {
             let cause = "the lifetime of a key could not be set";
             self.node.health.record_fault(FaultKind::Unreachable, cause);
-            self.shared.lifetimes.add(self.node.id(), repairs);
+            self.shared.lifetimes.add(self.node.id, repairs);
         }
     }
 
@@ -369,7 +360,7 @@ impl Task {
                     self.shared.usage.record(check.hash, reply.used(check), now);
                 }
                 Err(ReplyError::Rejected(text)) => self.node.health.record_error_reply(text),
-                Ok(_) | Err(ReplyError::Redirect(_)) => {}
+                _ => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
@@ -10,7 +10,7 @@ use crate::check::{Call, Check, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::lifetimes::Repair;
-use crate::store::redis::topology::redirect::Redirect;
+use crate::store::redis::topology::cluster::Endpoint;
 use crate::time::{MICROS_PER_SECOND, Time};
 
 /// The reply to one check.
@@ -22,11 +22,16 @@ pub struct CheckReply {
     extra: Vec<u64>,
 }
 
-/// An error reply to one check.
+/// An error reply to one check, which the server has not executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyError {
-    /// Another node has the key.
-    Redirect(Redirect),
+    /// MOVED: another node has the slot.
+    Moved(Endpoint),
+    /// ASK: the slot is migrating, and the key is on the new node or on none.
+    Ask(Endpoint),
+    /// TRYAGAIN: the slot is migrating and its keys are split between nodes. Send each check on its
+    /// own.
+    Again,
     /// Any other error, in Redis' words.
     Rejected(String),
 }
@@ -207,7 +212,7 @@ impl ReplyError {
     /// on its own, to the same node.
     pub(crate) fn of_script_call(self, checks: usize) -> Self {
         match self {
-            Self::Redirect(Redirect::Ask(_)) if checks > 1 => Self::Redirect(Redirect::Again),
+            Self::Ask(_) if checks > 1 => Self::Again,
             error => error,
         }
     }
@@ -215,13 +220,21 @@ impl ReplyError {
 
 impl From<RedisError> for ReplyError {
     fn from(error: RedisError) -> Self {
+        let endpoint = || Endpoint::read(error.redirect_node()?.0);
+        let redirection = match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Moved) => endpoint().map(Self::Moved),
+            ErrorKind::Server(ServerErrorKind::Ask) => endpoint().map(Self::Ask),
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Again),
+            _ => None,
+        };
         // The client library renames errors, such as CLUSTERDOWN to ClusterDown. Operators and
         // `health.rs` look for Redis' names.
-        let text = || match error.code() {
-            Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
-            None => error.to_string(),
-        };
-        Redirect::read(&error).map_or_else(|| Self::Rejected(text()), Self::Redirect)
+        redirection.unwrap_or_else(|| {
+            Self::Rejected(match error.code() {
+                Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+                None => error.to_string(),
+            })
+        })
     }
 }
 
@@ -252,8 +265,6 @@ fn unexpected() -> RedisError {
 
 #[cfg(test)]
 mod tests {
-    use redis::{ErrorKind, ServerErrorKind};
-
     use super::*;
     use crate::check::{Hits, Key};
     use crate::limit::{Algorithm, Limit, Terms, Unit};
@@ -266,7 +277,9 @@ mod tests {
         let limit = Limit::new(&terms).expect("a limit");
         let check = Check::new(Key::from("k"), limit, Hits::Add(2));
         let start = Time::from_micros(0);
-        let mut encoded = EncodedCheck::new(&check, 0, start, Mode::Independent, Span::ZERO);
+        let charge = Counter::charge(&check.limit, check.call());
+        let mut encoded =
+            EncodedCheck::new(&check, charge, 0, start, Mode::Independent, Span::ZERO);
         encoded.set_command(WindowCommand::SetNxIncr);
         let repair = |reply: i64, created: bool| {
             let (_, repair) =
@@ -301,7 +314,7 @@ mod tests {
             let error = RedisError::from((ErrorKind::Server(kind), "", detail.to_owned()));
             match ReplyError::from(error) {
                 ReplyError::Rejected(text) => text,
-                ReplyError::Redirect(redirect) => panic!("{redirect:?}"),
+                redirection => panic!("{redirection:?}"),
             }
         };
         for (kind, detail, expected) in [

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
-use crate::algorithm::{Counter, sub_windows};
+use crate::algorithm::sub_windows;
 use crate::check::{Check, Key};
 use crate::limit::{Limit, Months};
 use crate::store::redis::client::lifetimes::Repair;
@@ -83,13 +83,7 @@ impl Route {
 impl EncodedCheck {
     /// Encodes a check for a server whose time is `at`. The counter has this `hash` in the caches of
     /// this process; keys of windows outlive them by `jitter`.
-    pub fn new(check: &Check, hash: u64, at: Time, mode: Mode, jitter: Span) -> Self {
-        let charge = Counter::charge(&check.limit, check.call());
-        Self::charging(check, charge, hash, at, mode, jitter)
-    }
-
-    /// Encodes a check that is charged something else than its hits.
-    pub(crate) fn charging(
+    pub fn new(
         check: &Check,
         charge: Charge,
         hash: u64,

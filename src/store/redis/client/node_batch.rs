@@ -8,20 +8,11 @@ use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::topology::cluster;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
-use crate::time::{Span, Time};
-
-/// How long a decision may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
-    pub(crate) since: Time,
-    pub(crate) span: Span,
-}
 
 /// The checks of a request that one node has.
 #[derive(Debug)]
 pub(crate) struct NodeBatch<'s> {
     pub(crate) pool: &'s NodePool,
-    pub(crate) by_slot: bool,
     pub(crate) node: Arc<Node>,
     /// Indices of the checks in the request.
     pub(crate) indices: SmallVec<[usize; 2]>,
@@ -36,15 +27,13 @@ pub(crate) fn batch_of<'b, 's>(
     batches: &'b mut NodeBatches<'s>,
     pool: &'s NodePool,
     node: &Arc<Node>,
-    by_slot: bool,
 ) -> &'b mut NodeBatch<'s> {
     let mut known = batches.iter();
-    let index = match known.position(|batch| batch.node.id() == node.id()) {
+    let index = match known.position(|batch| batch.node.id == node.id) {
         Some(index) => index,
         None => {
             batches.push(NodeBatch {
                 pool,
-                by_slot,
                 node: node.clone(),
                 indices: SmallVec::new(),
                 checks: Vec::new(),
@@ -64,5 +53,5 @@ pub(crate) fn is_one_call(batches: &[NodeBatch<'_>], checks: usize) -> bool {
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
     };
-    batch.checks.len() == checks && (!batch.by_slot || shares_slot())
+    batch.checks.len() == checks && (!batch.node.has_slots || shares_slot())
 }

@@ -35,24 +35,10 @@ pub(crate) struct BatchRequest<'b> {
 struct ScriptCall {
     /// Indices of checks, by how they are decided.
     groups: Vec<(Mode, Vec<usize>)>,
-    affinity: Option<Affinity>,
+    /// What its checks share on a cluster: their slot, and how they are sent.
+    affinity: Option<(u16, Route)>,
     /// The index of its reply.
     reply: usize,
-}
-
-/// What the checks of one call share on a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Affinity {
-    slot: u16,
-    route: Route,
-}
-
-/// Script calls that are sent again.
-#[derive(Debug)]
-struct Retry {
-    commands: Pipeline,
-    /// For each call the index of its reply among the new ones, and among the first ones.
-    replies: Vec<(usize, usize)>,
 }
 
 /// The replies to a batch.
@@ -97,7 +83,13 @@ impl<'b> BatchRequest<'b> {
                 }
             }
         }
-        request.add_calls();
+        // After the commands. The last reply has the time.
+        for call in &mut request.calls {
+            call.reply = call.add(&request.checks, now, Form::Hash, &mut request.commands);
+        }
+        if request.calls.is_empty() {
+            request.commands.cmd("TIME");
+        }
         request
     }
 
@@ -105,10 +97,7 @@ impl<'b> BatchRequest<'b> {
     fn add_to_call(&mut self, mode: Mode, group: Vec<usize>, by_slot: bool) {
         let Some(&first) = group.first() else { return };
         let check = self.checks[first];
-        let affinity = by_slot.then(|| Affinity {
-            slot: cluster::slot(check.key.as_bytes()),
-            route: check.route,
-        });
+        let affinity = by_slot.then(|| (cluster::slot(check.key.as_bytes()), check.route));
         let is_isolated = by_slot && check.route.is_isolated();
         let mut calls = self.calls.iter_mut();
         match calls.find(|call| !is_isolated && call.affinity == affinity) {
@@ -119,30 +108,6 @@ impl<'b> BatchRequest<'b> {
                 reply: 0,
             }),
         }
-    }
-
-    /// Adds the script calls after the commands. The last reply has the time.
-    fn add_calls(&mut self) {
-        let mut commands = std::mem::take(&mut self.commands);
-        for index in 0..self.calls.len() {
-            self.add_call(index, Form::Hash, &mut commands);
-            self.calls[index].reply = commands.len() - 1;
-        }
-        if self.calls.is_empty() {
-            commands.cmd("TIME");
-        }
-        self.commands = commands;
-    }
-
-    fn add_call(&self, index: usize, form: Form, commands: &mut Pipeline) {
-        let call = &self.calls[index];
-        if call.affinity.map(|affinity| affinity.route) == Some(Route::Asking) {
-            commands.cmd("ASKING");
-        }
-        let groups = call.groups.iter();
-        let groups =
-            groups.map(|(mode, group)| (*mode, group.iter().map(|&index| self.checks[index])));
-        commands.add_command(Script::serving().command(groups, self.now, form));
     }
 
     /// The number of checks.
@@ -162,33 +127,26 @@ impl<'b> BatchRequest<'b> {
     ) -> Result<Vec<Value>, RedisError> {
         let mut values = connection.call(&self.commands).await?;
         for _ in 0..NOSCRIPT_RETRIES_MAX {
-            let Some(retry) = self.retry(&values) else {
+            let is_unknown = |call: &&ScriptCall| values.get(call.reply).is_some_and(is_noscript);
+            let unknown: Vec<&ScriptCall> = self.calls.iter().filter(is_unknown).collect();
+            if unknown.is_empty() {
                 break;
-            };
+            }
             on_noscript();
-            retry.replace(&mut values, connection.call(&retry.commands).await?);
-        }
-        Ok(values)
-    }
-
-    /// The calls that were answered by NOSCRIPT. The first one brings the text of the script.
-    fn retry(&self, values: &[Value]) -> Option<Retry> {
-        let mut retry = Retry {
-            commands: Pipeline::new(),
-            replies: Vec::new(),
-        };
-        for (index, call) in self.calls.iter().enumerate() {
-            if values.get(call.reply).is_some_and(is_noscript) {
-                let form = if retry.replies.is_empty() {
-                    Form::Text
-                } else {
-                    Form::Hash
-                };
-                self.add_call(index, form, &mut retry.commands);
-                retry.replies.push((retry.commands.len() - 1, call.reply));
+            let (mut commands, mut replies, mut form) = (Pipeline::new(), Vec::new(), Form::Text);
+            for call in &unknown {
+                replies.push(call.add(&self.checks, self.now, form, &mut commands));
+                // The first one brings the text of the script.
+                form = Form::Hash;
+            }
+            let mut again = connection.call(&commands).await?;
+            for (call, reply) in unknown.iter().zip(replies) {
+                if let Some(reply) = again.get_mut(reply) {
+                    std::mem::swap(&mut values[call.reply], reply);
+                }
             }
         }
-        (!retry.replies.is_empty()).then_some(retry)
+        Ok(values)
     }
 
     /// Whether the server has changed a counter. A Redis replica cannot.
@@ -256,22 +214,33 @@ impl<'b> BatchRequest<'b> {
     }
 }
 
+impl ScriptCall {
+    /// Adds the call of the script. Returns the index of its reply.
+    fn add(
+        &self,
+        checks: &[&EncodedCheck],
+        now: Option<Time>,
+        form: Form,
+        commands: &mut Pipeline,
+    ) -> usize {
+        if self
+            .affinity
+            .is_some_and(|(_, route)| route == Route::Asking)
+        {
+            commands.cmd("ASKING");
+        }
+        let groups = self.groups.iter();
+        let groups = groups.map(|(mode, group)| (*mode, group.iter().map(|&index| checks[index])));
+        commands.add_command(Script::serving().command(groups, now, form));
+        commands.len() - 1
+    }
+}
+
 impl BatchReply {
     /// Whether the server takes no writes, so that another one may have its name.
     pub(crate) fn is_unwritable(&self) -> bool {
         let mut replies = self.replies.iter();
         replies.any(|reply| matches!(reply, Err(ReplyError::Rejected(text)) if is_unwritable(text)))
-    }
-}
-
-impl Retry {
-    /// Replaces the first replies by the new ones.
-    fn replace(&self, values: &mut [Value], mut replies: Vec<Value>) {
-        for &(new, first) in &self.replies {
-            if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
-                std::mem::swap(first, new);
-            }
-        }
     }
 }
 

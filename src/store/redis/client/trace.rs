@@ -1,14 +1,14 @@
 //! The span of one request to Redis, named as in envoyproxy/ratelimit.
 
 use crate::check::{CheckError, CheckRequest, Decisions, Verdict};
-use crate::store::redis::shared::Shared;
+use crate::store::redis::shared::Redis;
 use crate::telemetry::traces::LiveSpan;
 
 /// Checks for the per-second Redis are counted apart.
 const CHECKS: &str = "pipeline length";
 const PER_SECOND_CHECKS: &str = "perSecondPipeline length";
 
-pub(crate) fn start(shared: &Shared, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
+pub(crate) fn start(shared: &Redis, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
     let checks = request.checks.iter();
     let per_second = checks
         .filter(|check| shared.is_per_second(&check.limit))

@@ -25,25 +25,13 @@ const KEEPALIVE_TRIES: u32 = 3;
 pub struct Address {
     /// As configured; `auth` and `tls` take precedence.
     info: ConnectionInfo,
-    auth: Option<Reloadable<Secret>>,
-    tls: Option<Reloadable<TlsClient>>,
-    settings: AddressSettings,
-}
-
-/// The settings that an error names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AddressSettings {
-    /// Has the address.
-    pub(crate) url: &'static str,
-    /// Has the credentials, or names their file.
-    pub(crate) auth: &'static str,
-}
-
-impl AddressSettings {
-    const MAIN: Self = Self {
-        url: "REDIS_URL",
-        auth: "REDIS_AUTH",
-    };
+    pub(crate) auth: Option<Reloadable<Secret>>,
+    /// Not for a Unix socket.
+    pub(crate) tls: Option<Reloadable<TlsClient>>,
+    /// The setting that has this address or the addresses of its sentinels.
+    pub(crate) url_setting: String,
+    /// The setting that has the credentials, or names their file.
+    pub(crate) auth_setting: String,
 }
 
 impl Address {
@@ -56,7 +44,8 @@ impl Address {
             info,
             auth: None,
             tls: None,
-            settings: AddressSettings::MAIN,
+            url_setting: "REDIS_URL".to_owned(),
+            auth_setting: "REDIS_AUTH".to_owned(),
         }
     }
 
@@ -76,23 +65,6 @@ impl Address {
             auth: Some(auth),
             ..self
         }
-    }
-
-    /// Connects by TLS, except to a Unix socket.
-    #[must_use]
-    pub(crate) fn with_tls(self, tls: Reloadable<TlsClient>) -> Self {
-        if self.is_socket() {
-            return self;
-        }
-        Self {
-            tls: Some(tls),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub(crate) fn with_settings(self, settings: AddressSettings) -> Self {
-        Self { settings, ..self }
     }
 
     /// Another server with the same credentials.
@@ -172,7 +144,7 @@ impl Address {
 
     /// An error of a connection, for the log: with the address and the settings to check.
     pub fn explain(&self, error: &RedisError) -> String {
-        let AddressSettings { url, auth } = self.settings;
+        let (url, auth) = (&self.url_setting, &self.auth_setting);
         if error.kind() == ErrorKind::AuthenticationFailed {
             return format!(
                 "{self} rejects the user or password (WRONGPASS), or has none; check {auth} and {url}"
@@ -182,11 +154,6 @@ impl Address {
             Some("NOAUTH") => format!("{self} requires a password (NOAUTH); set {auth}"),
             _ => format!("{self}: {error}"),
         }
-    }
-
-    /// The setting that has this address or the addresses of its sentinels.
-    pub(crate) fn url_setting(&self) -> &'static str {
-        self.settings.url
     }
 
     pub(crate) fn is_socket(&self) -> bool {

@@ -36,8 +36,6 @@ const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
     address: Address,
-    /// Only for its PING.
-    redis: RedisConnectionManager,
     timeouts: Timeouts,
     dialer: Dialer,
     /// Starts fresh attempts.
@@ -66,7 +64,7 @@ struct ConnectionGuard(ConnectionMetrics);
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    id: ConnectionId,
+    pub(crate) id: ConnectionId,
     multiplexed: MultiplexedConnection,
     broken: bool,
     _guard: Option<ConnectionGuard>,
@@ -89,67 +87,43 @@ struct ConnectErrors {
 
 type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
-/// The metrics of one pool: label, then the reference's statsd and Prometheus names.
-type MetricNames = (&'static str, [(&'static str, &'static str); 3]);
-
-const MAIN: MetricNames = (
-    "main",
-    [
-        (
-            "ratelimit.redis_pool.cx_active",
-            "ratelimit_redis_pool_cx_active",
-        ),
-        (
-            "ratelimit.redis_pool.cx_local_close",
-            "ratelimit_redis_pool_cx_local_close",
-        ),
-        (
-            "ratelimit.redis_pool.cx_total",
-            "ratelimit_redis_pool_cx_total",
-        ),
-    ],
-);
-const PER_SECOND: MetricNames = (
-    "per_second",
-    [
-        (
-            "ratelimit.redis_per_second_pool.cx_active",
-            "ratelimit_redis_per_second_pool_cx_active",
-        ),
-        (
-            "ratelimit.redis_per_second_pool.cx_local_close",
-            "ratelimit_redis_per_second_pool_cx_local_close",
-        ),
-        (
-            "ratelimit.redis_per_second_pool.cx_total",
-            "ratelimit_redis_per_second_pool_cx_total",
-        ),
-    ],
-);
-
 impl ConnectionMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self::named(MAIN, metrics)
+        let names = [
+            "ratelimit_redis_pool_cx_active",
+            "ratelimit_redis_pool_cx_local_close",
+            "ratelimit_redis_pool_cx_total",
+        ];
+        Self::named("main", "ratelimit.redis_pool", names, metrics)
     }
 
     /// For the Redis of REDIS_PERSECOND.
     pub(crate) fn per_second(metrics: &Metrics) -> Self {
-        Self::named(PER_SECOND, metrics)
+        let names = [
+            "ratelimit_redis_per_second_pool_cx_active",
+            "ratelimit_redis_per_second_pool_cx_local_close",
+            "ratelimit_redis_per_second_pool_cx_total",
+        ];
+        Self::named(
+            "per_second",
+            "ratelimit.redis_per_second_pool",
+            names,
+            metrics,
+        )
     }
 
-    fn named((pool, [active, closed, total]): MetricNames, metrics: &Metrics) -> Self {
+    /// `statsd` precedes the names in statsd.
+    fn named(pool: &str, statsd: &str, names: [&'static str; 3], metrics: &Metrics) -> Self {
         let help = "Connections made to Redis, except for discovery.";
+        let closed = "Connections to Redis closed by either side.";
         let made =
             metrics.counter_with("tollgate_store_connections_total", help, &[("pool", pool)]);
+        let [active, local_close, total] =
+            ["cx_active", "cx_local_close", "cx_total"].map(|name| format!("{statsd}.{name}"));
         Self {
-            open: metrics.reference_gauge(active.0, active.1, "Open connections to Redis."),
-            closed: metrics.reference_counter(
-                closed.0,
-                closed.1,
-                "Connections to Redis closed by either side.",
-                &[],
-            ),
-            made: metrics.reference_counter_of(made, total.0, total.1, help),
+            open: metrics.reference_gauge(&active, names[0], "Open connections to Redis."),
+            closed: metrics.reference_counter(&local_close, names[1], closed, &[]),
+            made: metrics.reference_counter_of(made, &total, names[2], help),
         }
     }
 }
@@ -170,23 +144,19 @@ impl Drop for ConnectionGuard {
 }
 
 impl Connector {
-    /// # Errors
-    /// An address that the Redis client cannot use.
     pub(crate) fn new(
         address: Address,
         timeouts: Timeouts,
         dialer: Dialer,
         metrics: Option<ConnectionMetrics>,
-    ) -> Result<Self, RedisError> {
-        let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             address,
-            redis,
             timeouts,
             dialer,
             restart: Arc::default(),
             metrics,
-        })
+        }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -215,9 +185,7 @@ impl Connector {
     /// One of them failed or timed out.
     pub(crate) async fn probe(&self) -> Result<(), RedisError> {
         let mut connection = self.connect_background().await?;
-        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut connection))
-            .await
-            .unwrap_or_else(|_| Err(timed_out("no reply")))
+        self.is_valid(&mut connection).await
     }
 
     /// Subscribes to a channel.
@@ -306,7 +274,8 @@ impl ManageConnection for Connector {
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
-        self.redis.is_valid(&mut connection.multiplexed).await
+        let redis = RedisConnectionManager::new(self.address.connection_info())?;
+        redis.is_valid(&mut connection.multiplexed).await
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -315,10 +284,6 @@ impl ManageConnection for Connector {
 }
 
 impl Connection {
-    pub(crate) fn id(&self) -> ConnectionId {
-        self.id
-    }
-
     /// Sends commands in one write and waits for their replies; error replies are among the values.
     ///
     /// # Errors

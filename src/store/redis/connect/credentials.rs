@@ -4,38 +4,20 @@
 //! except those of TLS, which only make sense together. Files that cannot be used are rejected and
 //! the last good ones stay in use.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, fs};
 
 use arc_swap::ArcSwap;
 
 use crate::file_watch::{FileSet, RecursiveMode, Watched};
 use crate::settings::parse::Secret;
-use crate::store::redis::connect::tls::{Tls, TlsClient, TlsError};
+use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-use crate::tls::{PemError, PemFile};
 
 /// A value that is replaced while it is used. Clones share it.
 #[derive(Debug)]
 pub struct Reloadable<T>(Arc<ArcSwap<T>>);
-
-/// A file with `password` or `user:password` in one line.
-#[derive(Debug, Clone)]
-pub(crate) struct AuthFile(PemFile);
-
-/// Why a file has no credentials. Its content is never quoted.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AuthFileError {
-    #[error(transparent)]
-    Read(#[from] PemError),
-    #[error("{setting}: {} {what}; expected password or user:password in one line", path.display())]
-    Content {
-        setting: String,
-        path: PathBuf,
-        what: &'static str,
-    },
-}
 
 /// All files with credentials and certificates for Redis.
 #[derive(Debug, Clone, Default)]
@@ -47,22 +29,17 @@ struct WatchedFiles {
     files: FileSet,
     /// Replaces the value by the current content of the files.
     reload: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Whether the last reload was rejected.
+    is_rejected: bool,
 }
 
 /// Reloads files when they change.
 #[derive(Debug)]
 pub struct CredentialReloader {
-    watched: Vec<(WatchedFiles, LoadState)>,
+    watched: Vec<WatchedFiles>,
     loaded: Counter,
     failed: Counter,
     rejected: Gauge,
-}
-
-/// The result of the last load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoadState {
-    Loaded,
-    Rejected,
 }
 
 impl<T> Reloadable<T> {
@@ -88,77 +65,70 @@ impl<T> Clone for Reloadable<T> {
     }
 }
 
-impl AuthFile {
-    pub(crate) fn new(setting: &'static str, path: &str) -> Self {
-        Self(PemFile::new(setting, path))
-    }
-
-    fn read(&self) -> Result<Secret, AuthFileError> {
-        let bytes = self.0.bytes()?;
-        let rejected = |what| AuthFileError::Content {
-            setting: self.0.setting.clone(),
-            path: self.0.path.clone(),
-            what,
-        };
-        let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
-        // The line break at the end is not part of the password.
-        let line = match text.strip_suffix('\n') {
-            Some(line) => line.strip_suffix('\r').unwrap_or(line),
-            None => &text,
-        };
-        if line.is_empty() {
-            return Err(rejected("is empty"));
-        }
-        if line.contains(['\n', '\r']) {
-            return Err(rejected("has more than one line"));
-        }
-        Ok(Secret::new(line))
-    }
-}
-
 impl CredentialFiles {
-    /// Credentials from a file.
+    /// Credentials from a file with `password` or `user:password` in one line.
     ///
     /// # Errors
-    /// The file cannot be used.
-    pub(crate) fn auth(&mut self, file: AuthFile) -> Result<Reloadable<Secret>, AuthFileError> {
-        self.watch(vec![file.0.path.clone()], move || file.read())
+    /// The file cannot be used; the error names its setting.
+    pub(crate) fn auth(
+        &mut self,
+        setting: String,
+        path: PathBuf,
+    ) -> Result<Reloadable<Secret>, String> {
+        self.watch(vec![path.clone()], move || {
+            read_auth(&path).map_err(|error| format!("{setting}: {}{error}", path.display()))
+        })
     }
 
     /// A TLS client from its files.
     ///
     /// # Errors
     /// The files cannot be used.
-    pub(crate) fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, TlsError> {
+    pub(crate) fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, String> {
         self.watch(tls.paths(), move || tls.load())
     }
 
-    fn watch<T, E>(
+    fn watch<T: Send + Sync + 'static>(
         &mut self,
         paths: Vec<PathBuf>,
-        read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
-    ) -> Result<Reloadable<T>, E>
-    where
-        T: Send + Sync + 'static,
-        E: fmt::Display,
-    {
+        read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Reloadable<T>, String> {
         // Before the files are read, so that a change in between is noticed later.
         let files = FileSet::new(paths);
         let value = Reloadable::new(read()?);
         let current = value.clone();
         let reload = move || {
-            let next = read().map_err(|error| error.to_string())?;
-            current.store(next);
+            current.store(read()?);
             Ok(())
         };
         if !files.is_empty() {
             self.0.push(WatchedFiles {
                 files,
                 reload: Arc::new(reload),
+                is_rejected: false,
             });
         }
         Ok(value)
     }
+}
+
+/// The error follows the path, and never quotes the content.
+fn read_auth(path: &Path) -> Result<Secret, String> {
+    let bytes = fs::read(path).map_err(|error| format!(": {error}"))?;
+    let rejected = |what| format!(" {what}; expected password or user:password in one line");
+    let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
+    // The line break at the end is not part of the password.
+    let line = match text.strip_suffix('\n') {
+        Some(line) => line.strip_suffix('\r').unwrap_or(line),
+        None => &text,
+    };
+    if line.is_empty() {
+        return Err(rejected("is empty"));
+    }
+    if line.contains(['\n', '\r']) {
+        return Err(rejected("has more than one line"));
+    }
+    Ok(Secret::new(line))
 }
 
 impl fmt::Debug for WatchedFiles {
@@ -180,9 +150,8 @@ impl CredentialReloader {
                 &[("result", result)],
             )
         };
-        let with_state = |watched| (watched, LoadState::Loaded);
         Some(Self {
-            watched: files.0.into_iter().map(with_state).collect(),
+            watched: files.0,
             loaded: loads("success"),
             failed: loads("error"),
             rejected: metrics.gauge(
@@ -201,7 +170,7 @@ impl Watched for CredentialReloader {
         let mut directories: Vec<_> = self
             .watched
             .iter()
-            .flat_map(|(watched, _)| watched.files.directories())
+            .flat_map(|watched| watched.files.directories())
             .collect();
         directories.sort_by(|(one, _), (other, _)| one.cmp(other));
         directories.dedup();
@@ -209,33 +178,37 @@ impl Watched for CredentialReloader {
     }
 
     fn has_changed(&mut self) -> bool {
-        let mut watched = self.watched.iter();
-        watched.any(|(watched, _)| watched.files.has_changed())
+        self.watched
+            .iter()
+            .any(|watched| watched.files.has_changed())
     }
 
     fn load(&mut self) {
         let (mut loaded, mut failed) = (0, 0);
-        for (WatchedFiles { files, reload }, state) in &mut self.watched {
-            match files.load(|| reload()) {
+        for watched in &mut self.watched {
+            match watched.files.load(|| (watched.reload)()) {
                 None => {}
                 Some(Ok(())) => {
-                    let event = match state {
-                        LoadState::Rejected => "valid again",
-                        LoadState::Loaded => "reloaded",
+                    let was_rejected = std::mem::take(&mut watched.is_rejected);
+                    let event = if was_rejected {
+                        "valid again"
+                    } else {
+                        "reloaded"
                     };
-                    tracing::info!(?files, "credentials for Redis {event}");
-                    (*state, loaded) = (LoadState::Loaded, loaded + 1);
+                    tracing::info!(files = ?watched.files, "credentials for Redis {event}");
+                    loaded += 1;
                 }
                 Some(Err(error)) => {
                     tracing::error!(
                         "reload of credentials for Redis rejected; the previous ones stay in use: {error}"
                     );
-                    (*state, failed) = (LoadState::Rejected, failed + 1);
+                    watched.is_rejected = true;
+                    failed += 1;
                 }
             }
         }
-        let is_rejected = |(_, state): &&(WatchedFiles, LoadState)| *state == LoadState::Rejected;
-        let rejected = self.watched.iter().filter(is_rejected).count();
+        let rejected = self.watched.iter().filter(|watched| watched.is_rejected);
+        let rejected = rejected.count();
         self.rejected
             .set(i64::try_from(rejected).unwrap_or(i64::MAX));
         // Last, so that a reload that is counted is in use.
@@ -246,8 +219,6 @@ impl Watched for CredentialReloader {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use tempfile::TempDir;
 
     use super::*;
@@ -274,26 +245,22 @@ mod tests {
         (directory, path)
     }
 
-    fn named(path: &std::path::Path) -> AuthFile {
-        AuthFile::new(
-            "REDIS_AUTH_FILE",
-            path.to_str()
-                .expect("temporary directories have plain names"),
-        )
+    fn auth(secrets: &mut CredentialFiles, path: &Path) -> Result<Reloadable<Secret>, String> {
+        secrets.auth("REDIS_AUTH_FILE".to_owned(), path.to_owned())
     }
 
     #[test]
     fn files_have_one_line() {
         for (content, expected) in READ {
             let (_directory, path) = file(content);
-            match (named(&path).read(), expected) {
-                (Ok(read), Ok(expected)) => assert_eq!(read.reveal(), *expected),
+            match (auth(&mut CredentialFiles::default(), &path), expected) {
+                (Ok(read), Ok(expected)) => assert_eq!(read.load().reveal(), *expected),
                 (Err(error), Err(expected)) => {
                     let expected = format!(
                         "REDIS_AUTH_FILE: {} {expected}; expected password or user:password in one line",
                         path.display()
                     );
-                    assert_eq!(error.to_string(), expected);
+                    assert_eq!(error, expected);
                 }
                 (read, _) => panic!("{content:?}: {read:?}"),
             }
@@ -306,7 +273,7 @@ mod tests {
         let (_other, other_path) = file(b"beside\n");
         let (metrics, mut secrets) = (Metrics::new(), CredentialFiles::default());
         let [password, other] =
-            [&path, &other_path].map(|path| secrets.auth(named(path)).expect("a valid file"));
+            [&path, &other_path].map(|path| auth(&mut secrets, path).expect("a valid file"));
         assert!(!format!("{secrets:?}").contains("first"));
         let mut reloader = CredentialReloader::new(secrets, &metrics).expect("there are files");
         let page = |words: &str| metrics.page().contains(words);
@@ -349,7 +316,7 @@ mod tests {
     fn changes_before_the_first_reload_are_noticed() {
         let (_directory, path) = file(b"first");
         let mut secrets = CredentialFiles::default();
-        let password = secrets.auth(named(&path)).expect("a valid file");
+        let password = auth(&mut secrets, &path).expect("a valid file");
         fs::write(&path, "second").expect("a file can be written");
         CredentialReloader::new(secrets, &Metrics::new())
             .expect("there are files")

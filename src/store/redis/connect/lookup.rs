@@ -28,9 +28,10 @@ struct State {
 }
 
 impl LookupConnection {
-    pub(crate) fn new(connector: &Connector) -> Self {
+    /// `connector` is one whose connections are not counted.
+    pub(crate) fn new(connector: Connector) -> Self {
         Self {
-            connector: connector.uncounted(),
+            connector,
             state: Mutex::default(),
         }
     }

@@ -12,15 +12,9 @@ use redis::{ConnectionAddr, RedisConnectionInfo};
 
 use crate::store::redis::connect::address::Address;
 
-const PORT_DEFAULT: u16 = 6379;
-const SENTINEL_PORT_DEFAULT: u16 = 26379;
-
-/// What listens at an address; it determines the default port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServerKind {
-    Server,
-    Sentinel,
-}
+/// The default ports.
+pub(crate) const SERVER_PORT: u16 = 6379;
+pub(crate) const SENTINEL_PORT: u16 = 26379;
 
 /// A parsed address.
 #[derive(Debug, Clone)]
@@ -90,13 +84,13 @@ struct UrlParts {
 /// # Errors
 /// See [`AddressError`].
 pub fn server_address(text: &str) -> Result<ParsedAddress, AddressError> {
-    address(ServerKind::Server, text)
+    address(SERVER_PORT, text)
 }
 
 /// Parses the address of a server or a sentinel.
 ///
 /// `/…`, `unix:` and `redis+unix:` are sockets, `rediss:` is TLS, and the rest is TCP.
-pub(crate) fn address(kind: ServerKind, text: &str) -> Result<ParsedAddress, AddressError> {
+pub(crate) fn address(port_default: u16, text: &str) -> Result<ParsedAddress, AddressError> {
     // Values from files end with a line break.
     let text = text.trim();
     if text.starts_with('/') {
@@ -105,12 +99,12 @@ pub(crate) fn address(kind: ServerKind, text: &str) -> Result<ParsedAddress, Add
     let Some((scheme, rest)) = text.split_once("://") else {
         return match text.strip_prefix("unix:") {
             Some(rest) => socket(rest),
-            None => host_alone(kind, text),
+            None => host_alone(port_default, text),
         };
     };
     match scheme.to_ascii_lowercase().as_str() {
-        "redis" | "valkey" => tcp(kind, rest, ConnectionAddr::Tcp),
-        "rediss" | "valkeys" => tcp(kind, rest, |host, port| ConnectionAddr::TcpTls {
+        "redis" | "valkey" => tcp(port_default, rest, ConnectionAddr::Tcp),
+        "rediss" | "valkeys" => tcp(port_default, rest, |host, port| ConnectionAddr::TcpTls {
             host,
             port,
             insecure: false,
@@ -120,15 +114,6 @@ pub(crate) fn address(kind: ServerKind, text: &str) -> Result<ParsedAddress, Add
         // `host:1,redis://…`
         _ if scheme.contains(',') => Err(AddressError::List),
         _ => Err(AddressError::Scheme),
-    }
-}
-
-impl ServerKind {
-    const fn port_default(self) -> u16 {
-        match self {
-            Self::Server => PORT_DEFAULT,
-            Self::Sentinel => SENTINEL_PORT_DEFAULT,
-        }
     }
 }
 
@@ -203,7 +188,7 @@ fn without_url(addr: ConnectionAddr) -> ParsedAddress {
 
 /// Parses what follows `redis://`.
 fn tcp(
-    kind: ServerKind,
+    port_default: u16,
     rest: &str,
     addr: impl Fn(String, u16) -> ConnectionAddr,
 ) -> Result<ParsedAddress, AddressError> {
@@ -212,7 +197,7 @@ fn tcp(
         Some((credentials, endpoint)) => (Some(credentials), endpoint),
         None => (None, authority),
     };
-    let (host, port) = match host_and_port(kind, endpoint) {
+    let (host, port) = match host_and_port(port_default, endpoint) {
         // The beginning of a password was taken for the endpoint.
         Err(error) if error != AddressError::List && rest.contains('@') => {
             return Err(AddressError::Unescaped);
@@ -232,15 +217,15 @@ fn socket(rest: &str) -> Result<ParsedAddress, AddressError> {
     UrlParts::parse(None, rest)?.at(ConnectionAddr::Unix(path))
 }
 
-fn host_alone(kind: ServerKind, text: &str) -> Result<ParsedAddress, AddressError> {
+fn host_alone(port_default: u16, text: &str) -> Result<ParsedAddress, AddressError> {
     if text.contains('@') {
         return Err(AddressError::NoScheme);
     }
-    let (host, port) = host_and_port(kind, text)?;
+    let (host, port) = host_and_port(port_default, text)?;
     Ok(without_url(ConnectionAddr::Tcp(host, port)))
 }
 
-fn host_and_port(kind: ServerKind, text: &str) -> Result<(String, u16), AddressError> {
+fn host_and_port(port_default: u16, text: &str) -> Result<(String, u16), AddressError> {
     if text.contains(',') {
         return Err(AddressError::List);
     }
@@ -253,7 +238,7 @@ fn host_and_port(kind: ServerKind, text: &str) -> Result<(String, u16), AddressE
         }
         return match rest.strip_prefix(':') {
             Some(port) => Ok((host.to_owned(), port_number(port)?)),
-            None if rest.is_empty() => Ok((host.to_owned(), kind.port_default())),
+            None if rest.is_empty() => Ok((host.to_owned(), port_default)),
             None => Err(AddressError::Port),
         };
     }
@@ -262,12 +247,12 @@ fn host_and_port(kind: ServerKind, text: &str) -> Result<(String, u16), AddressE
             Some((host, port)) if is_ipv6(host) && port_number(port).is_ok() => {
                 Err(AddressError::Ambiguous)
             }
-            _ => Ok((text.to_owned(), kind.port_default())),
+            _ => Ok((text.to_owned(), port_default)),
         };
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, port_number(port)?),
-        None => (text, kind.port_default()),
+        None => (text, port_default),
     };
     let is_valid = |char: char| char.is_ascii_alphanumeric() || "-._".contains(char);
     if host.is_empty() {

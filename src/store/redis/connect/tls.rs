@@ -8,10 +8,6 @@ use rustls::crypto::ring;
 
 use crate::tls::{Identity, PemError, PemFile};
 
-const CACERT: &str = "REDIS_TLS_CACERT";
-const CLIENT_CERT: &str = "REDIS_TLS_CLIENT_CERT";
-const CLIENT_KEY: &str = "REDIS_TLS_CLIENT_KEY";
-
 /// The values of REDIS_TLS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tls {
@@ -19,7 +15,8 @@ pub(crate) struct Tls {
     pub(crate) ca: Option<PathBuf>,
     /// Certificate and key.
     pub(crate) client: Option<(PathBuf, PathBuf)>,
-    pub(crate) names: Names,
+    /// Whether a server's certificate may have any name, not only the host of the address.
+    pub(crate) accepts_any_name: bool,
 }
 
 /// What is made of the files.
@@ -27,23 +24,6 @@ pub(crate) struct Tls {
 pub struct TlsClient {
     /// Without an endpoint. The Redis client keeps certificates in addresses only.
     addr: ConnectionAddr,
-}
-
-/// The names that a server's certificate may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Names {
-    /// The host of the address.
-    #[default]
-    Host,
-    Any,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
-    #[error(transparent)]
-    File(#[from] PemError),
-    #[error("REDIS_TLS: {0}")]
-    Other(#[from] redis::RedisError),
 }
 
 impl Tls {
@@ -56,48 +36,48 @@ impl Tls {
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub(crate) fn load(&self) -> Result<TlsClient, TlsError> {
+    pub(crate) fn load(&self) -> Result<TlsClient, String> {
         // The Redis client uses the process' provider. An error says that one is installed.
         let _ = ring::default_provider().install_default();
-        let certificates = TlsCertificates {
-            client_tls: self.client()?,
-            root_cert: self.authorities()?,
-        };
+        let certificates = self.certificates().map_err(|error| error.to_string())?;
         let unresolved = ConnectionAddr::TcpTls {
             host: String::new(),
             port: 0,
             insecure: false,
             tls_params: None,
         };
-        let client = Client::build_with_tls(unresolved.into_connection_info()?, certificates)?;
+        let client = unresolved
+            .into_connection_info()
+            .and_then(|info| Client::build_with_tls(info, certificates))
+            .map_err(|error| format!("REDIS_TLS: {error}"))?;
         let mut addr = client.get_connection_info().addr().clone();
-        addr.set_danger_accept_invalid_hostnames(self.names == Names::Any);
+        addr.set_danger_accept_invalid_hostnames(self.accepts_any_name);
         Ok(TlsClient { addr })
     }
 
-    fn client(&self) -> Result<Option<ClientTlsConfig>, TlsError> {
-        let Some((cert, key)) = &self.client else {
-            return Ok(None);
-        };
-        let identity = Identity {
-            cert: PemFile::new(CLIENT_CERT, cert),
-            key: PemFile::new(CLIENT_KEY, key),
-        };
-        // Fails if they do not match, which otherwise only the first connection would.
-        identity.load()?;
-        Ok(Some(ClientTlsConfig {
-            client_cert: identity.cert.bytes()?,
-            client_key: identity.key.bytes()?,
-        }))
-    }
-
-    fn authorities(&self) -> Result<Option<Vec<u8>>, TlsError> {
-        let Some(path) = &self.ca else {
-            return Ok(None);
-        };
-        let file = PemFile::new(CACERT, path);
-        file.authorities()?;
-        Ok(Some(file.bytes()?))
+    fn certificates(&self) -> Result<TlsCertificates, PemError> {
+        let (mut client_tls, mut root_cert) = (None, None);
+        if let Some((cert, key)) = &self.client {
+            let identity = Identity {
+                cert: PemFile::new("REDIS_TLS_CLIENT_CERT", cert),
+                key: PemFile::new("REDIS_TLS_CLIENT_KEY", key),
+            };
+            // Fails if they do not match, which otherwise only the first connection would.
+            identity.load()?;
+            client_tls = Some(ClientTlsConfig {
+                client_cert: identity.cert.bytes()?,
+                client_key: identity.key.bytes()?,
+            });
+        }
+        if let Some(path) = &self.ca {
+            let file = PemFile::new("REDIS_TLS_CACERT", path);
+            file.authorities()?;
+            root_cert = Some(file.bytes()?);
+        }
+        Ok(TlsCertificates {
+            client_tls,
+            root_cert,
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
-use crate::check::{Check, Effect, Hits, Key, Verdict, Verdicts};
+use crate::check::{Check, CheckError, Effect, Hits, Key, StoreError, Verdict, Verdicts};
 use crate::limit::{Limit, Share};
 use crate::store::memory::Counters;
 use crate::store::redis::fallback::pending::{Change, Pending, PendingHits};
@@ -68,11 +68,12 @@ pub trait WriteBackTarget {
     /// Connects to it, unless it is connected. `false` if that failed.
     fn connect(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// Sends all of them at once, in order, and returns what became of each.
+    /// Sends all of them at once, in order. Returns for each whether it is counted, or why not: those
+    /// that certainly are not stay pending.
     fn send(
         &mut self,
         write_backs: &[WriteBack],
-    ) -> impl Future<Output = Vec<WriteBackOutcome>> + Send;
+    ) -> impl Future<Output = Vec<Result<(), CheckError>>> + Send;
 }
 
 /// A pending change as it is sent.
@@ -82,32 +83,6 @@ pub struct WriteBack {
     pub check: Check,
     /// What is charged, whatever the limit says; a refund is negative.
     pub charge: Charge,
-}
-
-/// What became of a write-back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteBackOutcome {
-    /// It is counted.
-    Written,
-    /// Redis rejected it: out of memory, read-only, another type at the key. It stays pending.
-    Rejected,
-    /// It was not sent, and stays pending.
-    NotSent,
-    /// It was sent and no reply came. It is not sent again.
-    Unknown,
-}
-
-/// How writing back to one server ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteBackResult {
-    /// Nothing is pending but what the server rejected, or what became pending meanwhile.
-    Done,
-    /// Its time was over.
-    Unfinished,
-    /// The server rejects everything.
-    Rejected,
-    /// The server is unreachable again.
-    Unreachable,
 }
 
 /// What is on its way of one counter.
@@ -190,19 +165,20 @@ impl LocalFallback {
         !self.pending.is_empty()
     }
 
-    /// Writes back what is pending for a server, for about `within` at most.
-    pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> WriteBackResult {
+    /// Writes back what is pending for a server, for about `within` at most. What the server rejects,
+    /// and what becomes pending meanwhile, stays pending. `false` if the server is unreachable again.
+    pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> bool {
         let began = to.now();
         let keys = self
             .pending
             .keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
         for keys in keys.chunks(WRITE_BACKS_MAX) {
             if to.now().since(began) >= within {
-                return WriteBackResult::Unfinished;
+                break;
             }
             // Connecting takes time, in which a window may end whose hits were already taken.
             if !to.connect().await {
-                return WriteBackResult::Unreachable;
+                return false;
             }
             let mut write_backs = Vec::new();
             let sent: Vec<Sent> = keys
@@ -217,22 +193,15 @@ impl LocalFallback {
             for sent in &sent {
                 self.settle(sent, &mut arrived);
             }
-            if outcomes.iter().any(|outcome| {
-                matches!(
-                    outcome,
-                    WriteBackOutcome::NotSent | WriteBackOutcome::Unknown
-                )
-            }) {
-                return WriteBackResult::Unreachable;
+            let mut errors = outcomes.iter().filter_map(|outcome| outcome.err());
+            if errors.any(|failed| failed.error == StoreError::Unreachable) {
+                return false;
             }
-            if outcomes
-                .iter()
-                .all(|outcome| *outcome == WriteBackOutcome::Rejected)
-            {
-                return WriteBackResult::Rejected;
+            if outcomes.iter().all(Result::is_err) {
+                break;
             }
         }
-        WriteBackResult::Done
+        true
     }
 
     /// Every local counter is of an earlier epoch, and no server is away: unless something is
@@ -295,16 +264,16 @@ impl LocalFallback {
     fn settle<'w>(
         &self,
         sent: &Sent,
-        arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>,
+        arrived: &mut impl Iterator<Item = (&'w WriteBack, Result<(), CheckError>)>,
     ) {
         let mut is_unknown = false;
         let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
-            Some((write_back, WriteBackOutcome::Written)) => {
+            Some((write_back, Ok(()))) => {
                 self.written_back.inc_by(write_back.hits());
                 0
             }
-            Some((_, WriteBackOutcome::Rejected | WriteBackOutcome::NotSent)) => part,
-            Some((_, WriteBackOutcome::Unknown)) | None => {
+            Some((_, Err(failed))) if failed.effect == Effect::None => part,
+            _ => {
                 is_unknown |= part > 0;
                 0
             }

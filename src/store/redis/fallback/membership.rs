@@ -126,7 +126,7 @@ impl Membership {
         }
         // Best effort: peers notice the missing heartbeats otherwise.
         if let Some(node) = home()
-            && let Ok(mut connection) = node.connector().connect_background().await
+            && let Ok(mut connection) = node.connector.connect_background().await
         {
             let leave = self.publish(&format!("{LEAVE}{}", self.name));
             let _ = connection.call(&leave).await;
@@ -141,8 +141,8 @@ impl Membership {
     ) -> Option<RedisError> {
         let node = home()?;
         let opened = async {
-            let messages = node.connector().subscribe(&self.channel).await?;
-            Ok((messages, node.connector().connect_background().await?))
+            let messages = node.connector.subscribe(&self.channel).await?;
+            Ok((messages, node.connector.connect_background().await?))
         };
         let (mut messages, mut connection) = match opened.await {
             Ok(opened) => opened,
@@ -162,8 +162,8 @@ impl Membership {
                     None => return Some(failure("the subscription has ended")),
                 },
                 _ = ticks.tick() => {
-                    if home().is_none_or(|home| home.id() != node.id())
-                        || node.relocation.is_outdated(connection.id())
+                    if home().is_none_or(|home| home.id != node.id)
+                        || node.relocation.is_outdated(connection.id)
                     {
                         return None;
                     }

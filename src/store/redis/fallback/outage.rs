@@ -9,12 +9,9 @@ use tokio::time::MissedTickBehavior;
 
 use crate::check::{Check, CheckError, Hits, Verdicts};
 use crate::shutdown::Lifecycle;
-use crate::store::redis::fallback::local::{
-    LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult,
-};
-use crate::store::redis::fallback::membership::Membership;
+use crate::store::redis::fallback::local::{Undecided, WRITE_BACK_TIME_MAX};
 use crate::store::redis::fallback::write_back::ServerTarget;
-use crate::store::redis::shared::Shared;
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::time::{Span, Time};
@@ -22,45 +19,28 @@ use crate::time::{Span, Time};
 /// How often pending hits are written back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The fallback of all workers.
-#[derive(Debug)]
-pub(crate) struct OutageFallback {
-    shared: Arc<Shared>,
-    local: LocalFallback,
-    membership: Membership,
-}
-
-impl OutageFallback {
-    pub(crate) fn new(shared: Arc<Shared>, local: LocalFallback, membership: Membership) -> Self {
-        Self {
-            shared,
-            local,
-            membership,
-        }
-    }
-
+impl Redis {
     /// Decides checks without a verdict of Redis, against this replica's share of each limit.
-    pub(crate) fn decide(
+    pub fn decide_locally(
         &self,
         checks: &[(&Check, CheckError)],
         all_or_nothing: bool,
         now: Time,
     ) -> Verdicts {
-        let shared = &*self.shared;
         // Windows are cut by the clock of a server. The clocks of several rarely differ by more than
         // a moment, so one is used for all checks.
         let node = checks.first().and_then(|(check, _)| {
-            let topology = shared.pool_of(&check.limit).topology();
+            let topology = self.pool_of(&check.limit).topology();
             topology.owner(check.key.as_bytes()).cloned()
         });
         let redis_time = |time: Time| node.as_ref().map_or(time, |node| node.clock.at(time));
         let undecided = checks.iter().map(|&(check, failed)| {
-            let seen = shared.usage.get(shared.usage.hash(&check.key));
+            let seen = self.usage.get(self.usage.hash(&check.key));
             Undecided {
                 check,
                 effect: failed.effect,
                 seen: seen.map(|(used, seen)| (used, redis_time(seen))),
-                epoch: shared.node_of(check).map_or(0, |node| node.epoch()),
+                epoch: self.node_of(check).map_or(0, |node| node.epoch()),
             }
         });
         let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
@@ -69,54 +49,49 @@ impl OutageFallback {
         let verdicts = self.local.decide(&undecided, share, all_or_nothing, now);
         for (check, _) in checks {
             if let Hits::Refund(hits) = check.hits {
-                shared.usage.refund(shared.usage.hash(&check.key), hits);
+                self.usage.refund(self.usage.hash(&check.key), hits);
             }
         }
         verdicts
     }
 
     /// Runs heartbeats, write-back to servers in use, and expiry, for as long as the process lives.
-    pub(crate) async fn run(&self, lifecycle: &Lifecycle) {
-        let shared = &*self.shared;
+    pub(crate) async fn run_fallback(&self, lifecycle: &Lifecycle) {
         // Any server of a cluster: it forwards heartbeats to all others.
         let any_node = || {
-            let topology = shared.main.topology();
-            let mut nodes = topology.nodes().iter();
+            let topology = self.main.topology();
+            let mut nodes = topology.nodes.iter();
             nodes.find(|node| !node.health.breaker.is_open()).cloned()
         };
         tokio::join!(
             self.membership
-                .run_heartbeats(any_node, &shared.clock, lifecycle),
-            self.local.sweep(shared.clock.clone()),
+                .run_heartbeats(any_node, &self.clock, lifecycle),
+            self.local.sweep(self.clock.clone()),
             self.write_back_to_all(),
         );
     }
 
     /// Writes back to a server that is reachable again, before it is used. `false` if it is not.
-    pub(crate) async fn before_use(&self, pool: &NodePool, node: &Node) -> bool {
-        let result = self.write_back(pool, node, WRITE_BACK_TIME_MAX).await;
-        result != WriteBackResult::Unreachable
+    pub(crate) async fn write_back_before_use(&self, pool: &NodePool, node: &Node) -> bool {
+        self.write_back(pool, node, WRITE_BACK_TIME_MAX).await
     }
 
     /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
-    async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> WriteBackResult {
-        let lifetimes = self.shared.lifetimes.take(node.id());
-        let mut target = ServerTarget::new(&self.shared, pool, node);
+    /// `false` if it is unreachable again.
+    async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> bool {
+        let lifetimes = self.lifetimes.take(node.id);
+        let mut target = ServerTarget::new(self, pool, node);
         if !lifetimes.is_empty() && !target.repair(&lifetimes).await {
-            self.shared.lifetimes.add(node.id(), lifetimes);
-            return WriteBackResult::Unreachable;
+            self.lifetimes.add(node.id, lifetimes);
+            return false;
         }
-        if self.local.has_pending() {
-            self.local.write_back(&mut target, within).await
-        } else {
-            WriteBackResult::Done
-        }
+        !self.local.has_pending() || self.local.write_back(&mut target, within).await
     }
 
     /// Writes back to servers in use: what they rejected, what became pending meanwhile, what there
     /// was no time for, and what another server has now.
     async fn write_back_to_all(&self) {
-        let pools = || self.shared.pools();
+        let pools = || self.pools();
         let mut interval = tokio::time::interval(WRITE_BACK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -127,7 +102,7 @@ impl OutageFallback {
             let mut all_in_use = true;
             for pool in pools() {
                 let topology = Arc::clone(&pool.topology());
-                for node in topology.nodes() {
+                for node in &topology.nodes {
                     if node.health.breaker.is_open() {
                         all_in_use = false;
                     } else {

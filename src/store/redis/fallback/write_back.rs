@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use redis::RedisError;
 
-use crate::check::{Check, Hits, Key};
+use crate::check::{Check, CheckError, Hits, Key, StoreError};
 use crate::limit::Limit;
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::client::lifetimes::Repair;
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
-use crate::store::redis::shared::Shared;
+use crate::store::redis::fallback::local::{WriteBack, WriteBackTarget};
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
@@ -21,7 +21,7 @@ use crate::time::Time;
 
 /// One server of a pool.
 pub(crate) struct ServerTarget<'r> {
-    shared: &'r Shared,
+    shared: &'r Redis,
     pool: &'r NodePool,
     node: &'r Node,
     /// Made when it is needed.
@@ -30,7 +30,7 @@ pub(crate) struct ServerTarget<'r> {
 
 impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
-    pub(crate) fn new(shared: &'r Shared, pool: &'r NodePool, node: &'r Node) -> Self {
+    pub(crate) fn new(shared: &'r Redis, pool: &'r NodePool, node: &'r Node) -> Self {
         Self {
             shared,
             pool,
@@ -54,11 +54,10 @@ impl<'r> ServerTarget<'r> {
         &self,
         connection: &mut Connection,
         checks: &[EncodedCheck],
-        topology: &Topology,
     ) -> Result<BatchReply, RedisError> {
         let request = BatchRequest::new(
             [(Mode::Independent, checks)].into_iter(),
-            topology.has_slots(),
+            self.node.has_slots,
             self.shared.clock_for_redis(),
         );
         request.read(request.send(connection, || {}).await?)
@@ -72,9 +71,9 @@ impl<'r> ServerTarget<'r> {
         topology: &Topology,
         now: Time,
     ) -> EncodedCheck {
-        let mut encoded =
-            self.shared
-                .encode_charge(check, *charge, topology, Mode::Independent, now);
+        let mut encoded = self
+            .shared
+            .encode(check, *charge, topology, Mode::Independent, now);
         encoded.set_command(WindowCommand::Script);
         encoded
     }
@@ -85,7 +84,7 @@ impl WriteBackTarget for ServerTarget<'_> {
         let check = Check::new(key.clone(), *limit, Hits::Peek);
         let node = || self.shared.node_of(&check);
         std::ptr::eq(self.shared.pool_of(limit), self.pool)
-            && node().is_some_and(|node| node.id() == self.node.id())
+            && node().is_some_and(|node| node.id == self.node.id)
     }
 
     fn now(&self) -> Time {
@@ -94,14 +93,14 @@ impl WriteBackTarget for ServerTarget<'_> {
 
     async fn connect(&mut self) -> bool {
         if self.connection.is_none() && self.node.relocation.may_connect(self.shared.clock.now()) {
-            self.connection = self.node.connector().connect_background().await.ok();
+            self.connection = self.node.connector.connect_background().await.ok();
         }
         self.connection.is_some()
     }
 
-    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
+    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<Result<(), CheckError>> {
         let Some(mut connection) = self.connection.take() else {
-            return vec![WriteBackOutcome::NotSent; write_backs.len()];
+            return vec![Err(StoreError::Unreachable.not_counted()); write_backs.len()];
         };
         let (shared, now) = (self.shared, self.shared.clock.now());
         let topology = Arc::clone(&self.pool.topology());
@@ -109,14 +108,14 @@ impl WriteBackTarget for ServerTarget<'_> {
             .iter()
             .map(|write_back| self.encode(write_back, &topology, now))
             .collect();
-        let Ok(reply) = self.call(&mut connection, &checks, &topology).await else {
-            return vec![WriteBackOutcome::Unknown; write_backs.len()];
+        let Ok(reply) = self.call(&mut connection, &checks).await else {
+            return vec![Err(StoreError::Unreachable.maybe_counted()); write_backs.len()];
         };
         let relocation = &self.node.relocation;
         if reply.is_unwritable() {
-            relocation.should_reconnect(connection.id(), now);
+            relocation.should_reconnect(connection.id, now);
         } else if reply.replies.iter().any(Result::is_ok) {
-            relocation.record_write(connection.id());
+            relocation.record_write(connection.id);
         }
         self.connection = Some(connection);
         let now = shared.clock.now();
@@ -124,13 +123,14 @@ impl WriteBackTarget for ServerTarget<'_> {
         {
             Ok(reply) => {
                 shared.usage.record(check.hash, reply.used(check), now);
-                WriteBackOutcome::Written
+                Ok(())
             }
-            Err(ReplyError::Redirect(_)) => {
-                self.pool.request_refresh();
-                WriteBackOutcome::Rejected
+            Err(error) => {
+                if !matches!(error, ReplyError::Rejected(_)) {
+                    self.pool.request_refresh();
+                }
+                Err(StoreError::Rejected.not_counted())
             }
-            Err(ReplyError::Rejected(_)) => WriteBackOutcome::Rejected,
         };
         checks.iter().zip(reply.replies).map(outcome).collect()
     }

@@ -2,11 +2,11 @@
 
 use crate::settings::environment::Environment;
 use crate::settings::parse::Secret;
-use crate::store::redis::connect::address::{Address, AddressSettings};
-use crate::store::redis::connect::credentials::{AuthFile, CredentialFiles, Reloadable};
-use crate::store::redis::connect::parse::{self, AddressError, ServerKind};
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::credentials::{CredentialFiles, Reloadable};
+use crate::store::redis::connect::parse::{self, AddressError, SENTINEL_PORT, SERVER_PORT};
 use crate::store::redis::connect::tls::{Tls, TlsClient};
-use crate::store::redis::settings::server::{Names, ServerValues, SocketType};
+use crate::store::redis::settings::server::{Auth, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use crate::time::Span;
 
@@ -21,25 +21,15 @@ pub(crate) struct Resolver<'a> {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Credentials as a value or in a file.
-struct Credentials<'a> {
-    value: Option<&'a Secret>,
-    value_setting: &'static str,
-    file: Option<&'a str>,
-    file_setting: &'static str,
-}
-
 impl Resolver<'_> {
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         self.warnings.push(warning.into());
     }
 
-    /// Warns about those of these settings that are set.
-    pub(crate) fn warn_without_effect(&mut self, settings: &[(&str, &str)]) {
-        for (name, reason) in settings {
-            if self.environment.is_set(name) {
-                self.warn(format!("{name} has no effect: {reason}"));
-            }
+    /// Warns about a setting without an effect, if it is set.
+    pub(crate) fn warn_without_effect(&mut self, name: &str, reason: &str) {
+        if self.environment.is_set(name) {
+            self.warn(format!("{name} has no effect: {reason}"));
         }
     }
 
@@ -47,23 +37,19 @@ impl Resolver<'_> {
         if let Some(client) = &self.tls_client {
             return Ok(client.clone());
         }
-        let client = self.files.tls(self.tls.clone());
-        let client = client.map_err(|error| error.to_string())?;
+        let client = self.files.tls(self.tls.clone())?;
         self.tls_client = Some(client.clone());
         Ok(client)
     }
 }
 
-impl ServerValues {
+impl Server {
     pub(crate) fn resolve(&self, resolver: &mut Resolver<'_>) -> Result<PoolOptions, String> {
-        let Names {
-            redis_type,
-            timeout,
-            ..
-        } = self.names;
-        resolver.warn_without_effect(&self.names.without_effect);
-        let kind = self.redis_type.to_ascii_lowercase();
-        let deployment = match kind.as_str() {
+        for (name, reason) in self.role.without_effect() {
+            resolver.warn_without_effect(&name, reason);
+        }
+        let redis_type = self.role.name("TYPE");
+        let deployment = match self.redis_type.to_ascii_lowercase().as_str() {
             "single" => Deployment::Single(self.single(resolver)?),
             "sentinel" => Deployment::Sentinel(self.sentinels(resolver)?),
             "cluster" => Deployment::Cluster(self.cluster(resolver)?),
@@ -74,8 +60,8 @@ impl ServerValues {
                 ));
             }
         };
-        if kind != "sentinel"
-            && let Some(setting) = self.sentinel_credentials().set()
+        if !matches!(deployment, Deployment::Sentinel(_))
+            && let Some(setting) = self.sentinel_auth.set()
         {
             resolver.warn(format!(
                 "{setting} has no effect: {redis_type} is not SENTINEL"
@@ -84,9 +70,10 @@ impl ServerValues {
         let connect_timeout = if self.timeout > Span::ZERO {
             self.timeout
         } else {
-            let default = ServerValues::timeout_default();
+            let default = Self::timeout_default();
             resolver.warn(format!(
-                "{timeout} is 0, which would be unbounded: using {default}"
+                "{} is 0, which would be unbounded: using {default}",
+                self.role.name("TIMEOUT")
             ));
             default
         };
@@ -97,11 +84,9 @@ impl ServerValues {
     }
 
     fn single(&self, resolver: &mut Resolver<'_>) -> Result<Address, String> {
-        let Names {
-            socket_type, url, ..
-        } = self.names;
-        let address = self.address(ServerKind::Server, self.url()?, resolver)?;
-        if resolver.environment.is_set(socket_type) {
+        let (socket_type, url) = (self.role.name("SOCKET_TYPE"), self.role.name("URL"));
+        let address = self.address(SERVER_PORT, self.url()?, resolver)?;
+        if resolver.environment.is_set(&socket_type) {
             match self.socket_type {
                 SocketType::Unix if !address.is_socket() => resolver.warn(format!(
                     "{socket_type} is unix, and {url} is not a path: connecting by TCP"
@@ -113,11 +98,11 @@ impl ServerValues {
             }
         }
         let tls = self.tls(&address, resolver)?;
-        self.authenticated(address, &self.credentials(), tls, resolver)
+        self.authenticated(address, &self.auth, tls, resolver)
     }
 
     fn sentinels(&self, resolver: &mut Resolver<'_>) -> Result<SentinelConfig, String> {
-        let url = self.names.url;
+        let url = self.role.name("URL");
         let text = self.url()?.trim();
         let (master, addresses) = text.split_once(',').unwrap_or((text, ""));
         let master = master.trim();
@@ -132,12 +117,10 @@ impl ServerValues {
                 "{url} does not begin with the name of a master; expected mymaster,host:port,host:port"
             ));
         }
-        let (first, others) = self.list(ServerKind::Sentinel, addresses, resolver)?;
+        let (first, others) = self.list(SENTINEL_PORT, addresses, resolver)?;
         let tls = self.tls(&first, resolver)?;
-        let sentinel = self.sentinel_credentials();
-        let first = self.authenticated(first, &sentinel, tls.clone(), resolver)?;
-        let server = Address::unresolved();
-        let server = self.authenticated(server, &self.credentials(), tls, resolver)?;
+        let first = self.authenticated(first, &self.sentinel_auth, tls.clone(), resolver)?;
+        let server = self.authenticated(Address::unresolved(), &self.auth, tls, resolver)?;
         Ok(SentinelConfig {
             master: master.to_owned(),
             sentinels: all_like(first, &others),
@@ -146,45 +129,36 @@ impl ServerValues {
     }
 
     fn cluster(&self, resolver: &mut Resolver<'_>) -> Result<Vec<Address>, String> {
-        let (first, others) = self.list(ServerKind::Server, self.url()?, resolver)?;
+        let (first, others) = self.list(SERVER_PORT, self.url()?, resolver)?;
         let tls = self.tls(&first, resolver)?;
-        let first = self.authenticated(first, &self.credentials(), tls, resolver)?;
+        let first = self.authenticated(first, &self.auth, tls, resolver)?;
         Ok(all_like(first, &others))
     }
 
     fn url(&self) -> Result<&str, String> {
-        let Names {
-            url,
-            socket_type,
-            socket_default,
-            ..
-        } = self.names;
+        let socket_default = self.role.socket_default;
         let default = match self.socket_type {
-            SocketType::Unix => Some(*socket_default),
-            SocketType::Tcp => self.names.url_default,
+            SocketType::Unix => Some(socket_default),
+            SocketType::Tcp => self.role.url_default,
         };
-        self.url
-            .as_ref()
-            .map(Secret::reveal)
-            .or(default)
-            .ok_or_else(|| {
-                format!("{url} is not set; set it to host:port, or {socket_type} to unix for {socket_default}")
-            })
+        let url = self.url.as_ref().map(Secret::reveal).or(default);
+        url.ok_or_else(|| {
+            let prefix = self.role.prefix;
+            format!("{prefix}_URL is not set; set it to host:port, or {prefix}_SOCKET_TYPE to unix for {socket_default}")
+        })
     }
 
     /// Parses addresses with commas between them: the first, whose credentials and TLS apply to
     /// all, and the others.
     fn list(
         &self,
-        kind: ServerKind,
+        port_default: u16,
         text: &str,
         resolver: &mut Resolver<'_>,
     ) -> Result<(Address, Vec<Address>), String> {
-        let Names {
-            url, redis_type, ..
-        } = self.names;
+        let (url, redis_type) = (self.role.name("URL"), self.role.name("TYPE"));
         // A single address may have a comma in its password; in a list it is `%2C`.
-        let items: Vec<&str> = match parse::address(kind, text) {
+        let items: Vec<&str> = match parse::address(port_default, text) {
             Ok(_) => vec![text],
             Err(_) => {
                 let items = text.split(',').map(str::trim);
@@ -193,7 +167,7 @@ impl ServerValues {
         };
         let mut addresses = Vec::new();
         for item in &items {
-            addresses.push(self.address(kind, item, resolver)?);
+            addresses.push(self.address(port_default, item, resolver)?);
         }
         if addresses.iter().any(Address::is_socket) {
             return Err(format!(
@@ -210,19 +184,15 @@ impl ServerValues {
             .next()
             .ok_or_else(|| format!("{url} has no address; expected host:port,host:port"))?;
         let others: Vec<Address> = addresses.collect();
-        let urls = others.iter().zip(&items[1..]);
-        let mut urls = urls
-            .filter(|(_, item)| item.contains("://"))
-            .map(|(address, _)| address);
-        if urls
-            .clone()
-            .any(|address| address.is_tls() != first.is_tls())
-        {
+        let is_url = |(_, item): &(&Address, &&str)| item.contains("://");
+        let mut urls = others.iter().zip(&items[1..]).filter(is_url);
+        let has_other_tls = |(address, _): (&Address, _)| address.is_tls() != first.is_tls();
+        if urls.clone().any(has_other_tls) {
             resolver.warn(format!(
                 "{url} has addresses with and without TLS: the first address decides for all"
             ));
         }
-        if urls.any(|address| address.contradicts(&first)) {
+        if urls.any(|(address, _)| address.contradicts(&first)) {
             resolver.warn(format!(
                 "{url} has several users or passwords: those of the first address apply to all"
             ));
@@ -232,22 +202,17 @@ impl ServerValues {
 
     fn address(
         &self,
-        kind: ServerKind,
+        port_default: u16,
         text: &str,
         resolver: &mut Resolver<'_>,
     ) -> Result<Address, String> {
-        let Names {
-            url,
-            redis_type,
-            auth,
-            ..
-        } = self.names;
-        let parsed = parse::address(kind, text).map_err(|error| match error {
-            AddressError::List => {
-                format!("{url} {error}: set {redis_type} to CLUSTER or SENTINEL, or {url} to one host:port")
-            }
+        let (url, prefix) = (self.role.name("URL"), self.role.prefix);
+        let parsed = parse::address(port_default, text).map_err(|error| match error {
+            AddressError::List => format!(
+                "{url} {error}: set {prefix}_TYPE to CLUSTER or SENTINEL, or {url} to one host:port"
+            ),
             AddressError::Unescaped | AddressError::NoScheme => {
-                format!("{url} {error}, or set {auth}")
+                format!("{url} {error}, or set {prefix}_AUTH")
             }
             error => format!("{url} {error}"),
         })?;
@@ -263,7 +228,7 @@ impl ServerValues {
         address: &Address,
         resolver: &mut Resolver<'_>,
     ) -> Result<Option<Reloadable<TlsClient>>, String> {
-        let Names { tls, url, .. } = self.names;
+        let (tls, url) = (self.role.name("TLS"), self.role.name("URL"));
         if !address.is_tls() && !self.tls {
             return Ok(None);
         }
@@ -272,7 +237,7 @@ impl ServerValues {
                 "{tls}: a Unix socket has no TLS; set it to false, or {url} to host:port"
             ));
         }
-        if !self.tls && resolver.environment.is_set(tls) {
+        if !self.tls && resolver.environment.is_set(&tls) {
             resolver.warn(format!(
                 "{tls} is false, and {url} begins with rediss: connecting by TLS"
             ));
@@ -280,42 +245,18 @@ impl ServerValues {
         resolver.tls_client().map(Some)
     }
 
-    fn credentials(&self) -> Credentials<'_> {
-        Credentials {
-            value: self.auth.as_ref(),
-            value_setting: self.names.auth,
-            file: self.auth_file.as_deref(),
-            file_setting: self.names.auth_file,
-        }
-    }
-
-    fn sentinel_credentials(&self) -> Credentials<'_> {
-        Credentials {
-            value: self.sentinel_auth.as_ref(),
-            value_setting: self.names.sentinel_auth,
-            file: self.sentinel_auth_file.as_deref(),
-            file_setting: self.names.sentinel_auth_file,
-        }
-    }
-
     /// Adds credentials and TLS to an address.
     fn authenticated(
         &self,
-        address: Address,
-        credentials: &Credentials<'_>,
+        mut address: Address,
+        auth: &Auth,
         tls: Option<Reloadable<TlsClient>>,
         resolver: &mut Resolver<'_>,
     ) -> Result<Address, String> {
-        let mut address = address.with_settings(AddressSettings {
-            url: self.names.url,
-            auth: credentials.set().unwrap_or(credentials.value_setting),
-        });
-        if let Some(auth) = credentials.load(resolver)? {
-            address = address.with_credentials(auth);
-        }
-        if let Some(tls) = tls {
-            address = address.with_tls(tls);
-        }
+        address.url_setting = self.role.name("URL");
+        address.auth_setting = auth.set().unwrap_or_else(|| auth.setting.clone());
+        address.auth = auth.load(resolver)?;
+        address.tls = tls;
         if address.has_only_user() {
             resolver.warn("Redis gets a user without a password; for a password alone use redis://:password@host:port");
         }
@@ -323,32 +264,38 @@ impl ServerValues {
     }
 }
 
-impl Credentials<'_> {
+impl Auth {
+    fn file_setting(&self) -> String {
+        format!("{}_FILE", self.setting)
+    }
+
     /// The setting that is set.
-    fn set(&self) -> Option<&'static str> {
-        let file = self.file.map(|_| self.file_setting);
-        self.value.map(|_| self.value_setting).or(file)
+    fn set(&self) -> Option<String> {
+        let file = || self.file.as_ref().map(|_| self.file_setting());
+        self.value
+            .as_ref()
+            .map(|_| self.setting.clone())
+            .or_else(file)
     }
 
     fn load(&self, resolver: &mut Resolver<'_>) -> Result<Option<Reloadable<Secret>>, String> {
-        match (self.value, self.file) {
+        let setting = &self.setting;
+        match (&self.value, &self.file) {
             (Some(_), Some(_)) => Err(format!(
-                "{} and {} are both set; set one of them",
-                self.value_setting, self.file_setting
+                "{setting} and {} are both set; set one of them",
+                self.file_setting()
             )),
             (Some(secret), None) => {
                 if secret.reveal().ends_with('\n') {
                     resolver.warn(format!(
-                        "{} ends with a line break, which is sent as part of the password",
-                        self.value_setting
+                        "{setting} ends with a line break, which is sent as part of the password"
                     ));
                 }
                 Ok(Some(Reloadable::new(secret.clone())))
             }
             (None, Some(path)) => {
-                let file = AuthFile::new(self.file_setting, path);
-                let auth = resolver.files.auth(file);
-                auth.map(Some).map_err(|error| error.to_string())
+                let auth = resolver.files.auth(self.file_setting(), path.clone());
+                auth.map(Some)
             }
             (None, None) => Ok(None),
         }

@@ -1,8 +1,7 @@
 //! The settings of one Redis, defined once and used with the prefixes `REDIS` and
 //! `REDIS_PERSECOND`.
 
-use std::fmt;
-use std::marker::PhantomData;
+use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
@@ -13,119 +12,80 @@ use crate::time::Span;
 /// That of envoyproxy/ratelimit.
 const CONNECT_TIMEOUT_DEFAULT: &str = "10s";
 
-/// Which Redis the settings are for.
-pub trait Prefix: fmt::Debug + Clone + Send + Sync + 'static {
-    /// The names of its settings.
-    const NAMES: &'static Names;
-    /// Its heading in `--help`.
-    const HEADING: &'static str;
-}
+const ONE_CONNECTION: &str = "one connection per worker carries all calls to a server";
+const GROUP_COMMIT: &str = "concurrent calls are sent together, without waiting for more";
+/// Settings of envoyproxy/ratelimit without an effect here, after the prefix, and why.
+const WITHOUT_EFFECT: [(&str, &str); 6] = [
+    ("POOL_SIZE", ONE_CONNECTION),
+    ("POOL_ON_EMPTY_BEHAVIOR", ONE_CONNECTION),
+    ("POOL_ON_EMPTY_WAIT_DURATION", ONE_CONNECTION),
+    ("PIPELINE_WINDOW", GROUP_COMMIT),
+    ("PIPELINE_LIMIT", GROUP_COMMIT),
+    (
+        "CLUSTER_PIPELINE_PARALLELISM",
+        "all nodes of a cluster are asked at the same time",
+    ),
+];
 
-/// For all limits, or all but those of one second.
-#[derive(Debug, Clone)]
-pub struct Main;
-
-/// For limits of one second.
-#[derive(Debug, Clone)]
-pub struct PerSecond;
-
-/// The settings of one Redis by name, and its default addresses.
+/// Which Redis settings are for.
 #[derive(Debug)]
-pub struct Names {
-    pub(crate) url: &'static str,
-    pub(crate) socket_type: &'static str,
-    pub(crate) redis_type: &'static str,
-    pub(crate) auth: &'static str,
-    pub(crate) auth_file: &'static str,
-    pub(crate) sentinel_auth: &'static str,
-    pub(crate) sentinel_auth_file: &'static str,
-    pub(crate) tls: &'static str,
-    pub(crate) timeout: &'static str,
+pub(crate) struct Role {
+    /// The first part of the names of its settings.
+    pub(crate) prefix: &'static str,
+    /// Its heading in `--help`.
+    heading: &'static str,
     /// `None` if the address is required.
     pub(crate) url_default: Option<&'static str>,
     /// The default address with a socket type of `unix`: that of envoyproxy/ratelimit.
     pub(crate) socket_default: &'static str,
-    /// Settings of envoyproxy/ratelimit without an effect here, and why.
-    pub(crate) without_effect: [(&'static str, &'static str); 6],
 }
 
-macro_rules! names {
-    ($prefix:literal, $url_default:expr, $socket_default:literal) => {
-        &Names {
-            url: concat!($prefix, "_URL"),
-            socket_type: concat!($prefix, "_SOCKET_TYPE"),
-            redis_type: concat!($prefix, "_TYPE"),
-            auth: concat!($prefix, "_AUTH"),
-            auth_file: concat!($prefix, "_AUTH_FILE"),
-            sentinel_auth: concat!($prefix, "_SENTINEL_AUTH"),
-            sentinel_auth_file: concat!($prefix, "_SENTINEL_AUTH_FILE"),
-            tls: concat!($prefix, "_TLS"),
-            timeout: concat!($prefix, "_TIMEOUT"),
-            url_default: $url_default,
-            socket_default: $socket_default,
-            without_effect: [
-                (concat!($prefix, "_POOL_SIZE"), ONE_CONNECTION),
-                (concat!($prefix, "_POOL_ON_EMPTY_BEHAVIOR"), ONE_CONNECTION),
-                (
-                    concat!($prefix, "_POOL_ON_EMPTY_WAIT_DURATION"),
-                    ONE_CONNECTION,
-                ),
-                (concat!($prefix, "_PIPELINE_WINDOW"), GROUP_COMMIT),
-                (concat!($prefix, "_PIPELINE_LIMIT"), GROUP_COMMIT),
-                (
-                    concat!($prefix, "_CLUSTER_PIPELINE_PARALLELISM"),
-                    "all nodes of a cluster are asked at the same time",
-                ),
-            ],
-        }
-    };
-}
+/// For all limits, or all but those of one second.
+pub(crate) static MAIN: Role = Role {
+    prefix: "REDIS",
+    heading: "Redis",
+    url_default: Some("127.0.0.1:6379"),
+    socket_default: "/var/run/nutcracker/ratelimit.sock",
+};
 
-const ONE_CONNECTION: &str = "one connection per worker carries all calls to a server";
-const GROUP_COMMIT: &str = "concurrent calls are sent together, without waiting for more";
+/// For limits of one second.
+pub(crate) static PER_SECOND: Role = Role {
+    prefix: "REDIS_PERSECOND",
+    heading: "Redis for limits of one second",
+    url_default: None,
+    socket_default: "/var/run/nutcracker/ratelimitpersecond.sock",
+};
 
-impl Prefix for Main {
-    const NAMES: &'static Names = names!(
-        "REDIS",
-        Some("127.0.0.1:6379"),
-        "/var/run/nutcracker/ratelimit.sock"
-    );
-    const HEADING: &'static str = "Redis";
-}
-
-impl Prefix for PerSecond {
-    const NAMES: &'static Names = names!(
-        "REDIS_PERSECOND",
-        None,
-        "/var/run/nutcracker/ratelimitpersecond.sock"
-    );
-    const HEADING: &'static str = PER_SECOND_HEADING;
-}
-
-/// The heading of the settings of the Redis for limits of one second.
-pub(crate) const PER_SECOND_HEADING: &str = "Redis for limits of one second";
-
-/// The arguments of one Redis.
+/// The settings of both Redis.
 #[derive(Debug, Clone)]
-pub struct ServerArgs<P> {
-    values: ServerValues,
-    prefix: PhantomData<P>,
+pub(crate) struct Servers {
+    pub(crate) main: Server,
+    /// REDIS_PERSECOND.
+    pub(crate) has_per_second: bool,
+    pub(crate) per_second: Server,
 }
 
-/// The values of the settings of one Redis.
+/// The settings of one Redis.
 #[derive(Debug, Clone)]
-pub(crate) struct ServerValues {
-    pub(crate) names: &'static Names,
+pub(crate) struct Server {
+    pub(crate) role: &'static Role,
     pub(crate) url: Option<Secret>,
     pub(crate) socket_type: SocketType,
     /// Parsed only if Redis is used.
     pub(crate) redis_type: String,
-    pub(crate) auth: Option<Secret>,
-    pub(crate) auth_file: Option<String>,
-    pub(crate) sentinel_auth: Option<Secret>,
-    pub(crate) sentinel_auth_file: Option<String>,
+    pub(crate) auth: Auth,
+    pub(crate) sentinel_auth: Auth,
     pub(crate) tls: bool,
     pub(crate) timeout: Span,
+}
+
+/// Credentials as a value or in a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Auth {
+    /// The name of the setting; that of the file ends with `_FILE`.
+    pub(crate) setting: String,
+    pub(crate) value: Option<Secret>,
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,93 +94,78 @@ pub(crate) enum SocketType {
     Unix,
 }
 
-impl<P> ServerArgs<P> {
-    pub(crate) fn values(&self) -> &ServerValues {
-        &self.values
+impl Role {
+    /// The name of a setting.
+    pub(crate) fn name(&self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.prefix)
     }
-}
 
-impl ServerValues {
-    /// The timeout of a server whose own is 0.
-    pub(crate) fn timeout_default() -> Span {
-        parse::duration(CONNECT_TIMEOUT_DEFAULT).expect("the default is a duration")
+    /// The names of settings without an effect, and why.
+    pub(crate) fn without_effect(&self) -> impl Iterator<Item = (String, &'static str)> {
+        WITHOUT_EFFECT
+            .map(|(suffix, reason)| (self.name(suffix), reason))
+            .into_iter()
     }
-}
 
-impl Names {
     /// A setting that is set, with or without an effect.
-    pub(crate) fn any_set(&self, environment: &Environment) -> Option<&'static str> {
-        let with_effect = [
-            self.url,
-            self.socket_type,
-            self.redis_type,
-            self.auth,
-            self.auth_file,
-            self.sentinel_auth,
-            self.sentinel_auth_file,
-            self.tls,
-            self.timeout,
-        ];
-        let without = self.without_effect.iter().map(|(name, _)| *name);
-        let mut names = with_effect.into_iter().chain(without);
+    pub(crate) fn any_set(&self, environment: &Environment) -> Option<String> {
+        let names = self
+            .arguments()
+            .map(|argument| argument.get_id().to_string());
+        let without_effect = self.without_effect().map(|(name, _)| name);
+        let mut names = names.into_iter().chain(without_effect);
         names.find(|name| environment.is_set(name))
     }
 
     fn arguments(&self) -> [Arg; 9] {
-        let auth = |name, of: &str| {
+        let name = |suffix| self.name(suffix);
+        let (url, default) = (name("URL"), self.url_default.unwrap_or("none"));
+        let auth = |suffix, of: &str| {
             secret(
-                name,
+                name(suffix),
                 "PASSWORD",
                 format!("Password, or user:password, of {of}"),
             )
         };
-        let file = |name, of: &str| {
-            arg(
-                name,
-                "FILE",
-                format!("File with the value of {of} in one line, reloaded when it changes"),
-            )
+        let auth_file = |suffix, of| {
+            let help = format!(
+                "File with the value of {} in one line, reloaded when it changes",
+                name(of)
+            );
+            arg(name(suffix), "FILE", help).value_parser(clap::value_parser!(PathBuf))
         };
-        let default = self.url_default.unwrap_or("none");
-        let url = format!(
+        let url_help = format!(
             "Address: host:port, the path of a socket, or a URL of redis://, rediss:// (TLS) or \
              unix://; of a cluster host:port,host:port,…; of Sentinel master,host:port,host:port,… \
              [default: {default}; with {}=unix {}]",
-            self.socket_type, self.socket_default
+            name("SOCKET_TYPE"),
+            self.socket_default
         );
         [
-            secret(self.url, "ADDRESS", url),
+            secret(url.clone(), "ADDRESS", url_help),
             arg(
-                self.socket_type,
+                name("SOCKET_TYPE"),
                 "TYPE",
-                format!("tcp or unix; only used without {}", self.url),
+                format!("tcp or unix; only used without {url}"),
             )
             .value_parser(socket_type)
             .default_value("tcp"),
             arg(
-                self.redis_type,
+                name("TYPE"),
                 "TYPE",
                 "Kind of deployment: SINGLE, SENTINEL or CLUSTER",
             )
             .default_value("SINGLE"),
-            auth(
-                self.auth,
-                &format!("the servers; takes precedence over {}", self.url),
-            ),
-            file(self.auth_file, self.auth),
-            auth(self.sentinel_auth, "the sentinels"),
-            file(self.sentinel_auth_file, self.sentinel_auth),
-            arg(
-                self.tls,
-                "BOOL",
+            auth("AUTH", &format!("the servers; takes precedence over {url}")),
+            auth_file("AUTH_FILE", "AUTH"),
+            auth("SENTINEL_AUTH", "the sentinels"),
+            auth_file("SENTINEL_AUTH_FILE", "SENTINEL_AUTH"),
+            boolean(
+                name("TLS"),
                 "Connect by TLS, also to the sentinels, as rediss:// does",
-            )
-            .value_parser(parse::boolean)
-            .default_value("false")
-            .num_args(0..=1)
-            .default_missing_value("true"),
+            ),
             arg(
-                self.timeout,
+                name("TIMEOUT"),
                 "DURATION",
                 "How long connecting may take; STORE_TIMEOUT bounds calls",
             )
@@ -230,11 +175,20 @@ impl Names {
     }
 }
 
-impl<P: Prefix> Args for ServerArgs<P> {
+impl Args for Servers {
     fn augment_args(command: Command) -> Command {
+        let per_second = boolean(
+            PER_SECOND.prefix.to_owned(),
+            "Count limits of one second on a Redis of their own, with the files of REDIS_TLS_*",
+        );
         command
-            .next_help_heading(P::HEADING)
-            .args(P::NAMES.arguments())
+            .next_help_heading(MAIN.heading)
+            .args(MAIN.arguments())
+            .next_help_heading(PER_SECOND.heading)
+            .arg(per_second)
+            .args(PER_SECOND.arguments())
+            // Of the settings that follow.
+            .next_help_heading(MAIN.heading)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -242,26 +196,12 @@ impl<P: Prefix> Args for ServerArgs<P> {
     }
 }
 
-impl<P: Prefix> FromArgMatches for ServerArgs<P> {
+impl FromArgMatches for Servers {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let names = P::NAMES;
-        let secret = |name: &str| matches.get_one::<Secret>(name).cloned();
-        let text = |name: &str| matches.get_one::<String>(name).cloned();
-        let values = ServerValues {
-            names,
-            url: secret(names.url),
-            socket_type: value(matches, names.socket_type),
-            redis_type: value(matches, names.redis_type),
-            auth: secret(names.auth),
-            auth_file: text(names.auth_file),
-            sentinel_auth: secret(names.sentinel_auth),
-            sentinel_auth_file: text(names.sentinel_auth_file),
-            tls: value(matches, names.tls),
-            timeout: value(matches, names.timeout),
-        };
         Ok(Self {
-            values,
-            prefix: PhantomData,
+            main: Server::read(&MAIN, matches),
+            has_per_second: value(matches, PER_SECOND.prefix),
+            per_second: Server::read(&PER_SECOND, matches),
         })
     }
 
@@ -271,19 +211,54 @@ impl<P: Prefix> FromArgMatches for ServerArgs<P> {
     }
 }
 
-fn arg(name: &'static str, value: &'static str, help: impl Into<String>) -> Arg {
-    let flag = name.to_lowercase().replace('_', "-");
-    Arg::new(name)
-        .long(flag)
+impl Server {
+    fn read(role: &'static Role, matches: &ArgMatches) -> Self {
+        let auth = |suffix| {
+            let setting = role.name(suffix);
+            Auth {
+                value: matches.get_one(&setting).cloned(),
+                file: matches.get_one(&format!("{setting}_FILE")).cloned(),
+                setting,
+            }
+        };
+        Self {
+            role,
+            url: matches.get_one(&role.name("URL")).cloned(),
+            socket_type: value(matches, &role.name("SOCKET_TYPE")),
+            redis_type: value(matches, &role.name("TYPE")),
+            auth: auth("AUTH"),
+            sentinel_auth: auth("SENTINEL_AUTH"),
+            tls: value(matches, &role.name("TLS")),
+            timeout: value(matches, &role.name("TIMEOUT")),
+        }
+    }
+
+    /// The timeout of a server whose own is 0.
+    pub(crate) fn timeout_default() -> Span {
+        parse::duration(CONNECT_TIMEOUT_DEFAULT).expect("the default is a duration")
+    }
+}
+
+fn arg(name: String, value: &'static str, help: impl Into<String>) -> Arg {
+    Arg::new(name.clone())
+        .long(name.to_lowercase().replace('_', "-"))
         .env(name)
         .value_name(value)
         .help(help.into())
 }
 
-fn secret(name: &'static str, value: &'static str, help: impl Into<String>) -> Arg {
+fn secret(name: String, value: &'static str, help: String) -> Arg {
     arg(name, value, help)
         .value_parser(Secret::read)
         .hide_env_values(true)
+}
+
+fn boolean(name: String, help: &'static str) -> Arg {
+    arg(name, "BOOL", help)
+        .value_parser(parse::boolean)
+        .default_value("false")
+        .num_args(0..=1)
+        .default_missing_value("true")
 }
 
 fn value<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {

@@ -9,9 +9,10 @@ use crate::backoff::{Backoff, jittered};
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};
 use crate::store::redis::topology::cluster::{self, SLOTS, View};
+use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::Node;
-use crate::store::redis::topology::pool::{NODES_MAX, NodePool, Sources};
-use crate::store::redis::topology::sentinel::{self, Sentinels};
+use crate::store::redis::topology::pool::{NODES_MAX, NodePool};
+use crate::store::redis::topology::sentinel;
 use crate::store::redis::topology::snapshot::{Topology, UNASSIGNED};
 
 /// A failover in which the old master stays reachable shows in nothing else.
@@ -29,12 +30,13 @@ pub(crate) async fn run(pool: &NodePool) {
     let mut pauses = Backoff::doubling(PAUSES[0], PAUSES[1]);
     loop {
         let began = Instant::now();
-        let (discovered, interval) = match &pool.sources {
-            Sources::Static => return,
-            Sources::Sentinels(sentinels) => {
-                (ask_sentinels(pool, sentinels).await, SENTINEL_INTERVAL)
+        let (discovered, interval) = match &pool.deployment {
+            // The topology never changes.
+            Deployment::Single(_) => return,
+            Deployment::Sentinel(config) => {
+                (ask_sentinels(pool, &config.master).await, SENTINEL_INTERVAL)
             }
-            Sources::Seeds(seeds) => (ask_cluster(pool, seeds).await, CLUSTER_INTERVAL),
+            Deployment::Cluster(_) => (ask_cluster(pool).await, CLUSTER_INTERVAL),
         };
         pool.record_discovery(discovered.err());
         let (is_settled, pause) = (pool.is_settled(), pauses.pause());
@@ -56,14 +58,14 @@ pub(crate) async fn run(pool: &NodePool) {
 }
 
 /// Installs the first of the reported masters that says itself that it is one.
-async fn ask_sentinels(pool: &NodePool, sentinels: &Sentinels) -> Result<(), String> {
-    let known = pool.topology().nodes().first().cloned();
+async fn ask_sentinels(pool: &NodePool, master: &str) -> Result<(), String> {
+    let known = pool.topology().nodes.first().cloned();
     let mut cause = "no sentinel names a server with the role of a master".to_owned();
-    for endpoint in sentinels.masters().await? {
+    for endpoint in sentinel::masters(&pool.sources, master).await? {
         let Some(node) = pool.node_at(&endpoint) else {
             continue;
         };
-        if known.as_ref().is_some_and(|known| known.id() == node.id()) {
+        if known.as_ref().is_some_and(|known| known.id == node.id) {
             return Ok(());
         }
         match tokio::time::timeout(LOOKUP_TIMEOUT, sentinel::is_master(&node.lookup)).await {
@@ -84,14 +86,15 @@ async fn ask_sentinels(pool: &NodePool, sentinels: &Sentinels) -> Result<(), Str
     if known.is_some() { Ok(()) } else { Err(cause) }
 }
 
-async fn ask_cluster(pool: &NodePool, seeds: &[LookupConnection]) -> Result<(), String> {
+async fn ask_cluster(pool: &NodePool) -> Result<(), String> {
+    let seeds = &pool.sources;
     let topology = Arc::clone(&pool.topology());
     let (healthy, failing): (Vec<_>, Vec<_>) = topology
-        .nodes()
+        .nodes
         .iter()
         .partition(|node| !node.health.breaker.is_open());
     let is_new = |seed: &&LookupConnection| {
-        let mut nodes = topology.nodes().iter();
+        let mut nodes = topology.nodes.iter();
         nodes.all(|node| node.address().endpoint() != seed.address().endpoint())
     };
     let nodes: Vec<&LookupConnection> = healthy
@@ -120,7 +123,7 @@ fn apply_view(pool: &NodePool, source: &Address, view: &View) -> Result<(), Stri
         let node = pool
             .node_at(&range.master.resolve_relative_to(source))
             .ok_or_else(|| format!("the cluster has more than {NODES_MAX} nodes (nodes_max)"))?;
-        let known = nodes.iter().position(|known| known.id() == node.id());
+        let known = nodes.iter().position(|known| known.id == node.id);
         let index = known.unwrap_or_else(|| {
             nodes.push(node);
             nodes.len() - 1
@@ -128,6 +131,7 @@ fn apply_view(pool: &NodePool, source: &Address, view: &View) -> Result<(), Stri
         slots[usize::from(range.first)..=usize::from(range.last)]
             .fill(u16::try_from(index).unwrap_or(UNASSIGNED));
     }
-    pool.install(Topology::cluster(nodes, slots.into()));
+    let slots = Some(slots.into());
+    pool.install(Topology { nodes, slots });
     Ok(())
 }

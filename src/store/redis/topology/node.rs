@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::store::redis::connect::address::Address;
@@ -18,14 +17,16 @@ use crate::time::Clock;
 /// Its address never changes: a server elsewhere is another node.
 #[derive(Debug)]
 pub(crate) struct Node {
-    id: NodeId,
-    connector: Connector,
+    pub(crate) id: NodeId,
+    pub(crate) connector: Connector,
     /// For discovery.
     pub(crate) lookup: LookupConnection,
     pub(crate) relocation: Relocation,
     pub(crate) health: Health,
     pub(crate) clock: RedisClock,
     recoveries: AtomicU64,
+    /// Whether it is one of a cluster: the keys of one command must share a slot.
+    pub(crate) has_slots: bool,
 }
 
 /// Never reused within a process.
@@ -35,6 +36,8 @@ pub(crate) struct NodeId(u64);
 /// What the nodes of a pool have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeParts {
+    /// See [`Node::has_slots`].
+    pub(crate) has_slots: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) dialer: Dialer,
     /// The clock of this process.
@@ -46,29 +49,24 @@ pub(crate) struct NodeParts {
 }
 
 impl Node {
-    /// # Errors
-    /// An address that the Redis client cannot use.
-    pub(crate) fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
+    pub(crate) fn new(address: Address, parts: &NodeParts) -> Self {
         static NODES: AtomicU64 = AtomicU64::new(0);
         let connector = Connector::new(
             address,
             parts.timeouts,
             parts.dialer.clone(),
             Some(parts.connections.clone()),
-        )?;
-        Ok(Self {
+        );
+        Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
-            lookup: LookupConnection::new(&connector),
+            lookup: LookupConnection::new(connector.uncounted()),
             connector,
             relocation: Relocation::default(),
             health: Health::new(&parts.health, parts.clock.clone(), parts.refresh.clone()),
             clock: RedisClock::default(),
             recoveries: AtomicU64::new(0),
-        })
-    }
-
-    pub(crate) fn id(&self) -> NodeId {
-        self.id
+            has_slots: parts.has_slots,
+        }
     }
 
     /// The node is in use again.
@@ -84,9 +82,5 @@ impl Node {
 
     pub(crate) fn address(&self) -> &Address {
         self.connector.address()
-    }
-
-    pub(crate) fn connector(&self) -> &Connector {
-        &self.connector
     }
 }

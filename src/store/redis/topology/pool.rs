@@ -9,16 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::Connector;
 use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::topology::cluster::Endpoint;
-use crate::store::redis::topology::deployment::{Deployment, SentinelConfig};
+use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Node, NodeParts};
-use crate::store::redis::topology::sentinel::Sentinels;
 use crate::store::redis::topology::snapshot::Topology;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -29,8 +27,9 @@ const DISCOVERY_FAILED: &str = "Redis topology discovery failed";
 
 #[derive(Debug)]
 pub(crate) struct NodePool {
-    deployment: Deployment,
-    pub(crate) sources: Sources,
+    pub(crate) deployment: Deployment,
+    /// What is asked for the topology: the sentinels, or the configured nodes of a cluster.
+    pub(crate) sources: Vec<LookupConnection>,
     parts: NodeParts,
     topology: ArcSwap<Topology>,
     /// The nodes of the topology, and those that redirections have named since.
@@ -40,16 +39,6 @@ pub(crate) struct NodePool {
     changed: Notify,
     recoveries: AtomicU64,
     metrics: TopologyMetrics,
-}
-
-/// What is asked for the topology.
-#[derive(Debug)]
-pub(crate) enum Sources {
-    /// The topology never changes.
-    Static,
-    Sentinels(Sentinels),
-    /// Nodes of a cluster, as configured.
-    Seeds(Vec<LookupConnection>),
 }
 
 /// Sums over all pools.
@@ -77,37 +66,28 @@ impl TopologyMetrics {
 }
 
 impl NodePool {
-    /// # Errors
-    /// An address that the Redis client cannot use.
-    pub(crate) fn new(
-        deployment: Deployment,
-        parts: NodeParts,
-        metrics: TopologyMetrics,
-    ) -> Result<Self, RedisError> {
-        let lookup = |address: &Address| {
-            Connector::new(address.clone(), parts.timeouts, parts.dialer.clone(), None)
-                .map(|connector| LookupConnection::new(&connector))
-        };
-        let mut topology = Topology::default();
-        let sources = match &deployment {
+    pub(crate) fn new(deployment: Deployment, parts: NodeParts, metrics: TopologyMetrics) -> Self {
+        let (topology, sources) = match &deployment {
             Deployment::Single(address) => {
                 metrics.nodes.inc();
-                topology = Topology::single(Arc::new(Node::new(address.clone(), &parts)?));
-                Sources::Static
+                let node = Arc::new(Node::new(address.clone(), &parts));
+                (Topology::single(node), &[][..])
             }
-            Deployment::Sentinel(SentinelConfig {
-                master, sentinels, ..
-            }) => {
-                let connections = sentinels.iter().map(lookup).collect::<Result<_, _>>()?;
-                Sources::Sentinels(Sentinels::new(master.clone(), connections))
-            }
-            Deployment::Cluster(seeds) => {
-                Sources::Seeds(seeds.iter().map(lookup).collect::<Result<_, _>>()?)
-            }
+            Deployment::Sentinel(config) => (Topology::default(), &*config.sentinels),
+            Deployment::Cluster(seeds) => (Topology::default(), &**seeds),
         };
-        Ok(Self {
+        let lookup = |address: &Address| {
+            let dialer = parts.dialer.clone();
+            LookupConnection::new(Connector::new(
+                address.clone(),
+                parts.timeouts,
+                dialer,
+                None,
+            ))
+        };
+        Self {
+            sources: sources.iter().map(lookup).collect(),
             deployment,
-            sources,
             parts,
             topology: ArcSwap::from_pointee(topology),
             nodes: Mutex::default(),
@@ -115,7 +95,7 @@ impl NodePool {
             changed: Notify::new(),
             recoveries: AtomicU64::new(0),
             metrics,
-        })
+        }
     }
 
     /// The current snapshot.
@@ -123,12 +103,8 @@ impl NodePool {
         self.topology.load()
     }
 
-    pub(crate) fn deployment(&self) -> &Deployment {
-        &self.deployment
-    }
-
     /// The node at an endpoint that a redirection or a discovery named. `None` if there are
-    /// `NODES_MAX` others, or the endpoint cannot be used.
+    /// `NODES_MAX` others.
     pub(crate) fn node_at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(endpoint) {
@@ -142,8 +118,8 @@ impl NodePool {
             Deployment::Sentinel(sentinels) => &sentinels.server,
             Deployment::Cluster(seeds) => seeds.first()?,
         };
-        let node =
-            Arc::new(Node::new(address.at(&endpoint.host, endpoint.port), &self.parts).ok()?);
+        let address = address.at(&endpoint.host, endpoint.port);
+        let node = Arc::new(Node::new(address, &self.parts));
         nodes.insert(endpoint.clone(), node.clone());
         Some(node)
     }
@@ -166,21 +142,23 @@ impl NodePool {
     /// Whether any server has ever replied.
     pub(crate) fn was_reachable(&self) -> bool {
         let topology = self.topology();
-        let mut nodes = topology.nodes().iter();
-        nodes.any(|node| node.health.was_reachable())
+        topology
+            .nodes
+            .iter()
+            .any(|node| node.health.was_reachable())
     }
 
     /// Whether any server is in use.
     pub(crate) fn is_reachable(&self) -> bool {
         let topology = self.topology();
-        let mut nodes = topology.nodes().iter();
+        let mut nodes = topology.nodes.iter();
         nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
     }
 
     /// Whether the last discovery succeeded and all servers are in use.
     pub(crate) fn is_settled(&self) -> bool {
         let topology = self.topology();
-        let mut nodes = topology.nodes().iter();
+        let mut nodes = topology.nodes.iter();
         self.discovery_error.lock().is_none() && nodes.all(|node| !node.health.breaker.is_open())
     }
 
@@ -196,7 +174,7 @@ impl NodePool {
             faults.push(format!("{DISCOVERY_FAILED} ({cause})"));
         }
         let is_single = matches!(self.deployment, Deployment::Single(_));
-        for node in self.topology().nodes() {
+        for node in &self.topology().nodes {
             let of_node: Vec<String> = node.health.active_faults().collect();
             if of_node.is_empty() {
                 continue;
@@ -242,28 +220,21 @@ impl NodePool {
         if topology.routes_like(&before) {
             return;
         }
-        if !before.nodes().is_empty() {
+        if !before.nodes.is_empty() {
             self.metrics.changes.inc();
             if !topology.has_same_nodes(&before) {
                 self.recoveries.fetch_add(1, Relaxed);
-                let addresses = topology
-                    .nodes()
-                    .iter()
-                    .map(|node| node.address().to_string());
+                let addresses = topology.nodes.iter().map(|node| node.address().to_string());
                 let nodes = addresses.collect::<Vec<_>>().join(", ");
                 tracing::warn!(deployment = %self.deployment, nodes, "Redis topology changed");
             }
         }
         self.metrics
             .nodes
-            .add(signed(topology.nodes().len()) - signed(before.nodes().len()));
-        let is_kept = |node: &Arc<Node>| topology.nodes().iter().any(|kept| kept.id() == node.id());
+            .add(signed(topology.nodes.len()) - signed(before.nodes.len()));
+        let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id == node.id);
         self.nodes.lock().retain(|_, node| is_kept(node));
-        let retired: Vec<_> = before
-            .nodes()
-            .iter()
-            .filter(|node| !is_kept(node))
-            .collect();
+        let retired: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
         self.topology.store(Arc::new(topology));
         for node in retired {
             node.health.retire(node.address());

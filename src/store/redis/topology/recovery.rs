@@ -30,9 +30,9 @@ pub(crate) async fn run<B: Future<Output = bool> + Send>(
     let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
     loop {
         tokio::select! {
-            _ = ticks.tick() => for node in Arc::clone(&pool.topology()).nodes() {
+            _ = ticks.tick() => for node in &Arc::clone(&pool.topology()).nodes {
                 node.health.log_transitions(node.address());
-                if needs_probe(node) && recovering.insert(node.id()) {
+                if needs_probe(node) && recovering.insert(node.id) {
                     recoveries.push(recover(pool, node.clone(), &before_use));
                 }
             },
@@ -50,7 +50,7 @@ async fn recover<B: Future<Output = bool> + Send>(
     before_use: &impl Fn(Arc<Node>) -> B,
 ) -> NodeId {
     let mut pauses = Backoff::doubling(PROBE_INTERVAL, TLS_PROBE_INTERVAL_MAX);
-    while needs_probe(&node) && pool.topology().contains(node.id()) {
+    while needs_probe(&node) && pool.topology().contains(node.id) {
         let began = Instant::now();
         let pause_max = match probe(&node).await {
             Ok(()) if !node.health.breaker.is_open() || before_use(node.clone()).await => {
@@ -64,11 +64,11 @@ async fn recover<B: Future<Output = bool> + Send>(
         };
         tokio::time::sleep_until(began + pauses.pause_up_to(pause_max)).await;
     }
-    node.id()
+    node.id
 }
 
 async fn probe(node: &Node) -> Result<(), RedisError> {
-    let mut probing = pin!(node.health.probe(node.connector()));
+    let mut probing = pin!(node.health.probe(&node.connector));
     if let Ok(probed) = tokio::time::timeout(FIRST_PROBE_AWAITED, &mut probing).await {
         return probed;
     }

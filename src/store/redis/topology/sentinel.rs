@@ -13,55 +13,40 @@ use redis::{Pipeline, RedisError, Value};
 use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};
 use crate::store::redis::topology::cluster::Endpoint;
 
-/// Connections to all configured sentinels.
-#[derive(Debug)]
-pub(crate) struct Sentinels {
-    master: String,
-    connections: Vec<LookupConnection>,
-}
-
-impl Sentinels {
-    pub(crate) fn new(master: String, connections: Vec<LookupConnection>) -> Self {
-        Self {
-            master,
-            connections,
+/// The endpoints that sentinels report for a master, most votes first.
+///
+/// # Errors
+/// No sentinel names one; the error of each.
+pub(crate) async fn masters(
+    sentinels: &[LookupConnection],
+    master: &str,
+) -> Result<Vec<Endpoint>, String> {
+    let (mut votes, mut failures) = (Vec::<(usize, Endpoint)>::new(), Vec::new());
+    let replies = sentinels
+        .iter()
+        .map(|sentinel| ask_master(sentinel, master));
+    let mut replies: FuturesUnordered<_> = replies.collect();
+    let mut timeout = pin!(tokio::time::sleep(LOOKUP_TIMEOUT));
+    loop {
+        let reply = tokio::select! {
+            biased;
+            reply = replies.next() => reply,
+            () = &mut timeout, if !votes.is_empty() => break,
+        };
+        match reply {
+            None => break,
+            Some(Ok(master)) => match votes.iter_mut().find(|(_, known)| *known == master) {
+                Some((count, _)) => *count += 1,
+                None => votes.push((1, master)),
+            },
+            Some(Err(failure)) => failures.push(failure),
         }
     }
-
-    /// The reported masters, most votes first.
-    ///
-    /// # Errors
-    /// No sentinel names one; the error of each.
-    pub(crate) async fn masters(&self) -> Result<Vec<Endpoint>, String> {
-        let mut votes: Vec<(usize, Endpoint)> = Vec::new();
-        let mut failures = Vec::new();
-        let mut replies: FuturesUnordered<_> = self
-            .connections
-            .iter()
-            .map(|sentinel| ask_master(sentinel, &self.master))
-            .collect();
-        let mut timeout = pin!(tokio::time::sleep(LOOKUP_TIMEOUT));
-        loop {
-            let reply = tokio::select! {
-                biased;
-                reply = replies.next() => reply,
-                () = &mut timeout, if !votes.is_empty() => break,
-            };
-            match reply {
-                None => break,
-                Some(Ok(master)) => match votes.iter_mut().find(|(_, known)| *known == master) {
-                    Some((count, _)) => *count += 1,
-                    None => votes.push((1, master)),
-                },
-                Some(Err(failure)) => failures.push(failure),
-            }
-        }
-        if votes.is_empty() {
-            return Err(failures.join("; "));
-        }
-        votes.sort_by_key(|(count, _)| Reverse(*count));
-        Ok(votes.into_iter().map(|(_, master)| master).collect())
+    if votes.is_empty() {
+        return Err(failures.join("; "));
     }
+    votes.sort_by_key(|(count, _)| Reverse(*count));
+    Ok(votes.into_iter().map(|(_, master)| master).collect())
 }
 
 async fn ask_master(sentinel: &LookupConnection, name: &str) -> Result<Endpoint, String> {
@@ -74,7 +59,7 @@ async fn ask_master(sentinel: &LookupConnection, name: &str) -> Result<Endpoint,
     let master: Option<(String, u16)> =
         redis::from_redis_value(reply).map_err(|error| format!("{address}: {error}"))?;
     let unknown = || {
-        let url = address.url_setting();
+        let url = &address.url_setting;
         format!("{address} knows no master named {name}; check the first part of {url}")
     };
     let (host, port) = master.ok_or_else(unknown)?;

@@ -12,9 +12,9 @@ pub(crate) const UNASSIGNED: u16 = u16::MAX;
 /// Empty until the first discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Topology {
-    nodes: Vec<Arc<Node>>,
+    pub(crate) nodes: Vec<Arc<Node>>,
     /// For each slot of a cluster the index of its node, or [`UNASSIGNED`].
-    slots: Option<Box<[u16]>>,
+    pub(crate) slots: Option<Box<[u16]>>,
 }
 
 impl Topology {
@@ -26,19 +26,8 @@ impl Topology {
         }
     }
 
-    pub(crate) fn cluster(nodes: Vec<Arc<Node>>, slots: Box<[u16]>) -> Self {
-        Self {
-            nodes,
-            slots: Some(slots),
-        }
-    }
-
-    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
-    }
-
     pub(crate) fn contains(&self, id: NodeId) -> bool {
-        self.nodes.iter().any(|node| node.id() == id)
+        self.nodes.iter().any(|node| node.id == id)
     }
 
     /// Whether the keys of one command must share a slot.
@@ -67,6 +56,6 @@ impl Topology {
     }
 
     fn ids(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().map(|node| node.id())
+        self.nodes.iter().map(|node| node.id)
     }
 }
