@@ -192,9 +192,9 @@ impl Run {
             };
             let ended_at = now();
             let times = Times {
-                due_at,
-                sent_at,
-                ended_at,
+                due: due_at,
+                sent: sent_at,
+                ended: ended_at,
             };
             if let Some(check) = &self.limit_check {
                 check.borrow_mut().record(value, &fate);

@@ -22,9 +22,9 @@ pub enum Fate {
 /// When a request was due, sent, and answered or given up.
 #[derive(Clone, Copy)]
 pub struct Times {
-    pub due_at: Instant,
-    pub sent_at: Instant,
-    pub ended_at: Instant,
+    pub due: Instant,
+    pub sent: Instant,
+    pub ended: Instant,
 }
 
 /// The account of one part of a run.
@@ -103,15 +103,15 @@ impl Tally {
     pub fn record(&mut self, fate: Fate, times: Times) {
         if let Fate::Ok | Fate::OverLimit | Fate::Error(_) = fate {
             self.latency
-                .saturating_record(nanos(times.ended_at - times.due_at));
-            let took = times.ended_at - times.sent_at;
+                .saturating_record(nanos(times.ended - times.due));
+            let took = times.ended - times.sent;
             if self.deadline.is_some_and(|deadline| took > deadline) {
-                self.overdue.push(times.sent_at..times.ended_at);
+                self.overdue.push(times.sent..times.ended);
             }
         }
         if !matches!(fate, Fate::Unsent) {
             self.lateness
-                .saturating_record(nanos(times.sent_at - times.due_at));
+                .saturating_record(nanos(times.sent - times.due));
         }
         match fate {
             Fate::Ok => self.ok += 1,
@@ -155,7 +155,7 @@ impl Timeline {
     }
 
     pub fn record(&mut self, fate: &Fate, times: Times) {
-        while (self.over.len() as u64) < (times.ended_at - self.origin).as_secs() {
+        while (self.over.len() as u64) < (times.ended - self.origin).as_secs() {
             self.over.push(Second {
                 p50: self.took.value_at_quantile(0.5),
                 p99: self.took.value_at_quantile(0.99),
@@ -168,9 +168,8 @@ impl Timeline {
             Fate::Ok | Fate::OverLimit => self.current.answered += 1,
             _ => self.current.failed += 1,
         }
-        self.took
-            .saturating_record(nanos(times.ended_at - times.sent_at));
-        let late = nanos(times.sent_at - times.due_at);
+        self.took.saturating_record(nanos(times.ended - times.sent));
+        let late = nanos(times.sent - times.due);
         self.current.late_max = self.current.late_max.max(late);
     }
 }

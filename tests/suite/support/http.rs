@@ -99,26 +99,28 @@ impl Connection {
         let length = length.filter(|_| method != "HEAD");
         let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a number"))];
         self.0.read_exact(&mut body)?;
-        // Each chunk is preceded by its length.
-        let is_chunked = method != "HEAD"
+        if method != "HEAD"
             && headers
                 .iter()
-                .any(|header| header == "transfer-encoding: chunked");
-        while is_chunked {
-            let length = usize::from_str_radix(&self.line()?, 16).expect("a length");
-            let begin = body.len();
-            body.resize(begin + length, 0);
-            self.0.read_exact(&mut body[begin..])?;
-            self.line()?;
-            if length == 0 {
-                break;
-            }
+                .any(|header| header == "transfer-encoding: chunked")
+        {
+            while self.read_chunk(&mut body)? > 0 {}
         }
         Ok(Reply {
             status,
             headers,
             body: String::from_utf8(body).expect("bodies are text"),
         })
+    }
+
+    /// Adds a chunk, which is preceded by its length. Returns that; the last one has none.
+    fn read_chunk(&mut self, body: &mut Vec<u8>) -> io::Result<usize> {
+        let length = usize::from_str_radix(&self.line()?, 16).expect("a length");
+        let begin = body.len();
+        body.resize(begin + length, 0);
+        self.0.read_exact(&mut body[begin..])?;
+        self.line()?;
+        Ok(length)
     }
 
     /// Reads whatever comes until the server closes, as bytes.

@@ -165,7 +165,9 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         // Without waiting, which a test with a runtime of its own must not.
-        self.runtime.take().map(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
