@@ -98,8 +98,12 @@ impl Directory {
                 // Removed since the listing: a change is in progress, and will cause another event.
                 Err(error) if error.depth() > 0 && is_not_found(&error) => {}
                 Err(error) => {
-                    return Err(io::Error::from(error))
-                        .with_context(|| format!("read rules from {}", self.path.display()));
+                    let path = error.path().unwrap_or(&self.path).display().to_string();
+                    // The error of the system tells a shortage of file descriptors.
+                    let error = error
+                        .into_io_error()
+                        .unwrap_or_else(|| io::ErrorKind::Other.into());
+                    return Err(error).with_context(|| format!("read rules from {path}"));
                 }
             }
             if files.len() > FILES_MAX || directories > DIRECTORIES_MAX {

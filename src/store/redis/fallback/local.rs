@@ -133,9 +133,9 @@ impl LocalFallback {
                         .saturating_sub(pending.map_or(0, |pending| pending.refund));
                     Counter::of(&own.limit, at, spent)
                 });
-                known
-                    .into_iter()
-                    .chain(seen)
+                // Of equal ones the local one: it knows when its hits came.
+                seen.into_iter()
+                    .chain(known)
                     .max_by_key(|counter| counter.spent_at(&own.limit, now))
                     .unwrap_or_else(|| Counter::new(&own.limit))
             });
