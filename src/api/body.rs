@@ -94,5 +94,8 @@ fn truncated(text: &str) -> String {
     if text.len() <= REASON_BYTES_MAX {
         return text.to_owned();
     }
-    format!("{}...", &text[..text.floor_char_boundary(REASON_BYTES_MAX)])
+    let end = (0..=REASON_BYTES_MAX)
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    format!("{}...", &text[..end.unwrap_or_default()])
 }

@@ -75,14 +75,15 @@ impl Tls {
         stream: S,
         on_hello: impl FnOnce(),
     ) -> Option<TlsStream<S>> {
-        let handshake = async {
+        let handshake: Result<_, io::Error> = async {
             let acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
             let begun = timeout(HELLO_TIMEOUT, acceptor).await??;
             on_hello();
             let config = self.live.load_full();
-            Ok::<_, io::Error>(timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await??)
-        };
-        let error = match handshake.await {
+            timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await?
+        }
+        .await;
+        let error = match handshake {
             Ok(stream) => return Some(stream),
             Err(error) => error,
         };

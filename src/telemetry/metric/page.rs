@@ -173,7 +173,9 @@ fn family(samples: &mut [Sample]) -> proto::MetricFamily {
         .chunk_by_mut(|a, b| a.labels == b.labels)
         .filter_map(|same| {
             let (first, others) = same.split_first_mut()?;
-            others.iter().for_each(|other| first.add(other));
+            for other in others {
+                first.add(other);
+            }
             Some(first.metric())
         });
     family.set_metric(summed.collect());

@@ -353,14 +353,14 @@ mod tests {
     #[test]
     fn timers_are_sampled_and_on_the_page() {
         let metrics = Metrics::new();
-        let timer = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);
+        let latency = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);
         for millis in [0, 1, 1, 60_000] {
-            timer.observe(Span::from_micros(millis * 1_000));
+            latency.observe(Span::from_micros(millis * 1_000));
         }
-        let [(name, Value::Times(times))] = &*metrics.samples() else {
+        let [(series, Value::Times(times))] = &*metrics.samples() else {
             panic!("one timer")
         };
-        assert_eq!((&**name, times.count), ("a.response_time", 4));
+        assert_eq!((&**series, times.count), ("a.response_time", 4));
         assert!(
             metrics.page().contains("\na_seconds_count 4\n"),
             "{}",

@@ -167,7 +167,7 @@ impl Timer {
             .map(prometheus::proto::MetricFamily::get_metric);
         let histogram = metrics
             .and_then(|metrics| metrics.first())
-            .map(|metric| metric.get_histogram());
+            .map(prometheus::proto::Metric::get_histogram);
         let buckets = histogram
             .iter()
             .flat_map(|histogram| histogram.get_bucket());
