@@ -199,7 +199,7 @@ fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
 #[tokio::test]
 async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     const VALUES: usize = 6;
-    let cluster = ClusterProcess::builder().behind_proxies().start();
+    let cluster = ClusterProcess::start_behind_proxies();
     let servers = alone_on(&cluster);
     let mut client = servers[0].client().await;
     let counters: Vec<_> = KEYS

@@ -11,7 +11,7 @@ use tollgate::telemetry::metric::Metrics;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::redis::RedisProcess;
-use crate::support::sentinel::SentinelProcess;
+use crate::support::sentinel::{Options, SentinelProcess};
 use crate::support::{Builder, TestServer, look_until};
 
 /// A rule of each kind of counter there is in Redis, whose failures show.
@@ -78,9 +78,10 @@ fn redis_acl_of_the_page_suffices_on_a_cluster() {
 
 #[test]
 fn redis_acl_of_the_page_suffices_with_sentinels() {
-    let deployment = SentinelProcess::builder()
-        .with_sentinel_user(OF_SENTINELS)
-        .start();
+    let deployment = SentinelProcess::with(Options {
+        sentinel_user: Some(OF_SENTINELS),
+        ..Options::default()
+    });
     let permission = OF_SENTINELS
         .split_whitespace()
         .last()

@@ -4,11 +4,11 @@
 //! All other tests run on one server; these are the few that would notice a version that replies
 //! differently.
 
-use crate::support::cluster::ClusterProcess;
+use crate::support::cluster::{self, ClusterProcess};
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
 use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
-use crate::support::sentinel::SentinelProcess;
+use crate::support::sentinel::{self, SentinelProcess};
 #[cfg(target_arch = "x86_64")]
 use crate::support::versions::REDIS_6_2;
 use crate::support::versions::{VALKEY_9_1, Version};
@@ -117,7 +117,10 @@ async fn consumes_nothing_when_refused(counting: &mut Counting) {
 }
 
 async fn behind_sentinel_it_counts(version: Version) {
-    let deployment = SentinelProcess::builder().of(version).start();
+    let deployment = SentinelProcess::with(sentinel::Options {
+        server: RedisProcess::builder().of(version),
+        ..sentinel::Options::default()
+    });
     let server = service(LIMIT, &deployment.settings());
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
@@ -135,7 +138,10 @@ async fn behind_sentinel_it_counts(version: Version) {
 }
 
 async fn as_a_cluster_it_counts(version: Version) {
-    let cluster = ClusterProcess::builder().of(version).start();
+    let cluster = ClusterProcess::with(cluster::Options {
+        node: RedisProcess::builder().of(version),
+        ..cluster::Options::default()
+    });
     let server = service(LIMIT, &cluster.settings());
     let mut counting = Counting::at(&server).await;
     let values: Vec<String> = (0..6).map(|value| value.to_string()).collect();

@@ -4,7 +4,7 @@ use crate::support::counting::{ALGORITHMS, Counting, service};
 use crate::support::fault::Servers as _;
 use crate::support::look_until;
 use crate::support::redis::RedisProcess;
-use crate::support::sentinel::SentinelProcess;
+use crate::support::sentinel::{Options, SentinelProcess};
 
 const LIMIT: u32 = 4;
 /// Asked until Redis counts, and never of interest otherwise.
@@ -16,7 +16,10 @@ fn keys(redis: &RedisProcess) -> usize {
 
 #[tokio::test]
 async fn the_master_is_found_and_replicas_of_the_service_share_what_they_count() {
-    let deployment = SentinelProcess::builder().with_replicas(2).start();
+    let deployment = SentinelProcess::with(Options {
+        replicas: 2,
+        ..Options::default()
+    });
     let (one, other) = (
         service(LIMIT, &deployment.settings()),
         service(LIMIT, &deployment.settings()),
@@ -68,9 +71,10 @@ async fn after_a_failover_the_new_master_goes_on_counting_where_the_old_one_was(
 
 #[tokio::test]
 async fn sentinels_may_know_users() {
-    let deployment = SentinelProcess::builder()
-        .with_sentinel_user("app on >s3cret ~* &* +@all")
-        .start();
+    let deployment = SentinelProcess::with(Options {
+        sentinel_user: Some("app on >s3cret ~* &* +@all"),
+        ..Options::default()
+    });
     let auth = ("REDIS_SENTINEL_AUTH", "app:s3cret".to_owned());
     let server = service(LIMIT, &[deployment.settings(), vec![auth]].concat());
     let mut counting = Counting::at(&server).await;

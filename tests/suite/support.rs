@@ -191,6 +191,21 @@ impl TestServer {
     }
 
     #[track_caller]
+    pub(crate) fn assert_logged_once(&self, text: &str) {
+        assert_eq!(
+            self.log().matches(text).count(),
+            1,
+            "{text}: {}",
+            self.log()
+        );
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_not_logged(&self, text: &str) {
+        assert!(!self.log().contains(text), "{text}: {}", self.log());
+    }
+
+    #[track_caller]
     pub(crate) fn assert_announced(&self, text: &str) {
         let said = self.announcement();
         assert!(said.contains(text), "{text}: {said}");

@@ -1,11 +1,12 @@
 //! Faults of servers that belong together: Sentinel and cluster.
 
 use crate::faults::redis::lose_packets;
-use crate::support::cluster::ClusterProcess;
+use crate::support::cluster::{ClusterProcess, Options};
 use crate::support::fault::{FaultScenario, PATIENT};
 use crate::support::fault_log::UNREACHABLE;
 use crate::support::look_until;
 use crate::support::proxy::Fault;
+use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
 
 /// The node of a cluster that has a fault.
@@ -19,18 +20,24 @@ fn behind_sentinel() -> FaultScenario<SentinelProcess> {
 }
 
 fn on_cluster_with_replicas() -> FaultScenario<ClusterProcess> {
-    FaultScenario::new(ClusterProcess::builder().with_replicas(1).start(), &[]).that_loses_data()
+    let options = Options {
+        replicas: 1,
+        ..Options::default()
+    };
+    FaultScenario::new(ClusterProcess::with(options), &[]).that_loses_data()
 }
 
 fn on_cluster_without_full_coverage() -> FaultScenario<ClusterProcess> {
-    let cluster = ClusterProcess::builder()
-        .with_arguments(&["--cluster-require-full-coverage", "no"])
-        .start();
-    FaultScenario::new(cluster, &[]).that_loses_data()
+    let node = RedisProcess::builder().with_arguments(&["--cluster-require-full-coverage", "no"]);
+    let options = Options {
+        node,
+        ..Options::default()
+    };
+    FaultScenario::new(ClusterProcess::with(options), &[]).that_loses_data()
 }
 
 fn on_cluster_behind_proxies() -> FaultScenario<ClusterProcess> {
-    FaultScenario::new(ClusterProcess::builder().behind_proxies().start(), &[])
+    FaultScenario::new(ClusterProcess::start_behind_proxies(), &[])
 }
 
 #[test]

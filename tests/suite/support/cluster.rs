@@ -9,35 +9,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
-use super::certificates::Identity;
 use super::look_until;
 use super::proxy::Proxy;
 use super::redis::{self, BUS_PORT_OFFSET, RedisProcess};
-use super::versions::{DEFAULT, Version};
 
 /// All slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
+const MASTERS: usize = 3;
 /// After how many ms of silence a node is taken for gone. Less would be a busy machine's doing;
 /// with it a replica has taken over within two to three seconds.
 const NODE_TIMEOUT_MS: &str = "1000";
 
-/// A running cluster. Masters come first, then the replicas of each in turn: with 3 masters, 4 is
-/// the second one's.
+/// A running cluster. Masters come first, then the replicas of each in turn: 4 is the second
+/// one's.
 pub(crate) struct ClusterProcess {
     nodes: Vec<Node>,
-    masters: usize,
 }
 
 /// Options of a cluster; by default three masters without replicas.
-pub(crate) struct Builder<'i> {
-    version: Version,
-    masters: usize,
-    replicas: usize,
-    has_proxies: bool,
-    tls: Option<(&'i Identity, &'static str)>,
-    password: Option<&'static str>,
-    has_own_clocks: bool,
-    arguments: Vec<String>,
+pub(crate) struct Options {
+    /// What all nodes are like.
+    pub(crate) node: redis::Builder,
+    /// Redis replicas per master.
+    pub(crate) replicas: usize,
+    pub(crate) has_proxies: bool,
 }
 
 struct Node {
@@ -66,26 +61,37 @@ struct View {
 impl ClusterProcess {
     /// Three masters.
     pub(crate) fn start() -> Self {
-        Self::builder().start()
+        Self::with(Options::default())
     }
 
-    /// A cluster with options.
-    pub(crate) fn builder<'i>() -> Builder<'i> {
-        Builder {
-            version: DEFAULT,
-            masters: 3,
-            replicas: 0,
-            has_proxies: false,
-            tls: None,
-            password: None,
-            has_own_clocks: false,
-            arguments: Vec::new(),
-        }
+    /// The same with a proxy before each node: that is where clients are sent.
+    pub(crate) fn start_behind_proxies() -> Self {
+        Self::with(Options {
+            has_proxies: true,
+            ..Options::default()
+        })
+    }
+
+    /// Starts and joins the nodes, and waits until all slots are served.
+    pub(crate) fn with(mut options: Options) -> Self {
+        options.node.is_node = true;
+        // A replica takes over whatever it has missed.
+        options.node = options.node.with_arguments(&[
+            "--cluster-node-timeout",
+            NODE_TIMEOUT_MS,
+            "--cluster-replica-validity-factor",
+            "0",
+        ]);
+        let count = MASTERS * (1 + options.replicas);
+        let nodes = (0..count).map(|_| options.start_node()).collect();
+        let mut cluster = Self { nodes };
+        cluster.meet(options.replicas);
+        cluster
     }
 
     /// Masters, as an operator writes them: `127.0.0.1:port,127.0.0.1:port`.
     pub(crate) fn url(&self) -> String {
-        let places: Vec<String> = (0..self.masters).map(|number| self.place(number)).collect();
+        let places: Vec<String> = (0..MASTERS).map(|number| self.place(number)).collect();
         places.join(",")
     }
 
@@ -168,7 +174,7 @@ impl ClusterProcess {
     /// to be asked for elsewhere (ASK), the other one takes them.
     pub(crate) fn begin_to_migrate(&self, slot: u16) -> Migration<'_> {
         let from = self.agreed_owner_of(slot);
-        let to = (from + 1) % self.masters;
+        let to = (from + 1) % MASTERS;
         let number = slot.to_string();
         self.server(to).command::<()>(&[
             "CLUSTER",
@@ -283,13 +289,13 @@ impl ClusterProcess {
         for node in &mut self.nodes {
             node.id = node.server.command(&["CLUSTER", "MYID"]);
         }
-        let per_master = usize::from(SLOTS).div_ceil(self.masters);
+        let per_master = usize::from(SLOTS).div_ceil(MASTERS);
         let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
         for (number, (node, slots)) in self
             .nodes
             .iter()
             .zip(slots.chunks(per_master))
-            .take(self.masters)
+            .take(MASTERS)
             .enumerate()
         {
             node.server
@@ -321,21 +327,20 @@ impl ClusterProcess {
                     .living()
                     .all(|server| !server.text(&["CLUSTER", "NODES"]).contains("handshake"))
         });
-        for number in self.masters..self.len() {
-            let master = &self.nodes[(number - self.masters) / replicas].id;
+        for number in MASTERS..self.len() {
+            let master = &self.nodes[(number - MASTERS) / replicas].id;
             self.server(number)
                 .command::<()>(&["CLUSTER", "REPLICATE", master]);
         }
         look_until("replicas have what their masters have", || {
-            self.nodes[self.masters..]
+            self.nodes[MASTERS..]
                 .iter()
                 .all(|node| node.server.follows_its_master())
         });
         self.wait_until_whole();
         look_until("everybody knows who follows whom", || {
             let all = |server: &RedisProcess| {
-                server.text(&["CLUSTER", "NODES"]).matches("slave").count()
-                    == self.len() - self.masters
+                server.text(&["CLUSTER", "NODES"]).matches("slave").count() == self.len() - MASTERS
             };
             self.living().all(all)
         });
@@ -352,120 +357,34 @@ impl View {
     }
 }
 
-impl<'i> Builder<'i> {
-    /// Other servers than the default one.
-    pub(crate) fn of(self, version: Version) -> Self {
-        Self { version, ..self }
-    }
-
-    /// Redis replicas per master.
-    pub(crate) fn with_replicas(self, replicas: usize) -> Self {
-        Self { replicas, ..self }
-    }
-
-    /// A proxy before each node: that is where clients are sent.
-    pub(crate) fn behind_proxies(self) -> Self {
+impl Default for Options {
+    fn default() -> Self {
         Self {
-            has_proxies: true,
-            ..self
+            node: RedisProcess::builder(),
+            replicas: 0,
+            has_proxies: false,
         }
     }
+}
 
-    /// TLS instead of plain text, among the nodes as well, and whether clients must show a
-    /// certificate of the same authority.
-    pub(crate) fn with_tls(self, identity: &'i Identity, auth_clients: &'static str) -> Self {
-        Self {
-            tls: Some((identity, auth_clients)),
-            ..self
-        }
-    }
-
-    /// A password for everybody.
-    pub(crate) fn with_password(self, password: &'static str) -> Self {
-        Self {
-            password: Some(password),
-            ..self
-        }
-    }
-
-    /// A clock for each node that the test sets.
-    pub(crate) fn with_own_clocks(self) -> Self {
-        Self {
-            has_own_clocks: true,
-            ..self
-        }
-    }
-
-    /// Any other options for each node.
-    pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments
-            .extend(arguments.iter().map(|&argument| argument.to_owned()));
-        self
-    }
-
-    /// Starts and joins the nodes, and waits until all slots are served.
-    pub(crate) fn start(self) -> ClusterProcess {
-        let count = self.masters * (1 + self.replicas);
-        let nodes = (0..count).map(|_| self.node()).collect();
-        let mut cluster = ClusterProcess {
-            nodes,
-            masters: self.masters,
-        };
-        cluster.meet(self.replicas);
-        cluster
-    }
-
-    fn node(&self) -> Node {
+impl Options {
+    fn start_node(&self) -> Node {
         loop {
-            let builder = self.server();
-            let port = builder.free_port();
+            let port = self.node.free_port();
             let proxy = self.has_proxies.then(|| Proxy::before(port));
-            let builder = match &proxy {
-                Some(proxy) => builder
-                    .with_arguments(&["--cluster-announce-port", &proxy.addr().port().to_string()]),
-                None => builder,
-            };
             let bus = (port + BUS_PORT_OFFSET).to_string();
+            let mut node = self.node.clone();
+            node = node.with_arguments(&["--cluster-announce-bus-port", &bus]);
+            if let Some(proxy) = &proxy {
+                let announced = proxy.addr().port().to_string();
+                node = node.with_arguments(&["--cluster-announce-port", &announced]);
+            }
             // Another process took a port: try others.
-            if let Some(server) = builder
-                .with_arguments(&["--cluster-announce-bus-port", &bus])
-                .start_at(port)
-            {
-                return Node {
-                    server,
-                    proxy,
-                    id: String::new(),
-                };
+            if let Some(server) = node.start_at(port) {
+                let id = String::new();
+                return Node { server, proxy, id };
             }
         }
-    }
-
-    fn server(&self) -> redis::Builder {
-        let mut builder = RedisProcess::builder()
-            .of(self.version)
-            .with_cluster_enabled();
-        if let Some((identity, auth_clients)) = self.tls {
-            builder = builder
-                .with_tls(identity, auth_clients)
-                .with_arguments(&["--tls-cluster", "yes"]);
-        }
-        if let Some(password) = self.password {
-            builder = builder
-                .with_password(password)
-                .with_arguments(&["--masterauth", password]);
-        }
-        if self.has_own_clocks {
-            builder = builder.with_own_clock();
-        }
-        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        // A replica takes over whatever it has missed.
-        let fixed = [
-            "--cluster-node-timeout",
-            NODE_TIMEOUT_MS,
-            "--cluster-replica-validity-factor",
-            "0",
-        ];
-        builder.with_arguments(&fixed).with_arguments(&arguments)
     }
 }
 
@@ -508,8 +427,7 @@ impl Migration<'_> {
         let (slot, id) = (self.slot.to_string(), &self.cluster.nodes[self.to].id);
         // Who comes as soon as the old one lets go is not to find that the new one has not heard of
         // it. The others would hear of it in time.
-        let others =
-            (0..self.cluster.masters).filter(|number| ![self.to, self.from].contains(number));
+        let others = (0..MASTERS).filter(|number| ![self.to, self.from].contains(number));
         for number in [self.to, self.from].into_iter().chain(others) {
             let server = self.cluster.server(number);
             if server.runs() && server.is_master() {

@@ -8,7 +8,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -31,6 +31,10 @@ const CLUSTER_PORTS: Range<u16> = 10_000..12_000;
 /// By Redis' own rule, which 6.2 leaves no choice about.
 pub(crate) const BUS_PORT_OFFSET: u16 = 10_000;
 
+/// Files in its directory.
+const CONFIGURATION: &str = "redis.conf";
+const USERS: &str = "users.acl";
+
 /// A running server, by default without persistence. Dropped, it is killed; in a
 /// test that fails, its log is shown.
 #[derive(Debug)]
@@ -39,21 +43,26 @@ pub(crate) struct RedisProcess {
     process: Option<Process>,
     /// As it was started, and will be again.
     options: Builder,
+    home: Home,
     port: u16,
 }
 
-/// Options of a server; by default it listens on TCP.
-#[derive(Debug)]
+/// Options of a server, or of several that are alike; by default it listens on TCP.
+#[derive(Debug, Clone)]
 pub(crate) struct Builder {
-    home: Home,
     transport: Transport,
     version: Version,
-    /// It is a sentinel, which is told what it is in a file that it writes again itself.
-    is_sentinel: bool,
-    /// It has a second port, as a node of a cluster.
-    has_bus: bool,
+    /// The configuration of a sentinel, which writes it again itself.
+    sentinel: Option<String>,
+    /// It is a node of a cluster, before it joins others, and has a second port.
+    pub(crate) is_node: bool,
+    /// Everybody needs it; replicas send it to their master.
+    password: Option<String>,
+    /// The file of its users.
+    users: Option<String>,
     arguments: Vec<String>,
-    clock: Option<FakeTime>,
+    /// It has a clock that the test sets.
+    has_own_clock: bool,
 }
 
 /// Its directory, and how the test itself is let in.
@@ -61,9 +70,10 @@ pub(crate) struct Builder {
 struct Home {
     directory: TempDir,
     password: Option<String>,
+    clock: Option<FakeTime>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 enum Transport {
     Tcp,
     Tls,
@@ -78,18 +88,15 @@ impl RedisProcess {
 
     /// A server with options.
     pub(crate) fn builder() -> Builder {
-        let directory = TempDir::new().expect("a temporary directory can be made");
         Builder {
-            home: Home {
-                directory,
-                password: None,
-            },
             transport: Transport::Tcp,
             version: DEFAULT,
-            is_sentinel: false,
-            has_bus: false,
+            sentinel: None,
+            is_node: false,
+            password: None,
+            users: None,
             arguments: Vec::new(),
-            clock: None,
+            has_own_clock: false,
         }
     }
 
@@ -118,7 +125,7 @@ impl RedisProcess {
 
     /// The path of the socket that it always has.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.options.home.socket()
+        self.home.socket()
     }
 
     /// The number of its process.
@@ -128,18 +135,14 @@ impl RedisProcess {
 
     /// An administrative connection, as a user with all permissions.
     pub(crate) fn connection(&self) -> Connection {
-        self.options
-            .home
+        self.home
             .connection()
             .unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
     /// Whether it answers, and is not busy with a script that takes too long.
     pub(crate) fn answers(&self) -> bool {
-        self.options
-            .home
-            .command::<::redis::Value>(&["PING"])
-            .is_ok()
+        self.tries(&["PING"])
     }
 
     /// A number of a section of INFO.
@@ -156,8 +159,7 @@ impl RedisProcess {
 
     /// Runs a command as a user with all permissions.
     pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.options
-            .home
+        self.home
             .command(words)
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
@@ -169,7 +171,7 @@ impl RedisProcess {
 
     /// Runs a command and returns whether it succeeded.
     pub(crate) fn tries(&self, words: &[&str]) -> bool {
-        self.options.home.command::<::redis::Value>(words).is_ok()
+        self.home.command::<::redis::Value>(words).is_ok()
     }
 
     /// Whether it is a master, or alone, and says so.
@@ -190,7 +192,6 @@ impl RedisProcess {
     /// Who is given another part hangs up on everybody, also on whoever asks this.
     fn says_of_its_part(&self, what: &str) -> bool {
         let info = self
-            .options
             .home
             .command(&["INFO", "replication"])
             .and_then(|info| Ok(::redis::from_redis_value::<String>(info)?));
@@ -199,7 +200,7 @@ impl RedisProcess {
 
     /// What lets everybody in.
     pub(crate) fn password(&self) -> Option<&str> {
-        self.options.home.password.as_deref()
+        self.home.password.as_deref()
     }
 
     /// How many connections others than the test have, than nodes of its cluster, and than
@@ -215,7 +216,7 @@ impl RedisProcess {
 
     /// Its clock, if it has one of its own.
     pub(crate) fn clock(&self) -> &FakeTime {
-        self.options.clock.as_ref().expect("it was built with one")
+        self.home.clock.as_ref().expect("it was built with one")
     }
 
     /// Sends SIGSTOP: it stays connected, and says nothing.
@@ -236,7 +237,7 @@ impl RedisProcess {
     /// Has it keep what it knows, and end. It has it again when it is restarted.
     pub(crate) fn shut_down(&mut self) {
         // It hangs up instead of an answer.
-        let _ = self.options.home.command::<()>(&["SHUTDOWN", "SAVE"]);
+        let _ = self.home.command::<()>(&["SHUTDOWN", "SAVE"]);
         self.process.take().expect("it runs").wait_until_ended();
     }
 
@@ -249,7 +250,7 @@ impl RedisProcess {
     /// was shut down, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        self.process = self.options.try_start(self.port);
+        self.process = self.options.try_start(&self.home, self.port);
         assert!(
             self.process.is_some(),
             "another process has taken port {}",
@@ -259,7 +260,7 @@ impl RedisProcess {
 
     /// Starts it where it was, with what it kept, and does not wait until it answers.
     pub(crate) fn begin_restart(&mut self) {
-        self.process = Some(self.options.spawn(self.port));
+        self.process = Some(self.options.spawn(&self.home, self.port));
     }
 
     fn signal(&self, name: &str) {
@@ -276,20 +277,14 @@ impl Builder {
 
     /// A clock that the test sets.
     pub(crate) fn with_own_clock(mut self) -> Self {
-        self.clock = Some(FakeTime::new(self.home.directory.path()));
+        self.has_own_clock = true;
         self
     }
 
-    /// A node of a cluster, before it joins others.
-    pub(crate) fn with_cluster_enabled(mut self) -> Self {
-        self.has_bus = true;
-        self.with_arguments(&["--cluster-enabled", "yes"])
-    }
-
-    /// A sentinel, with these lines of configuration.
-    pub(crate) fn for_sentinel(mut self, lines: &str) -> Self {
-        self.is_sentinel = true;
-        fs::write(self.home.configuration(), lines).expect("a file can be written");
+    /// A sentinel, with these lines of configuration and a password of its own.
+    pub(crate) fn for_sentinel(mut self, lines: String, password: Option<&str>) -> Self {
+        self.sentinel = Some(lines);
+        self.password = password.map(str::to_owned);
         self
     }
 
@@ -304,38 +299,29 @@ impl Builder {
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
         self.version = ON_PATH;
         self.transport = Transport::Tls;
-        let path = |path: &Path| path.display().to_string();
-        self.with_arguments(&[
-            "--tls-cert-file",
-            &path(&identity.cert),
-            "--tls-key-file",
-            &path(&identity.key),
-        ])
-        .with_arguments(&[
-            "--tls-ca-cert-file",
-            &path(&identity.ca),
-            "--tls-auth-clients",
-            auth_clients,
-        ])
-        // What it connects to: its master, or the servers it monitors.
-        .with_arguments(&["--tls-replication", "yes"])
+        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca]
+            .map(|path| path.to_str().expect("a plain name"));
+        self.with_arguments(&["--tls-cert-file", cert, "--tls-key-file", key])
+            .with_arguments(&["--tls-ca-cert-file", ca, "--tls-auth-clients", auth_clients])
+            // What it connects to: its master, or the servers it monitors.
+            .with_arguments(&["--tls-replication", "yes"])
+    }
+
+    /// The password for everybody.
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
     }
 
     /// A password for everybody.
     pub(crate) fn with_password(mut self, password: &str) -> Self {
-        self.home.password = Some(password.to_owned());
-        self.with_arguments(&["--requirepass", password])
+        self.password = Some(password.to_owned());
+        self
     }
 
     /// A user besides the default one, such as `user app on >s3cret ~* +@all`.
-    pub(crate) fn with_user(self, line: &str) -> Self {
-        let path = self.home.directory.path().join("users.acl");
-        fs::write(
-            &path,
-            format!("user default on nopass ~* &* +@all\n{line}\n"),
-        )
-        .expect("a file can be written");
-        self.with_arguments(&["--aclfile", &path.display().to_string()])
+    pub(crate) fn with_user(mut self, line: &str) -> Self {
+        self.users = Some(format!("user default on nopass ~* &* +@all\n{line}\n"));
+        self
     }
 
     /// Any other options.
@@ -349,45 +335,58 @@ impl Builder {
     pub(crate) fn start(self) -> RedisProcess {
         loop {
             // Free now; if another process takes it, there are others.
-            let port = self.free_port();
-            if let Some(process) = self.try_start(port) {
-                return self.started(process, port);
+            if let Some(server) = self.clone().start_at(self.free_port()) {
+                return server;
             }
         }
     }
 
     /// The same on this port; `None` if it is taken.
     pub(crate) fn start_at(self, port: u16) -> Option<RedisProcess> {
-        let process = self.try_start(port)?;
-        Some(self.started(process, port))
+        let home = self.home();
+        let process = Some(self.try_start(&home, port)?);
+        Some(RedisProcess {
+            process,
+            options: self,
+            home,
+            port,
+        })
     }
 
     /// A free port that no other test of this process gets.
     pub(crate) fn free_port(&self) -> u16 {
-        if self.has_bus {
+        if self.is_node {
             free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET])
         } else {
             free_port(&PORTS, &[0])
         }
     }
 
-    fn started(self, process: Process, port: u16) -> RedisProcess {
-        RedisProcess {
-            process: Some(process),
-            options: self,
-            port,
+    /// A directory with the files that it reads.
+    fn home(&self) -> Home {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        for (name, content) in [(CONFIGURATION, &self.sentinel), (USERS, &self.users)] {
+            if let Some(content) = content {
+                fs::write(directory.path().join(name), content).expect("a file can be written");
+            }
+        }
+        let clock = self.has_own_clock.then(|| FakeTime::new(directory.path()));
+        Home {
+            directory,
+            password: self.password.clone(),
+            clock,
         }
     }
 
     /// `None` if the port is taken.
-    fn try_start(&self, port: u16) -> Option<Process> {
-        let mut process = self.spawn(port);
+    fn try_start(&self, home: &Home, port: u16) -> Option<Process> {
+        let mut process = self.spawn(home, port);
         let mut has_ended = false;
         look_until("redis-server answers", || {
             has_ended = process.ended().is_some();
-            has_ended || self.home.command::<String>(&["PING"]).is_ok()
+            has_ended || home.command::<String>(&["PING"]).is_ok()
         });
-        let log = fs::read_to_string(self.home.log()).unwrap_or_default();
+        let log = fs::read_to_string(home.log()).unwrap_or_default();
         assert!(
             !has_ended || log.contains("Address already in use"),
             "redis-server ended: {log}"
@@ -395,10 +394,12 @@ impl Builder {
         (!has_ended).then_some(process)
     }
 
-    fn spawn(&self, port: u16) -> Process {
+    fn spawn(&self, home: &Home, port: u16) -> Process {
         let mut command = Command::new(self.version.program());
-        if self.is_sentinel {
-            command.arg(self.home.configuration()).arg("--sentinel");
+        // Where it finds its files.
+        command.current_dir(home.directory.path());
+        if self.sentinel.is_some() {
+            command.args([CONFIGURATION, "--sentinel"]);
         } else {
             // A sentinel has nothing to save.
             command.args(["--save", "", "--appendonly", "no"]);
@@ -411,13 +412,22 @@ impl Builder {
         };
         // The minus is for machines without IPv6.
         command.args(["--bind", "127.0.0.1", "-::1"]);
-        command.arg("--dir").arg(self.home.directory.path());
-        command
-            .arg("--unixsocket")
-            .arg(self.home.socket())
-            .args(&self.arguments);
-        command.envs(self.clock.iter().flat_map(FakeTime::environment));
-        Process::start(self.version.name, command, self.home.log())
+        command.arg("--unixsocket").arg(home.socket());
+        if self.is_node {
+            command.args(["--cluster-enabled", "yes"]);
+            if let Transport::Tls = self.transport {
+                command.args(["--tls-cluster", "yes"]);
+            }
+        }
+        if let Some(password) = &self.password {
+            command.args(["--requirepass", password, "--masterauth", password]);
+        }
+        if self.users.is_some() {
+            command.args(["--aclfile", USERS]);
+        }
+        command.args(&self.arguments);
+        command.envs(home.clock.iter().flat_map(FakeTime::environment));
+        Process::start(self.version.name, command, home.log())
     }
 }
 
@@ -428,10 +438,6 @@ impl Home {
 
     fn log(&self) -> PathBuf {
         self.directory.path().join("log")
-    }
-
-    fn configuration(&self) -> PathBuf {
-        self.directory.path().join("redis.conf")
     }
 
     fn connection(&self) -> RedisResult<Connection> {

@@ -3,10 +3,8 @@
 //! They are told little: sentinels find each other, and the replicas, through the master. A test
 //! waits until they have.
 
-use super::certificates::Identity;
 use super::look_until;
 use super::redis::{self, RedisProcess};
-use super::versions::{DEFAULT, Version};
 
 /// What the sentinels call it.
 pub(crate) const MASTER: &str = "mymaster";
@@ -21,32 +19,38 @@ pub(crate) struct SentinelProcess {
 }
 
 /// Options of a deployment; by default one Redis replica.
-pub(crate) struct Builder<'i> {
-    version: Version,
-    replicas: usize,
-    tls: Option<(&'i Identity, &'static str)>,
-    password: Option<&'static str>,
-    /// Of the sentinels.
-    sentinel_password: Option<&'static str>,
-    sentinel_user: Option<&'static str>,
+pub(crate) struct Options {
+    /// What the servers are like, and the sentinels but for their password.
+    pub(crate) server: redis::Builder,
+    pub(crate) replicas: usize,
+    pub(crate) sentinel_password: Option<&'static str>,
+    /// A user of the sentinels besides the default one, such as `app on >s3cret ~* &* +@all`.
+    pub(crate) sentinel_user: Option<&'static str>,
 }
 
 impl SentinelProcess {
     /// A master, a replica, and three sentinels.
     pub(crate) fn start() -> Self {
-        Self::builder().start()
+        Self::with(Options::default())
     }
 
-    /// A deployment with options.
-    pub(crate) fn builder<'i>() -> Builder<'i> {
-        Builder {
-            version: DEFAULT,
-            replicas: 1,
-            tls: None,
-            password: None,
-            sentinel_password: None,
-            sentinel_user: None,
-        }
+    /// Starts everything, and waits until everybody knows everybody.
+    pub(crate) fn with(options: Options) -> Self {
+        // What replicas are sent first is ready at once.
+        let server = options.server.clone();
+        let server = server.with_arguments(&["--repl-diskless-sync-delay", "0"]);
+        let master = server.clone().start();
+        let of = ["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned);
+        let replica = server.with_arguments(&of.each_ref().map(String::as_str));
+        let replicas = (0..options.replicas).map(|_| replica.clone().start());
+        let servers: Vec<RedisProcess> = [master].into_iter().chain(replicas).collect();
+        let sentinel = options.sentinel(servers[0].port());
+        let deployment = Self {
+            sentinels: (0..SENTINELS).map(|_| sentinel.clone().start()).collect(),
+            servers,
+        };
+        deployment.wait_until_known();
+        deployment
     }
 
     /// As an operator writes it: the master's name, and where the sentinels are.
@@ -126,84 +130,25 @@ impl SentinelProcess {
     }
 }
 
-impl<'i> Builder<'i> {
-    /// Other servers than the one on the PATH, and sentinels of the same version.
-    pub(crate) fn of(self, version: Version) -> Self {
-        Self { version, ..self }
-    }
-
-    /// Redis replicas.
-    pub(crate) fn with_replicas(self, replicas: usize) -> Self {
-        Self { replicas, ..self }
-    }
-
-    /// TLS instead of plain text everywhere, and whether clients must show a certificate of the
-    /// same authority.
-    pub(crate) fn with_tls(self, identity: &'i Identity, auth_clients: &'static str) -> Self {
+impl Default for Options {
+    fn default() -> Self {
         Self {
-            tls: Some((identity, auth_clients)),
-            ..self
+            server: RedisProcess::builder(),
+            replicas: 1,
+            sentinel_password: None,
+            sentinel_user: None,
         }
     }
+}
 
-    /// The password of the servers.
-    pub(crate) fn with_password(self, password: &'static str) -> Self {
-        Self {
-            password: Some(password),
-            ..self
-        }
-    }
-
-    /// The password of the sentinels.
-    pub(crate) fn with_sentinel_password(self, password: &'static str) -> Self {
-        Self {
-            sentinel_password: Some(password),
-            ..self
-        }
-    }
-
-    /// A user of the sentinels besides the default one, such as `app on >s3cret ~* &* +@all`.
-    pub(crate) fn with_sentinel_user(self, user: &'static str) -> Self {
-        Self {
-            sentinel_user: Some(user),
-            ..self
-        }
-    }
-
-    /// Starts everything, and waits until everybody knows everybody.
-    pub(crate) fn start(self) -> SentinelProcess {
-        let master = self.server().start();
-        let of = ["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned);
-        let of = of.each_ref().map(String::as_str);
-        let replicas = (0..self.replicas).map(|_| self.server().with_arguments(&of).start());
-        let servers: Vec<RedisProcess> = [master].into_iter().chain(replicas).collect();
-        let sentinels = (0..SENTINELS).map(|_| self.sentinel(servers[0].port()));
-        let deployment = SentinelProcess {
-            sentinels: sentinels.collect(),
-            servers,
-        };
-        deployment.wait_until_known();
-        deployment
-    }
-
-    fn server(&self) -> redis::Builder {
-        let mut builder = self.secured(RedisProcess::builder().of(self.version));
-        if let Some(password) = self.password {
-            builder = builder
-                .with_password(password)
-                .with_arguments(&["--masterauth", password]);
-        }
-        // What replicas are sent first is ready at once.
-        builder.with_arguments(&["--repl-diskless-sync-delay", "0"])
-    }
-
-    fn sentinel(&self, master: u16) -> RedisProcess {
+impl Options {
+    fn sentinel(&self, master: u16) -> redis::Builder {
         let mut lines = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n\
              sentinel failover-timeout {MASTER} 3000\n"
         );
-        if let Some(password) = self.password {
+        if let Some(password) = self.server.password() {
             lines += &format!("sentinel auth-pass {MASTER} {password}\n");
         }
         if let Some(password) = self.sentinel_password {
@@ -212,23 +157,9 @@ impl<'i> Builder<'i> {
         if let Some(user) = self.sentinel_user {
             lines += &format!("user {user}\n");
         }
-        let builder = self.secured(
-            RedisProcess::builder()
-                .of(self.version)
-                .for_sentinel(&lines),
-        );
-        match self.sentinel_password {
-            Some(password) => builder.with_password(password),
-            None => builder,
-        }
-        .start()
-    }
-
-    fn secured(&self, builder: redis::Builder) -> redis::Builder {
-        match self.tls {
-            Some((identity, auth_clients)) => builder.with_tls(identity, auth_clients),
-            None => builder,
-        }
+        self.server
+            .clone()
+            .for_sentinel(lines, self.sentinel_password)
     }
 }
 

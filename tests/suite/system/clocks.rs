@@ -4,7 +4,7 @@
 //! it can allocate.
 
 use crate::cluster::{counters, on, values};
-use crate::support::cluster::ClusterProcess;
+use crate::support::cluster::{ClusterProcess, Options};
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
 use crate::support::fault::{FaultScenario, PATIENT, Single};
 use crate::support::redis::RedisProcess;
@@ -81,10 +81,10 @@ async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
 /// An hour ahead, an hour behind and right, side by side; and slots move from one to another.
 #[tokio::test]
 async fn clocks_that_differ_by_hours_give_nothing_away_and_lock_nobody_out() {
-    let cluster = ClusterProcess::builder()
-        .of(VALKEY_9_1)
-        .with_own_clocks()
-        .start();
+    let cluster = ClusterProcess::with(Options {
+        node: RedisProcess::builder().of(VALKEY_9_1).with_own_clock(),
+        ..Options::default()
+    });
     for (number, offset_seconds) in [3_600, -3_600, 0].into_iter().enumerate() {
         cluster.server(number).clock().set(offset_seconds);
     }

@@ -19,11 +19,11 @@ use crate::settings::{
     with_both_periods,
 };
 use crate::support::certificates::{Authority, Identity, KeyForm};
-use crate::support::cluster::ClusterProcess;
+use crate::support::cluster::{self, ClusterProcess};
 use crate::support::counting::{Counting, service};
 use crate::support::fault::Servers as _;
 use crate::support::redis::{Builder, RedisProcess};
-use crate::support::sentinel::SentinelProcess;
+use crate::support::sentinel::{self, SentinelProcess};
 use crate::support::{TestServer, limit_of, look_until, write};
 
 const LIMIT: u32 = 4;
@@ -378,10 +378,12 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
 async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let cluster = ClusterProcess::builder()
-        .with_tls(&identity, "yes")
-        .with_password("s3cret")
-        .start();
+    let cluster = ClusterProcess::with(cluster::Options {
+        node: RedisProcess::builder()
+            .with_tls(&identity, "yes")
+            .with_password("s3cret"),
+        ..cluster::Options::default()
+    });
     for server in cluster.living() {
         let user = ["app", "on", ">also-s3cret", "~*", "&*", "+@all"];
         server.command::<()>(&[&["ACL", "SETUSER"], &user[..]].concat());
@@ -404,9 +406,10 @@ async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
 async fn sentinels_and_their_servers_are_reached_with_client_certificates() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let deployment = SentinelProcess::builder()
-        .with_tls(&identity, "yes")
-        .start();
+    let deployment = SentinelProcess::with(sentinel::Options {
+        server: RedisProcess::builder().with_tls(&identity, "yes"),
+        ..sentinel::Options::default()
+    });
     let settings = [deployment.settings(), client_settings(&identity)].concat();
     let server = service(LIMIT, &settings);
     let mut counting = Counting::at(&server).await;
