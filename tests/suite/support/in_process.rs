@@ -19,6 +19,7 @@ use tollgate::check::StoreError;
 use tollgate::config::{self, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Limiter, LimiterError, Parts, Settings};
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
@@ -373,20 +374,23 @@ pub(crate) async fn ask(
     value: &str,
     grpc_timeout: Option<&str>,
 ) -> Called {
-    let (began, request) = (Instant::now(), request("d", &[&[(key, value)]]));
-    let now = limiter.clock().now();
+    decide(limiter, &request("d", &[&[(key, value)]]), grpc_timeout).await
+}
+
+/// The same with any request.
+pub(crate) async fn decide(
+    limiter: &Limiter,
+    request: &RateLimitRequest,
+    grpc_timeout: Option<&str>,
+) -> Called {
+    let (began, now) = (Instant::now(), limiter.clock().now());
     let deadline =
         grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
-    let verdict = match limiter
-        .decide(
-            &Query {
-                deadline,
-                ..convert::query(&request)
-            },
-            None,
-        )
-        .await
-    {
+    let query = Query {
+        deadline,
+        ..convert::query(request)
+    };
+    let verdict = match limiter.decide(&query, None).await {
         Ok(answer) if answer.over_limit => Verdict::OverLimit,
         Ok(_) => Verdict::Ok,
         Err(LimiterError::Store(error)) => Verdict::Error(error),
