@@ -25,6 +25,7 @@ use crate::support::{
 };
 
 const NAMES: &str = "DNS:localhost";
+const EXPIRY: &str = "tollgate_tls_certificate_expiry_timestamp_seconds";
 
 fn server() -> Builder {
     TestServer::with_rules(&limit_of(1_000_000)).with_env("WORKERS", "1")
@@ -118,10 +119,10 @@ async fn ask(server: &TestServer, config: ClientConfig) -> Result<Code, String> 
         .map_err(|error| format!("{error:?}"))
 }
 
-fn failed(server: &TestServer, reason: &str) -> Option<f64> {
-    server.metric(&format!(
-        "tollgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}"
-    ))
+/// Waits until so many handshakes have failed for this reason.
+async fn fails(server: &TestServer, reason: &str, times: f64) {
+    let series = format!("tollgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}");
+    server.metric_becomes(&series, times).await;
 }
 
 /// The certificate that a new connection is shown.
@@ -207,15 +208,8 @@ async fn tls_1_2_and_1_3_accept_every_key_format() {
             .await
             .expect("it is accepted");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-        assert!(
-            !server.log().contains("GRPC_SERVER_TLS_CA_CERT"),
-            "{}",
-            server.log()
-        );
-        assert_eq!(
-            server.metric("tollgate_tls_certificate_expiry_timestamp_seconds"),
-            Some(EXPIRES_AT_S)
-        );
+        server.assert_not_logged("GRPC_SERVER_TLS_CA_CERT");
+        server.assert_metric(EXPIRY, EXPIRES_AT_S);
     }
 }
 
@@ -228,10 +222,7 @@ async fn plain_text_client_is_rejected_and_counted() {
     plain
         .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         .expect("the port is open");
-    eventually("it is rejected", async || {
-        failed(&server, "not_tls") == Some(1.0)
-    })
-    .await;
+    fails(&server, "not_tls", 1.0).await;
     let stranger = Authority::new();
     assert!(
         connect(&server, any_version(&stranger.cacert(), None))
@@ -239,10 +230,7 @@ async fn plain_text_client_is_rejected_and_counted() {
             .is_err(),
         "the client does not trust it"
     );
-    eventually("it is counted", async || {
-        failed(&server, "refused_by_client") == Some(1.0)
-    })
-    .await;
+    fails(&server, "refused_by_client", 1.0).await;
     assert_eq!(
         ask(&server, any_version(&authority.cacert(), None)).await,
         Ok(Code::Ok)
@@ -278,10 +266,7 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
         for (shown, reason) in rejected {
             let answer = ask(&server, config(&servers.cacert(), shown, &versions)).await;
             assert!(answer.is_err(), "{reason} {versions:?}: {answer:?}");
-            eventually("it is counted", async || {
-                failed(&server, reason) == Some(round)
-            })
-            .await;
+            fails(&server, reason, round).await;
         }
         let right = config(&servers.cacert(), Some(&right), &versions);
         assert_eq!(
@@ -334,10 +319,8 @@ async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
     drop(stop);
     let calls: Vec<usize> = callers.join_all().await;
     assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
-    eventually("every load is counted", async || {
-        server.metric("tollgate_tls_loads_total{result=\"success\"}") == Some(3.0)
-    })
-    .await;
+    let loads = "tollgate_tls_loads_total{result=\"success\"}";
+    server.metric_becomes(loads, 3.0).await;
     server.assert_metric("tollgate_tls_loads_total{result=\"error\"}", 0.0);
 }
 
@@ -351,34 +334,24 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     fs::copy(&first.cert, &cert).expect("a file can be copied");
     fs::copy(&first.key, &key).expect("a file can be copied");
     let server = tls_server(&cert, &key).start();
-    let rejected = || server.metric("tollgate_tls_rejected");
-    assert_eq!(rejected(), Some(0.0));
+    let rejected = "tollgate_tls_rejected";
+    server.assert_metric(rejected, 0.0);
     let mut old = client(&server, any_version(&authority.cacert(), None))
         .await
         .expect("it is accepted");
 
     copy(&second.cert, &cert);
-    eventually("the certificate without its key is rejected", async || {
-        rejected() == Some(1.0)
-    })
-    .await;
+    // The certificate without its key.
+    server.metric_becomes(rejected, 1.0).await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
     let said = "reload of the gRPC port's certificates rejected; the previous ones stay in use";
-    assert_eq!(server.log().matches(said).count(), 1, "{}", server.log());
+    server.assert_logged_once(said);
     server.assert_logged("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY");
     server.assert_metric("tollgate_tls_loads_total{result=\"error\"}", 1.0);
 
     copy(&second.key, &key);
-    eventually("the pair is loaded", async || rejected() == Some(0.0)).await;
-    assert_eq!(
-        server
-            .log()
-            .matches(" INFO certificates of the gRPC port valid again")
-            .count(),
-        1,
-        "{}",
-        server.log()
-    );
+    server.metric_becomes(rejected, 0.0).await;
+    server.assert_logged_once(" INFO certificates of the gRPC port valid again");
     assert_eq!(
         shown(&server, &authority.cacert()).await,
         read(&second.cert)
@@ -390,12 +363,9 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     );
 
     fs::remove_file(&key).expect("it exists");
-    eventually("a missing key is reported", async || {
-        rejected() == Some(1.0)
-    })
-    .await;
+    server.metric_becomes(rejected, 1.0).await;
     copy(&second.key, &key);
-    eventually("it is loaded again", async || rejected() == Some(0.0)).await;
+    server.metric_becomes(rejected, 0.0).await;
     assert_eq!(
         ask(&server, any_version(&authority.cacert(), None)).await,
         Ok(Code::Ok)
@@ -416,49 +386,23 @@ async fn client_authority_is_reloaded() {
         &[("GRPC_CLIENT_TLS_CACERT", &ca)],
     )
     .start();
-    let mut connected = client(&server, any_version(&servers.cacert(), Some(&old)))
-        .await
-        .expect("it is accepted");
+    let [old, new] = [&old, &new].map(|shown| any_version(&servers.cacert(), Some(shown)));
+    let is_accepted = async |shown: &ClientConfig| ask(&server, shown.clone()).await.is_ok();
+    let connecting = client(&server, old.clone()).await;
+    let mut connected = connecting.expect("it is accepted");
     assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok);
-    assert!(
-        ask(&server, any_version(&servers.cacert(), Some(&new)))
-            .await
-            .is_err()
-    );
+    assert!(!is_accepted(&new).await);
 
     // As a rotation goes: both for a while, then the new one alone.
-    let both = [
-        fs::read(before.cacert()).expect("it exists"),
-        fs::read(after.cacert()).expect("it exists"),
-    ]
-    .concat();
-    write(&ca, &both);
-    eventually("the new one is accepted", async || {
-        ask(&server, any_version(&servers.cacert(), Some(&new)))
-            .await
-            .is_ok()
-    })
-    .await;
-    assert_eq!(
-        ask(&server, any_version(&servers.cacert(), Some(&old))).await,
-        Ok(Code::Ok)
-    );
+    let both = [&before, &after].map(|authority| fs::read(authority.cacert()).expect("it exists"));
+    write(&ca, &both.concat());
+    eventually("the new one is accepted", async || is_accepted(&new).await).await;
+    assert!(is_accepted(&old).await);
     copy(&after.cacert(), &ca);
-    eventually("the old one is rejected", async || {
-        ask(&server, any_version(&servers.cacert(), Some(&old)))
-            .await
-            .is_err()
-    })
-    .await;
-    assert_eq!(
-        ask(&server, any_version(&servers.cacert(), Some(&new))).await,
-        Ok(Code::Ok)
-    );
-    assert_eq!(
-        connected.ask("d", &[("k", "")]).await,
-        Code::Ok,
-        "who was connected stays so"
-    );
+    eventually("the old one is rejected", async || !is_accepted(&old).await).await;
+    assert!(is_accepted(&new).await);
+    let stays = connected.ask("d", &[("k", "")]).await;
+    assert_eq!(stays, Code::Ok, "who was connected stays so");
 }
 
 #[tokio::test]

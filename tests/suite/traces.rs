@@ -3,14 +3,13 @@
 use std::net::{SocketAddr, TcpListener};
 
 use tokio::task::JoinSet;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tonic::metadata::{AsciiMetadataKey, MetadataMap};
+use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::http::Connection;
-use crate::support::otlp::{Collector, Span};
+use crate::support::otlp::{Batch, Collector, Span};
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Code as Overall, TestServer, assert_settings_rejected, limit_of, look_until, request,
@@ -38,25 +37,18 @@ fn traced_to(builder: Builder, collector: SocketAddr) -> Builder {
     )
 }
 
-fn hit() -> RateLimitRequest {
-    request("d", &[&[("k", "")]])
-}
-
 /// Calls with these headers.
 async fn call(server: &TestServer, headers: &[(&str, &str)]) {
     let mut client = RateLimitServiceClient::new(server.client().await.channel);
-    let mut metadata = MetadataMap::new();
+    let mut request = Request::new(request("d", &[&[("k", "")]]));
     for (name, value) in headers {
-        metadata.insert(
-            name.parse::<AsciiMetadataKey>().expect("a name"),
-            value.parse().expect("a value"),
-        );
+        let name: AsciiMetadataKey = name.parse().expect("a name");
+        request
+            .metadata_mut()
+            .insert(name, value.parse().expect("a value"));
     }
-    let request = Request::from_parts(metadata, tonic::Extensions::default(), hit());
-    client
-        .should_rate_limit(request)
-        .await
-        .expect("there is an answer");
+    let called = client.should_rate_limit(request).await;
+    called.expect("there is an answer");
 }
 
 /// The same on /json.
@@ -64,20 +56,13 @@ fn call_json(server: &TestServer, headers: &[(&str, &str)]) {
     let mut connection = Connection::open(server.http);
     let lines = headers
         .iter()
-        .map(|(name, value)| format!("{name}: {value}\r\n"))
-        .collect::<Vec<_>>()
-        .concat();
-    let head = format!(
-        "POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {}\r\n\r\n",
-        JSON_BODY.len()
-    );
-    connection
-        .write(format!("{head}{JSON_BODY}").as_bytes())
-        .expect("it is read");
-    assert_eq!(
-        connection.read("POST").expect("there is an answer").status,
-        200
-    );
+        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    let (lines, bytes) = (lines.collect::<String>(), JSON_BODY.len());
+    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {bytes}");
+    let written = connection.write(format!("{head}\r\n\r\n{JSON_BODY}").as_bytes());
+    written.expect("it is read");
+    let reply = connection.read("POST").expect("there is an answer");
+    assert_eq!(reply.status, 200);
 }
 
 /// Of a trace that is complete: its root is sent last.
@@ -117,38 +102,26 @@ async fn requests_have_the_spans_of_the_reference() {
             .with_env("CACHE_KEY_PREFIX", protocol)
             .with_env("REDIS_URL", &redis.url())
             .start();
-        let answer = server
-            .client()
-            .await
-            .call(request("d", &[&[("k", "")], &[("other", "x\ny")]]))
-            .await;
-        assert_eq!(
-            answer.expect("there is an answer").overall_code(),
-            Overall::Ok
-        );
+        let asked = request("d", &[&[("k", "")], &[("other", "x\ny")]]);
+        let answer = server.client().await.answer(asked).await;
+        assert_eq!(answer.overall_code(), Overall::Ok);
 
         let of_instance = || {
-            collector
-                .batches()
-                .into_iter()
-                .find(|batch| batch.resource["service.instance.id"] == instance)
+            let mut batches = collector.batches().into_iter();
+            batches.find(|batch| batch.resource["service.instance.id"] == instance)
         };
         look_until("there is a batch", || {
             of_instance().is_some_and(|batch| batch.spans.len() == 3)
         });
         let batch = of_instance().expect("there is one");
-        let resource: Vec<_> = [
-            "service.name",
-            "service.namespace",
-            "service.version",
-            "zone",
-        ]
-        .map(|name| &*batch.resource[name])
-        .into();
-        assert_eq!(
-            resource,
-            ["limits", "edge", env!("CARGO_PKG_VERSION"), "a,1"]
-        );
+        for (name, value) in [
+            ("service.name", "limits"),
+            ("service.namespace", "edge"),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("zone", "a,1"),
+        ] {
+            assert_eq!(batch.resource[name], value, "{name}");
+        }
 
         let [root, execution, trip] =
             [CALL, EXECUTION, REDIS].map(|name| named(&batch.spans, name));
@@ -156,51 +129,36 @@ async fn requests_have_the_spans_of_the_reference() {
             (&*root.parent, &execution.parent, &trip.parent),
             ("", &root.id, &execution.id)
         );
-        assert!(
-            batch
-                .spans
-                .iter()
-                .all(|span| span.trace == root.trace && span.error.is_none()),
-            "{:#?}",
-            batch.spans
-        );
-        assert!(
-            root.start <= execution.start && execution.start <= trip.start,
-            "{:#?}",
-            batch.spans
-        );
-        assert!(
-            trip.start < trip.end && trip.end <= execution.end && execution.end <= root.end,
-            "{:#?}",
-            batch.spans
-        );
-        let rpc = [
-            "rpc.system",
-            "rpc.service",
-            "rpc.method",
-            "rpc.grpc.status_code",
-        ]
-        .map(|name| attribute(root, name));
-        assert_eq!(
-            rpc,
-            [
-                "grpc",
-                "envoy.service.ratelimit.v3.RateLimitService",
-                "ShouldRateLimit",
-                "0"
-            ]
-        );
-        assert_eq!(attribute(execution, "domain"), "d");
+        let spans = &batch.spans;
+        let is_well = |span: &Span| span.trace == root.trace && span.error.is_none();
+        assert!(spans.iter().all(is_well), "{spans:#?}");
+        let times = [
+            root.start,
+            execution.start,
+            trip.start,
+            trip.end,
+            execution.end,
+            root.end,
+        ];
+        assert!(times.is_sorted() && trip.start < trip.end, "{spans:#?}");
         let asked = r#"domain:"d" descriptors:{entries:{key:"k" value:""}} descriptors:{entries:{key:"other" value:"x\ny"}}"#;
-        assert_eq!(attribute(execution, "request string"), asked);
-        assert_eq!(attribute(execution, "tollgate.code"), "OK");
-        assert_eq!(
+        for (span, name, value) in [
+            (root, "rpc.system", "grpc"),
             (
-                attribute(trip, "pipeline length"),
-                attribute(trip, "perSecondPipeline length")
+                root,
+                "rpc.service",
+                "envoy.service.ratelimit.v3.RateLimitService",
             ),
-            ("1", "0")
-        );
+            (root, "rpc.method", "ShouldRateLimit"),
+            (root, "rpc.grpc.status_code", "0"),
+            (execution, "domain", "d"),
+            (execution, "request string", asked),
+            (execution, "tollgate.code", "OK"),
+            (trip, "pipeline length", "1"),
+            (trip, "perSecondPipeline length", "0"),
+        ] {
+            assert_eq!(attribute(span, name), value, "{name}");
+        }
     }
 }
 
@@ -213,27 +171,19 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
         .with_env("ON_STORE_ERROR", "deny")
         .start();
     let mut client = server.client().await;
-    assert_eq!(
-        [
-            client.ask("d", &[("k", "")]).await,
-            client.ask("d", &[("k", "")]).await
-        ],
-        [Overall::Ok, Overall::OverLimit]
-    );
+    for expected in [Overall::Ok, Overall::OverLimit] {
+        assert_eq!(client.ask("d", &[("k", "")]).await, expected);
+    }
     let over_limit = collector.wait_for("an over-limit response is traced", |span| {
         attribute(span, "tollgate.code") == "OVER_LIMIT"
     });
+    let limit = "1 per year, fixed_window, over-limit hits count";
+    assert_eq!(attribute(&over_limit, "tollgate.refused_by"), "d.k");
     assert_eq!(
-        (
-            attribute(&over_limit, "tollgate.refused_by"),
-            attribute(&over_limit, "tollgate.store_policy")
-        ),
-        ("d.k", "(not there)")
+        attribute(&over_limit, "tollgate.store_policy"),
+        "(not there)"
     );
-    assert_eq!(
-        attribute(&over_limit, "tollgate.refused_limit"),
-        "1 per year, fixed_window, over-limit hits count"
-    );
+    assert_eq!(attribute(&over_limit, "tollgate.refused_limit"), limit);
 
     redis.kill();
     assert_eq!(client.ask("d", &[("k", "")]).await, Overall::OverLimit);
@@ -269,10 +219,8 @@ async fn json_and_invalid_requests_have_spans() {
     assert_eq!(status.code(), Code::Unknown);
     let spans = trace(&collector, CALL);
     for span in [CALL, EXECUTION] {
-        assert_eq!(
-            named(&spans, span).error.as_deref(),
-            Some("rate limit domain must not be empty")
-        );
+        let error = named(&spans, span).error.as_deref();
+        assert_eq!(error, Some("rate limit domain must not be empty"));
     }
     assert_eq!(attribute(named(&spans, CALL), "rpc.grpc.status_code"), "2");
 }
@@ -346,15 +294,12 @@ async fn callers_decide_sampling_before_the_rate() {
     for server in [&half, &always] {
         call(server, &[("traceparent", &not_sampled)]).await;
         call(server, &[("b3", &single)]).await;
-        call(
-            server,
-            &[
-                ("x-b3-traceid", TRACE),
-                ("x-b3-spanid", SPAN),
-                ("x-b3-sampled", "0"),
-            ],
-        )
-        .await;
+        let several = [
+            ("x-b3-traceid", TRACE),
+            ("x-b3-spanid", SPAN),
+            ("x-b3-sampled", "0"),
+        ];
+        call(server, &several).await;
         call_json(server, &[("traceparent", &not_sampled)]);
     }
     call(&never, &[]).await;
@@ -369,20 +314,17 @@ async fn callers_decide_sampling_before_the_rate() {
         call(server, &[("traceparent", &sampled)]).await;
         call(server, &[("b3", &single_sampled)]).await;
     }
-    let of_caller = || {
-        collector
+    let traces = || {
+        let spans = collector
             .spans()
             .into_iter()
-            .filter(|span| span.name == CALL && span.trace == TRACE)
-            .count()
+            .filter(|span| span.name == CALL);
+        spans
+            .map(|span| span.trace)
+            .partition::<Vec<_>, _>(|trace| trace == TRACE)
     };
-    look_until("what is to be traced is traced", || of_caller() == 6);
-    let mut open: Vec<String> = collector
-        .spans()
-        .into_iter()
-        .filter(|span| span.name == CALL && span.trace != TRACE)
-        .map(|span| span.trace)
-        .collect();
+    look_until("what is to be traced is traced", || traces().0.len() == 6);
+    let (_, mut open) = traces();
     open.sort();
     let lower_half: Vec<String> = (0..32_u64)
         .map(|number| format!("{:016x}{:016x}", number + 1, number << 58))
@@ -391,19 +333,13 @@ async fn callers_decide_sampling_before_the_rate() {
     assert!(collector.spans().iter().all(|span| span.name != JSON));
 
     for _ in 0..200 {
-        half.client()
-            .await
-            .call(hit())
-            .await
-            .expect("there is an answer");
+        call(&half, &[]).await;
     }
-    call(&half, &[("b3", &format!("{:032x}-{SPAN}-1", 0xe0f))]).await;
-    collector.wait_for("the last one is there", |span| {
-        span.trace == format!("{:032x}", 0xe0f)
-    });
-    let by_chance = collector
-        .spans()
-        .into_iter()
+    let last = format!("{:032x}", 0xe0f);
+    call(&half, &[("b3", &format!("{last}-{SPAN}-1"))]).await;
+    collector.wait_for("the last one is there", |span| span.trace == last);
+    let spans = collector.spans().into_iter();
+    let by_chance = spans
         .filter(|span| span.name == CALL && span.parent.is_empty())
         .count();
     assert!((60..140).contains(&by_chance), "{by_chance} of 200");
@@ -455,39 +391,33 @@ async fn headers_are_sent_and_settings_for_traces_take_precedence() {
             )
             .start();
         call(&server, &[]).await;
-        let of_protocol = |batch: &&_| has_header(batch, "x-from", protocol);
-        look_until("there is a batch", || {
-            collector.batches().iter().any(|batch| of_protocol(&batch))
-        });
-        assert!(
-            collector
-                .batches()
-                .iter()
-                .filter(of_protocol)
-                .all(|batch| has_header(batch, "x-token", "s3,cret"))
-        );
-        assert!(!server.log().contains("s3"), "{}", server.log());
+        let batch = batch_with(&collector, "x-from", protocol);
+        assert_eq!(batch.headers["x-token"], ["s3,cret"]);
+        server.assert_not_logged("s3");
 
-        let server = traced_to(TestServer::with_rules(&limit_of(1)), addr);
-        let server = server
+        let server = traced_to(TestServer::with_rules(&limit_of(1)), addr)
             .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
-            .with_env("OTEL_EXPORTER_OTLP_HEADERS", &format!("x-all={protocol}"));
-        let server = server.start();
+            .with_env("OTEL_EXPORTER_OTLP_HEADERS", &format!("x-all={protocol}"))
+            .start();
         call(&server, &[]).await;
-        look_until("there is a batch", || {
-            collector
-                .batches()
-                .iter()
-                .any(|batch| has_header(batch, "x-all", protocol))
-        });
+        batch_with(&collector, "x-all", protocol);
     }
 }
 
-fn has_header(batch: &crate::support::otlp::Batch, name: &str, value: &str) -> bool {
-    batch
-        .headers
-        .get(name)
-        .is_some_and(|values| values == &[value.to_owned()])
+/// Waits for a batch with this header.
+fn batch_with(collector: &Collector, name: &str, value: &str) -> Batch {
+    let mut found = None;
+    look_until("there is a batch", || {
+        let has = |batch: &Batch| {
+            batch
+                .headers
+                .get(name)
+                .is_some_and(|values| values == &[value])
+        };
+        found = collector.batches().into_iter().find(has);
+        found.is_some()
+    });
+    found.expect("it was found")
 }
 
 #[tokio::test]
@@ -497,32 +427,22 @@ async fn https_authenticates_collector_and_client() {
     let ours = authority.sign("tollgate", "DNS:tollgate", KeyForm::Pkcs1);
     let stranger = Authority::new();
     let collector = Collector::start_with_tls(&theirs);
-    let text = |path: &std::path::Path| path.to_str().expect("a plain name").to_owned();
-    let (ca, cert, key, other_ca) = (
-        text(&authority.cacert()),
-        text(&ours.cert),
-        text(&ours.key),
-        text(&stranger.cacert()),
-    );
+    let [ca, cert, key, other_ca] = [authority.cacert(), ours.cert, ours.key, stranger.cacert()]
+        .map(|path| path.display().to_string());
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let encrypted = |for_traces: &str| {
-            let builder = TestServer::with_rules(&limit_of(1))
+            let endpoint = format!("https://localhost:{}", addr.port());
+            TestServer::with_rules(&limit_of(1))
                 .with_env("TRACING_ENABLED", "1")
-                .with_env("TRACING_EXPORTER_PROTOCOL", protocol);
-            builder
-                .with_env(
-                    "OTEL_EXPORTER_OTLP_ENDPOINT",
-                    &format!("https://localhost:{}", addr.port()),
-                )
+                .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
+                .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)
                 .with_env(&format!("OTEL_EXPORTER_OTLP_{for_traces}CERTIFICATE"), &ca)
         };
         for for_traces in ["", "TRACES_"] {
+            let client = format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT");
             let server = encrypted(for_traces)
-                .with_env(
-                    &format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT_CERTIFICATE"),
-                    &cert,
-                )
-                .with_env(&format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT_KEY"), &key)
+                .with_env(&format!("{client}_CERTIFICATE"), &cert)
+                .with_env(&format!("{client}_KEY"), &key)
                 .start();
             let before = collector.spans().len();
             call(&server, &[]).await;
@@ -568,9 +488,7 @@ async fn a_hanging_collector_costs_only_spans() {
         hasty.metric_becomes(lost, 2.0).await;
         assert!(hasty.metric("tollgate_span_exports_failed_total") >= Some(1.0));
         hasty.assert_metric("tollgate_spans_sent_total", 0.0);
-        let log = hasty.log();
-        let failures = log.matches("trace export failed; requests are unaffected");
-        assert_eq!(failures.count(), 1, "{log}");
+        hasty.assert_logged_once("trace export failed; requests are unaffected");
         assert_ends(&mut hasty).await;
 
         // More than the queue has room for, while the first of them are still tried.
@@ -603,8 +521,7 @@ async fn the_last_spans_are_flushed_within_3_s() {
     let collector = Collector::start();
     let mut server = traced(&collector).with_env(NO_DRAIN.0, NO_DRAIN.1).start();
     call(&server, &[]).await;
-    server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0));
+    assert_ends(&mut server).await;
     assert_eq!(collector.spans().len(), 2);
 
     let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
@@ -651,24 +568,17 @@ OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_RESOURCE_ATTRIBUTES=zone => 
 #[tokio::test]
 async fn gzip_is_warned_about_and_empty_trace_settings_are_unset() {
     let collector = Collector::start();
-    let nothing = [
-        "TRACING_EXPORTER_PROTOCOL",
-        "TRACING_SAMPLING_RATE",
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        "OTEL_EXPORTER_OTLP_HEADERS",
+    let empty = [
+        ("TRACING_EXPORTER_PROTOCOL", ""),
+        ("TRACING_SAMPLING_RATE", ""),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
+        ("OTEL_EXPORTER_OTLP_HEADERS", ""),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", ""),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", ""),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", ""),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
     ];
-    let more = [
-        "OTEL_EXPORTER_OTLP_TIMEOUT",
-        "OTEL_EXPORTER_OTLP_CERTIFICATE",
-        "OTEL_EXPORTER_OTLP_CLIENT_KEY",
-    ];
-    let server = nothing
-        .iter()
-        .chain(&more)
-        .fold(traced(&collector), |server, name| server.with_env(name, ""));
-    let server = server
-        .with_env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
-        .start();
+    let server = traced(&collector).with_envs(&empty).start();
     server.assert_logged("OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect");
     call(&server, &[]).await;
     trace(&collector, CALL);

@@ -29,6 +29,30 @@ async fn with_first_rules() -> (Puppet, TestServer, Stream) {
     (puppet, server, stream)
 }
 
+/// Rules with another limit.
+fn limited(change: impl FnOnce(&mut RateLimitPolicy)) -> RateLimitConfig {
+    let mut rules = rules_of(2);
+    change(rules.descriptors[0].rate_limit.as_mut().expect("a limit"));
+    rules
+}
+
+/// The service rejects a response, the last good rules are those of version 1, and the error has
+/// these texts.
+async fn rejects(stream: &mut Stream, response: DiscoveryResponse, texts: &[&str]) {
+    let nonce = response.nonce.clone();
+    let nack = stream.ask(response).await;
+    let error = why(&nack);
+    assert!(
+        texts.iter().all(|text| error.contains(text)),
+        "{texts:?}: {error}"
+    );
+    assert_eq!(
+        (&*nack.version_info, &*nack.response_nonce),
+        (&b"1"[..], &*nonce)
+    );
+    assert_eq!(nack.type_url, TYPE_URL);
+}
+
 #[tokio::test]
 async fn nack_has_all_errors_and_the_last_good_rules_serve() {
     let plane = ControlPlane::start();
@@ -89,22 +113,15 @@ async fn unknown_units_are_reported_by_number() {
     let _server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
     stream.request().await;
+    let with = |unit| limited(|policy| policy.unit = unit);
     for unit in 1..=7 {
-        let mut rules = rules_of(1);
-        rules.descriptors[0]
-            .rate_limit
-            .as_mut()
-            .expect("it has one")
-            .unit = unit;
-        accepted(&stream.ask(response("v", "n", &[rules])).await, "v", "n");
+        accepted(
+            &stream.ask(response("v", "n", &[with(unit)])).await,
+            "v",
+            "n",
+        );
     }
-    let mut rules = rules_of(1);
-    rules.descriptors[0]
-        .rate_limit
-        .as_mut()
-        .expect("it has one")
-        .unit = 99;
-    let nack = stream.ask(response("w", "n", &[rules])).await;
+    let nack = stream.ask(response("w", "n", &[with(99)])).await;
     assert!(
         why(&nack).starts_with("d: invalid rate limit unit '99'\n"),
         "{nack:?}"
@@ -115,59 +132,41 @@ async fn unknown_units_are_reported_by_number() {
 async fn invalid_resources_are_rejected_and_the_stream_continues() {
     let (_puppet, server, mut stream) = with_first_rules().await;
 
+    let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
     let mut foreign = response("2", "b", &[rules_of(2)]);
-    foreign.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".into();
-    let nack = stream.ask(foreign).await;
-    assert_eq!(
-        why(&nack),
-        format!(
-            "a response has type type.googleapis.com/envoy.config.cluster.v3.Cluster; expected {TYPE_URL}"
-        )
-    );
-    assert_eq!(nack.type_url, TYPE_URL);
+    foreign.type_url = cluster.into();
+    let error = format!("a response has type {cluster}; expected {TYPE_URL}");
+    rejects(&mut stream, foreign, &[&error]).await;
 
+    let empty = "type.googleapis.com/google.protobuf.Empty";
     let mut foreign = response("3", "c", &[rules_of(3), rules_of(3)]);
-    foreign.resources[1] = resource_of("type.googleapis.com/google.protobuf.Empty", Vec::new());
-    foreign
-        .resources
-        .push(resource_of(TYPE_URL, b"\xff\xff\xffgarbage".to_vec()));
-    let nack = stream.ask(foreign).await;
-    assert_eq!(
-        (&*nack.version_info, &*nack.response_nonce),
-        (&b"1"[..], &b"c"[..])
-    );
-    assert!(
-        why(&nack).contains("a resource has type type.googleapis.com/google.protobuf.Empty"),
-        "{nack:?}"
-    );
-    assert!(
-        why(&nack).contains("\na resource cannot be decoded: "),
-        "{nack:?}"
-    );
+    foreign.resources[1] = resource_of(empty, Vec::new());
+    let garbage = resource_of(TYPE_URL, b"\xff\xff\xffgarbage".to_vec());
+    foreign.resources.push(garbage);
+    let error = format!("a resource has type {empty}");
+    rejects(
+        &mut stream,
+        foreign,
+        &[&error, "\na resource cannot be decoded: "],
+    )
+    .await;
 
     // Deeper than any decoder goes.
-    let mut deep = RateLimitDescriptor {
-        key: "k".into(),
-        ..RateLimitDescriptor::default()
-    };
+    let mut deep = rules_of(1);
     for _ in 0..200 {
-        deep = RateLimitDescriptor {
+        let descriptors = std::mem::take(&mut deep.descriptors);
+        deep.descriptors = vec![RateLimitDescriptor {
             key: "k".into(),
-            descriptors: vec![deep],
+            descriptors,
             ..RateLimitDescriptor::default()
-        };
+        }];
     }
-    let nack = stream
-        .ask(response(
-            "4",
-            "d",
-            &[RateLimitConfig {
-                descriptors: vec![deep],
-                ..rules_of(1)
-            }],
-        ))
-        .await;
-    assert!(why(&nack).contains("recursion limit"), "{nack:?}");
+    rejects(
+        &mut stream,
+        response("4", "d", &[deep]),
+        &["recursion limit"],
+    )
+    .await;
 
     assert!(
         has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
@@ -176,21 +175,12 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
     );
     server.assert_metric("tollgate_rules_rejected", 1.0);
     // Nonces are whatever the server likes.
-    accepted(
-        &stream.ask(response("5", "a", &[rules_of(5)])).await,
-        "5",
-        "a",
-    );
-    accepted(
-        &stream.ask(response("6", "a", &[rules_of(6)])).await,
-        "6",
-        "a",
-    );
-    accepted(
-        &stream.ask(response("6", "", &[rules_of(7)])).await,
-        "6",
-        "",
-    );
+    for (version, nonce, requests) in [("5", "a", 5), ("6", "a", 6), ("6", "", 7)] {
+        let ack = stream
+            .ask(response(version, nonce, &[rules_of(requests)]))
+            .await;
+        accepted(&ack, version, nonce);
+    }
     has_limit(&server, "d.k", 7).await;
 }
 
@@ -203,11 +193,10 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         change(&mut rules);
         rules
     };
-    let limit = |change: fn(&mut RateLimitPolicy)| {
-        let mut rules = rules_of(2);
-        change(rules.descriptors[0].rate_limit.as_mut().expect("a limit"));
-        rules
-    };
+    let name = |rules: &mut RateLimitConfig| rules.name = b"d\xff".into();
+    let domain = |rules: &mut RateLimitConfig| rules.domain = b"d\xff".into();
+    let key = |rules: &mut RateLimitConfig| rules.descriptors[0].key = b"k\xff".into();
+    let limit_name = |policy: &mut RateLimitPolicy| policy.name = b"n\xff".into();
     let nested = |rules: &mut RateLimitConfig| {
         let inner = RateLimitDescriptor {
             value: b"v\xff".into(),
@@ -220,34 +209,27 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         policy.replaces = vec![RateLimitReplace { name }];
     };
     let descriptor = "d (domain d > descriptors[0])";
+    let inner = "d (domain d > descriptors[0].descriptors[1])";
     for (rules, text, place) in [
         (
-            with(|rules| rules.name = b"d\xff".into()),
+            with(name),
             "d%FF: name is not UTF-8: d%FF",
             "d%FF (domain d)",
         ),
         (
-            with(|rules| rules.domain = b"d\xff".into()),
+            with(domain),
             "d: domain is not UTF-8: d%FF",
             "d (domain d%FF)",
         ),
+        (with(key), "d: key is not UTF-8: k%FF", descriptor),
+        (with(nested), "d: value is not UTF-8: v%FF", inner),
         (
-            with(|rules| rules.descriptors[0].key = b"k\xff".into()),
-            "d: key is not UTF-8: k%FF",
-            descriptor,
-        ),
-        (
-            with(nested),
-            "d: value is not UTF-8: v%FF",
-            "d (domain d > descriptors[0].descriptors[1])",
-        ),
-        (
-            limit(|policy| policy.name = b"n\xff".into()),
+            limited(limit_name),
             "d: rate_limit.name is not UTF-8: n%FF",
             descriptor,
         ),
         (
-            limit(replaces),
+            limited(replaces),
             "d: rate_limit.replaces.name is not UTF-8: r%FF",
             descriptor,
         ),
@@ -257,16 +239,14 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
             domain: "e".into(),
             ..rules_of(2)
         };
-        let nack = stream.ask(response("2", "b", &[other, rules])).await;
-        assert_eq!(
-            (&*nack.version_info, &*nack.response_nonce),
-            (&b"1"[..], &b"b"[..])
-        );
-        assert!(
-            why(&nack).contains(text) && why(&nack).contains(&format!("\n  --> {place}\n")),
-            "{text}, {place}: {nack:?}"
-        );
-        assert!(server.log().contains(text), "{text}: {}", server.log());
+        let place = format!("\n  --> {place}\n");
+        rejects(
+            &mut stream,
+            response("2", "b", &[other, rules]),
+            &[text, &place],
+        )
+        .await;
+        server.assert_logged(text);
     }
 
     // Metadata is read with the resource.
@@ -280,42 +260,35 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         .position(|part| part == b"KEY")
         .expect("it exists");
     bytes[at..at + 3].copy_from_slice(b"K\xffY");
-    let nack = stream
-        .ask(DiscoveryResponse {
-            resources: vec![resource_of(TYPE_URL, bytes)],
-            ..response("3", "c", &[])
-        })
-        .await;
-    assert!(
-        why(&nack).contains(r#"resource "d" of domain "d" cannot be decoded: "#),
-        "{nack:?}"
-    );
-    assert!(
-        why(&nack).contains("RateLimitDescriptor.metadata: ") && why(&nack).contains("UTF-8"),
-        "{nack:?}"
-    );
+    let metadata = DiscoveryResponse {
+        resources: vec![resource_of(TYPE_URL, bytes)],
+        ..response("3", "c", &[])
+    };
+    let error = r#"resource "d" of domain "d" cannot be decoded: "#;
+    let texts = [error, "RateLimitDescriptor.metadata: ", "UTF-8"];
+    rejects(&mut stream, metadata, &texts).await;
 
     // A resource whose type is not UTF-8: field 1, two bytes.
-    let nack = stream
-        .ask(DiscoveryResponse {
-            resources: vec![b"\x0a\x02t\xff".into()],
-            ..response("4", "d", &[])
-        })
-        .await;
-    assert!(
-        why(&nack).contains("a resource cannot be decoded: "),
-        "{nack:?}"
-    );
-    let nack = stream
-        .ask(DiscoveryResponse {
-            type_url: b"t\xff".into(),
-            ..response("5", "e", &[])
-        })
-        .await;
-    assert!(
-        why(&nack).contains("a response has type t%FF; expected "),
-        "{nack:?}"
-    );
+    let resource_type = DiscoveryResponse {
+        resources: vec![b"\x0a\x02t\xff".into()],
+        ..response("4", "d", &[])
+    };
+    rejects(
+        &mut stream,
+        resource_type,
+        &["a resource cannot be decoded: "],
+    )
+    .await;
+    let response_type = DiscoveryResponse {
+        type_url: b"t\xff".into(),
+        ..response("5", "e", &[])
+    };
+    rejects(
+        &mut stream,
+        response_type,
+        &["a response has type t%FF; expected "],
+    )
+    .await;
 
     // Those before them still serve. Versions and nonces go back as they came, and all of it was on
     // one stream.
@@ -324,13 +297,12 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
         "{}",
         server.admin("/rlconfig")
     );
-    let ack = stream
-        .ask(DiscoveryResponse {
-            version_info: b"6\xff".into(),
-            nonce: b"f\xff".into(),
-            ..response("", "", &[rules_of(6)])
-        })
-        .await;
+    let valid = DiscoveryResponse {
+        version_info: b"6\xff".into(),
+        nonce: b"f\xff".into(),
+        ..response("", "", &[rules_of(6)])
+    };
+    let ack = stream.ask(valid).await;
     assert_eq!(
         (&*ack.version_info, &*ack.response_nonce),
         (&b"6\xff"[..], &b"f\xff"[..])
