@@ -199,16 +199,16 @@ impl Case {
             &self.keys[usize::try_from(asked % keys).expect("it is below their number")],
             asked / keys,
         );
-        let apart = self.limit.period().as_micros().min(60_000_000) / u64::from(REQUESTS) / keys;
+        let apart = self.limit.period.as_micros().min(60_000_000) / u64::from(REQUESTS) / keys;
         let now = START.plus(Span::from_micros(asked * apart));
         // A bucket stays half spent; untouched it would be forgotten between two rounds.
-        let hits = if pass == 0 && self.limit.algorithm().is_bucket() {
+        let hits = if pass == 0 && self.limit.algorithm.is_bucket() {
             u64::from(REQUESTS) / 2
         } else {
             1
         };
         let mut check = Check::new(key.clone(), self.limit, Hits::Add(hits));
-        if self.limit.algorithm() == Algorithm::Concurrency {
+        if self.limit.algorithm == Algorithm::Concurrency {
             // One comes, and then the one goes that came a hundred passes ago.
             let (hits, holder) = if pass % 2 == 0 {
                 (Hits::Add(1), pass)
@@ -368,7 +368,7 @@ impl Redis {
         self.run::<()>(&["FLUSHALL", "SYNC"]);
         let before = self.number("MEMORY", "used_memory:");
         // A window is whole with its first hit, and the next one would be another key.
-        let passes = if case.limit.algorithm() == Algorithm::FixedWindow {
+        let passes = if case.limit.algorithm == Algorithm::FixedWindow {
             1
         } else {
             FILL_PASSES
@@ -456,7 +456,7 @@ fn report_needs(redis: &mut Redis, cases: &[Case]) {
             case.label,
             two_digits(bytes)
         );
-        if case.limit.algorithm() == Algorithm::TokenBucket {
+        if case.limit.algorithm == Algorithm::TokenBucket {
             let [batched, small, alone, _] =
                 [0, 1, 2, 3].map(|calls| 100.0 * DECISIONS_PER_SECOND * cost(calls) / 1e6);
             example = format!(

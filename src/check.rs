@@ -193,7 +193,7 @@ impl Verdict {
         reset_after: Span,
     ) -> Self {
         let remaining =
-            u32::try_from(u64::from(limit.requests()).saturating_sub(used)).unwrap_or(u32::MAX);
+            u32::try_from(u64::from(limit.requests).saturating_sub(used)).unwrap_or(u32::MAX);
         Self {
             over,
             used,

@@ -35,19 +35,19 @@ impl Decide for Bucket {
     const LUA: &'static str = include_str!("bucket.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        let capacity = u64::from(limit.capacity());
+        let capacity = u64::from(limit.capacity);
         let price = limit.period_ticks();
         // One more than fits is as good as any number more, and keeps the product exact.
         let cost = call.hits.count().min(capacity + 1) * price;
         let ahead = match call.hits {
             // It never fits in, however long it waits.
             Hits::Add(hits) if hits > capacity => 0,
-            _ => returned_in(limit, call.book_ahead.min(limit.max_wait())),
+            _ => returned_in(limit, call.book_ahead.min(limit.max_wait)),
         };
         Charge::new(
             call.hits,
             cost,
-            limit.over_limit_hits(),
+            limit.over_limit_hits,
             capacity * price + ahead,
             deepest(limit),
         )
@@ -56,10 +56,10 @@ impl Decide for Bucket {
     /// A state from the future means that the clock went back. It is taken as of now, so that calls
     /// are neither admitted sooner nor wait longer than the bucket takes to refill.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        let at = limit.tick().since_epoch(now);
+        let at = limit.tick.since_epoch(now);
         let returned = at
             .saturating_sub(self.at)
-            .saturating_mul(limit.requests().into());
+            .saturating_mul(limit.requests.into());
         // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
         self.spent = self.spent.min(deepest(limit)).saturating_sub(returned);
         self.at = at;
@@ -79,7 +79,7 @@ impl Decide for Bucket {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let price = limit.period_ticks();
-        let full = u64::from(limit.capacity()) * price;
+        let full = u64::from(limit.capacity) * price;
         let charge = Self::charge(limit, call);
         let wanted = charge.wanted();
         let is_booked = !over && wanted > 0;
@@ -97,7 +97,7 @@ impl Decide for Bucket {
             // A bucket that nothing ever fits into has no time of its own: a period is as good as
             // any.
             reset_after: if full == 0 {
-                limit.period()
+                limit.period
             } else {
                 self.falls_to(0, limit, now)
             },
@@ -112,32 +112,29 @@ impl Bucket {
         if self.spent <= level {
             return Span::ZERO;
         }
-        let requests = u64::from(limit.requests());
+        let requests = u64::from(limit.requests);
         // Without a rate nothing comes back, and nothing was ever spent.
         let ticks = if requests == 0 {
             0
         } else {
             (self.spent - level).div_ceil(requests)
         };
-        limit
-            .tick()
-            .begins(self.at.saturating_add(ticks))
-            .since(now)
+        limit.tick.begins(self.at.saturating_add(ticks)).since(now)
     }
 }
 
 /// What comes back in that time.
 fn returned_in(limit: &Limit, time: Span) -> u64 {
-    time.as_micros() / limit.tick().span().as_micros() * u64::from(limit.requests())
+    time.as_micros() / limit.tick.span().as_micros() * u64::from(limit.requests)
 }
 
 /// As much as can be spent: all that there is and all that can be booked ahead, and as much as
 /// there is once more where over-limit hits count.
 fn deepest(limit: &Limit) -> u64 {
-    let full = u64::from(limit.capacity()) * limit.period_ticks();
-    let debt = match limit.over_limit_hits() {
+    let full = u64::from(limit.capacity) * limit.period_ticks();
+    let debt = match limit.over_limit_hits {
         OverLimitHits::Drop => 0,
         OverLimitHits::Count => full,
     };
-    full + debt + returned_in(limit, limit.max_wait())
+    full + debt + returned_in(limit, limit.max_wait)
 }

@@ -45,8 +45,8 @@ impl Charge {
         Self::new(
             hits,
             hits.count().min(HITS_MAX),
-            limit.over_limit_hits(),
-            limit.requests().into(),
+            limit.over_limit_hits,
+            limit.requests.into(),
             deepest,
         )
     }

@@ -39,8 +39,8 @@ impl Decide for Concurrency {
             call.hits,
             call.hits.count().min(1),
             OverLimitHits::Drop,
-            limit.requests().into(),
-            limit.requests().into(),
+            limit.requests.into(),
+            limit.requests.into(),
         )
     }
 
@@ -69,7 +69,7 @@ impl Decide for Concurrency {
         {
             self.remove(name);
         }
-        let latest = now.plus(limit.period());
+        let latest = now.plus(limit.period);
         while let Some((_, name)) = self
             .order
             .last()
@@ -87,7 +87,7 @@ impl Decide for Concurrency {
     fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) {
         match call.hits {
             Hits::Peek => {}
-            Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period())),
+            Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period)),
             Hits::Refund(_) => self.remove(name(call.holder)),
         }
     }
@@ -106,7 +106,7 @@ impl Decide for Concurrency {
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let count = self.leases.len() as u64;
         let leaving =
-            (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests().into());
+            (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests.into());
         let until = |lease: Option<&(Time, Name)>| lease.map_or(now, |(until, _)| *until);
         let nth = usize::try_from(leaving)
             .ok()
@@ -159,11 +159,11 @@ pub(crate) fn verdict_of_reply(
 }
 
 fn verdict(limit: &Limit, now: Time, over: bool, count: u64, free_at: Time, last: Time) -> Verdict {
-    let is_nothing = limit.requests() == 0;
+    let is_nothing = limit.requests == 0;
     // At the latest; others may give back before.
     let retry_after = (over && !is_nothing).then(|| free_at.since(now));
     let reset_after = if is_nothing && count == 0 {
-        limit.period()
+        limit.period
     } else {
         last.since(now)
     };

@@ -84,9 +84,9 @@ pub enum Kind {
 impl Kind {
     /// The kind for a limit.
     pub const fn of(limit: &Limit) -> Self {
-        match limit.algorithm() {
+        match limit.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow,
-            Algorithm::SlidingWindow if limit.buckets() == 0 => Self::SlidingWindow,
+            Algorithm::SlidingWindow if limit.buckets == 0 => Self::SlidingWindow,
             Algorithm::SlidingWindow => Self::SubWindows,
             Algorithm::SlidingLog => Self::SlidingLog,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,

@@ -47,7 +47,7 @@ impl Decide for FixedWindow {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests());
+        let requests = u64::from(limit.requests);
         let ends_after = limit.window(self.start).end.since(now);
         let fits_a_fresh_window = match call.hits {
             Hits::Add(hits) => hits <= requests,

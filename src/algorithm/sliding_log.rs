@@ -42,7 +42,7 @@ impl Decide for SlidingLog {
         while let Some(oldest) = self
             .entries
             .front()
-            .filter(|oldest| now.since(oldest.at) >= limit.period())
+            .filter(|oldest| now.since(oldest.at) >= limit.period)
         {
             self.used -= oldest.hits;
             self.entries.pop_front();
@@ -86,15 +86,15 @@ impl Decide for SlidingLog {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests());
+        let requests = u64::from(limit.requests);
         let wanted = Self::charge(limit, call).wanted();
         let newest = self
             .entries
             .back()
-            .map(|newest| newest.at.plus(limit.period()).since(now));
+            .map(|newest| newest.at.plus(limit.period).since(now));
         // For a limit of 0 any time will do: a period.
         let never = if requests == 0 {
-            limit.period()
+            limit.period
         } else {
             Span::ZERO
         };
@@ -158,6 +158,6 @@ impl SlidingLog {
             left += entry.hits;
             left >= hits
         });
-        enough.map_or(Span::ZERO, |entry| entry.at.plus(limit.period()).since(now))
+        enough.map_or(Span::ZERO, |entry| entry.at.plus(limit.period).since(now))
     }
 }

@@ -43,7 +43,7 @@ impl Decide for SlidingWindow {
     /// A window in the future means that the clock went back. All hits are kept as those of the
     /// present window, so calls are neither admitted sooner nor wait longer than two periods.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        let window = limit.tick().since_epoch(now) / limit.period_ticks();
+        let window = limit.tick.since_epoch(now) / limit.period_ticks();
         let (used, before) = match window.checked_sub(self.window) {
             None => (self.used + u64::from(self.before), 0),
             Some(0) => (self.used, self.before),
@@ -58,7 +58,7 @@ impl Decide for SlidingWindow {
     }
 
     fn spent(&self, limit: &Limit, now: Time) -> u64 {
-        let left = limit.period_ticks() - limit.tick().since_epoch(now) % limit.period_ticks();
+        let left = limit.period_ticks() - limit.tick.since_epoch(now) % limit.period_ticks();
         self.used
             .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
@@ -83,7 +83,7 @@ impl Decide for SlidingWindow {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests());
+        let requests = u64::from(limit.requests);
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
         let windows_left = if self.used > 0 {
@@ -95,7 +95,7 @@ impl Decide for SlidingWindow {
             (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
         // For a limit of 0 any time will do: a period.
         let reset_after = if requests == 0 && windows_left == 0 {
-            limit.period()
+            limit.period
         } else {
             self.until(windows_left, 0, limit, now)
         };
@@ -112,7 +112,7 @@ impl SlidingWindow {
     /// What weighs of the window before. More than the limit weighs as the limit, so that the
     /// product stays exact.
     fn fading(&self, limit: &Limit) -> u64 {
-        self.before.min(limit.requests()).into()
+        self.before.min(limit.requests).into()
     }
 
     /// How long after `now` no more than `level` will be spent.
@@ -121,7 +121,7 @@ impl SlidingWindow {
         // that fade.
         let (windows, fading, left) = match level.checked_sub(self.used) {
             Some(left) => (0, self.fading(limit), left),
-            None => (1, self.used.min(limit.requests().into()), level),
+            None => (1, self.used.min(limit.requests.into()), level),
         };
         let period = limit.period_ticks();
         let elapsed = (left * period)
@@ -133,7 +133,7 @@ impl SlidingWindow {
     /// The time until this many ticks of the window that is `windows` after this one have passed.
     fn until(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
         limit
-            .tick()
+            .tick
             .begins((self.window + windows) * limit.period_ticks() + ticks)
             .since(now)
     }

@@ -37,7 +37,7 @@ impl Decide for SubWindows {
     /// present one, so calls are neither admitted sooner nor wait longer than all of them take.
     fn advance(&mut self, limit: &Limit, now: Time) {
         let newest = now.as_micros() / width(limit).as_micros();
-        let kept = limit.buckets() as usize + 1;
+        let kept = limit.buckets as usize + 1;
         if self.counts.len() != kept {
             self.counts = vec![0; kept].into();
         }
@@ -84,14 +84,14 @@ impl Decide for SubWindows {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests());
+        let requests = u64::from(limit.requests);
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
         let retry_after = (over && wanted <= requests)
             .then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now));
         // For a limit of 0 any time will do: a period.
         let reset_after = if requests == 0 && spent == 0 {
-            limit.period()
+            limit.period
         } else {
             self.falls_by(spent, limit, now)
         };
@@ -125,8 +125,8 @@ impl SubWindows {
 pub fn width(limit: &Limit) -> Span {
     Span::from_micros(
         limit
-            .period()
+            .period
             .as_micros()
-            .div_ceil(u64::from(limit.buckets().max(1))),
+            .div_ceil(u64::from(limit.buckets.max(1))),
     )
 }

@@ -8,7 +8,6 @@ use crate::cli::output::{Failure, counted, print};
 use crate::config::error::{Findings, in_file_order};
 use crate::config::yaml::{Diagnostic, Location};
 use crate::config::{self, CompileOptions, Loaded, Source};
-use crate::limit::Limit;
 use crate::rule_source::files::read_overlay;
 use crate::rule_source::settings::Reading;
 use crate::rules::key::KeyFormat;
@@ -158,7 +157,7 @@ fn queues(checked: &Checked) -> Vec<Finding<'_>> {
     let max_wait = |rule: &Rule| {
         rule.limit()
             .filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode)
-            .map(Limit::max_wait)
+            .map(|limit| limit.max_wait)
     };
     let rules = checked.loaded.rules.rules();
     let longest = checked.sources.iter().filter_map(|source| {

@@ -196,7 +196,7 @@ descriptors:
                 .expect("it is there");
             (
                 rule.on_limit.clone(),
-                rule.limit().expect("it has one").max_wait(),
+                rule.limit().expect("it has one").max_wait,
             )
         };
         let reject = |body: &str| OnLimit::Reject {

@@ -280,10 +280,10 @@ fn warn_about_limit(
     let Allowance::Limited(limit) = allowance else {
         return;
     };
-    if limit.algorithm() == Algorithm::SlidingLog && limit.requests() > LOG_ENTRIES_MAX {
+    if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX {
         let text = format!(
             "a sliding_log of {} stores {LOG_ENTRIES_MAX} calls (log_entries_max), and may admit fewer",
-            limit.requests()
+            limit.requests
         );
         let location = options.algorithm_location().unwrap_or(spec.location);
         findings.warning(Diagnostic::new(location, text).hint(

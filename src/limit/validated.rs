@@ -36,15 +36,25 @@ pub const LOG_ENTRIES_MAX: u32 = 10_000;
 /// A limit that can be counted exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
-    requests: u32,
-    capacity: u32,
-    period: Span,
-    max_wait: Span,
-    buckets: u32,
-    algorithm: Algorithm,
-    tick: Tick,
-    over_limit_hits: OverLimitHits,
-    months: Months,
+    /// Per period.
+    pub requests: u32,
+    /// The most at once: `requests` of a window, the burst of a bucket.
+    pub capacity: u32,
+    /// The period, or the lease of a concurrency limit; 30 days for a calendar month: see
+    /// [`window`](Self::window).
+    pub period: Span,
+    /// The longest that a request waits in the queue; zero without a queue.
+    pub max_wait: Span,
+    /// The number of sub-windows of a sliding window; 0 without.
+    pub buckets: u32,
+    /// See [`Algorithm`].
+    pub algorithm: Algorithm,
+    /// The resolution of its state.
+    pub tick: Tick,
+    /// Whether hits over the limit consume quota.
+    pub over_limit_hits: OverLimitHits,
+    /// [`Months::Calendar`] only if its windows are calendar months.
+    pub months: Months,
 }
 
 impl Limit {
@@ -224,27 +234,6 @@ impl Limit {
         (deepest <= CREDITS_MAX).then_some(limit)
     }
 
-    /// Per period.
-    pub const fn requests(&self) -> u32 {
-        self.requests
-    }
-
-    /// The most at once: `requests` of a window, the burst of a bucket.
-    pub const fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
-    /// The period, or the lease of a concurrency limit; 30 days for a calendar month: see
-    /// [`window`](Self::window).
-    pub const fn period(&self) -> Span {
-        self.period
-    }
-
-    /// [`Months::Calendar`] only if its windows are calendar months.
-    pub const fn months(&self) -> Months {
-        self.months
-    }
-
     /// The aligned window at `now`.
     pub fn window(&self, now: Time) -> Window {
         match self.months {
@@ -281,26 +270,6 @@ impl Limit {
         }
     }
 
-    /// The number of sub-windows of a sliding window; 0 without.
-    pub const fn buckets(&self) -> u32 {
-        self.buckets
-    }
-
-    /// The longest that a request waits in the queue; zero without a queue.
-    pub const fn max_wait(&self) -> Span {
-        self.max_wait
-    }
-
-    /// See [`Algorithm`].
-    pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    /// The resolution of its state.
-    pub const fn tick(&self) -> Tick {
-        self.tick
-    }
-
     /// The period in ticks.
     pub const fn period_ticks(&self) -> u64 {
         self.ticks(self.tick)
@@ -308,11 +277,6 @@ impl Limit {
 
     const fn ticks(&self, tick: Tick) -> u64 {
         self.period.as_micros() / tick.span().as_micros()
-    }
-
-    /// Whether hits over the limit consume quota.
-    pub const fn over_limit_hits(&self) -> OverLimitHits {
-        self.over_limit_hits
     }
 }
 

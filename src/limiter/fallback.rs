@@ -121,7 +121,7 @@ pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
 
 fn allowed(check: &Check) -> Verdict {
     Verdict {
-        remaining: check.limit.capacity(),
+        remaining: check.limit.capacity,
         reset_after: DENIED_FOR,
         ..Verdict::default()
     }

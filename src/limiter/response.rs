@@ -67,10 +67,10 @@ pub struct Header {
 impl StatusLimit {
     pub(crate) fn new(limit: &Limit, name: &str) -> Self {
         let has_one_length =
-            limit.algorithm() != Algorithm::Concurrency && limit.months() == Months::ThirtyDays;
-        let period_secs = has_one_length.then(|| limit.period().ceil_secs());
+            limit.algorithm != Algorithm::Concurrency && limit.months == Months::ThirtyDays;
+        let period_secs = has_one_length.then(|| limit.period.ceil_secs());
         Self {
-            requests: limit.requests(),
+            requests: limit.requests,
             unit: limit.unit(),
             period_secs,
             name: name.into(),

@@ -111,15 +111,15 @@ fn amount(limit: &Limit) -> String {
             format!("unit={unit} unit_multiplier={multiplier} ")
         }
     };
-    format!("{period}requests_per_unit={}", limit.requests())
+    format!("{period}requests_per_unit={}", limit.requests)
 }
 
 /// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a
 /// `tollgate` block.
 fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::FixedWindow
+    limit.algorithm == Algorithm::FixedWindow
         && limit.unit().is_some()
-        && limit.over_limit_hits() == OverLimitHits::Count
+        && limit.over_limit_hits == OverLimitHits::Count
         && rule.on_limit == (OnLimit::Reject { body: None })
         && rule.on_store_error.is_none()
         && !domain.all_or_nothing
@@ -127,19 +127,19 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
 
 /// The options in force that apply to the limit, by their keys in rules files.
 fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)> {
-    let algorithm = limit.algorithm();
+    let algorithm = limit.algorithm;
     let mut options = vec![("algorithm", json!(algorithm.name()))];
     if algorithm.is_bucket() {
-        options.push(("burst", json!(limit.capacity())));
+        options.push(("burst", json!(limit.capacity)));
     }
-    if limit.buckets() > 0 {
-        options.push(("buckets", json!(limit.buckets())));
+    if limit.buckets > 0 {
+        options.push(("buckets", json!(limit.buckets)));
     }
     if algorithm == Algorithm::Concurrency {
         options.push(("lease_by", json!(node.key)));
-        options.push(("lease", json!(duration(limit.period()))));
+        options.push(("lease", json!(duration(limit.period))));
     } else {
-        options.push(("over_limit_hits", json!(limit.over_limit_hits().name())));
+        options.push(("over_limit_hits", json!(limit.over_limit_hits.name())));
     }
     match &rule.on_limit {
         OnLimit::Reject { body } => {
@@ -148,7 +148,7 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
         }
         OnLimit::Queue => options.extend([
             ("on_limit", json!("queue")),
-            ("max_wait", json!(duration(limit.max_wait()))),
+            ("max_wait", json!(duration(limit.max_wait))),
         ]),
         OnLimit::Degrade { request_headers } => {
             let headers: serde_json::Map<_, _> = request_headers
@@ -170,10 +170,10 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
 
 /// The unit and how many of it make the period; `None` for concurrency, which has none.
 fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
-    if limit.algorithm() == Algorithm::Concurrency {
+    if limit.algorithm == Algorithm::Concurrency {
         return None;
     }
-    let period = limit.period().as_micros();
+    let period = limit.period.as_micros();
     let unit = limit.unit().or_else(|| {
         UNITS_OF_MULTIPLES
             .into_iter()
@@ -244,11 +244,11 @@ fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
     let Allowance::Limited(limit) = &rule.allowance else {
         return json;
     };
-    json["requests_per_unit"] = limit.requests().into();
+    json["requests_per_unit"] = limit.requests.into();
     if let Some((unit, multiplier)) = period_in_units(limit) {
         json["unit"] = unit.name().into();
         json["unit_multiplier"] = multiplier.into();
-        json["period_seconds"] = limit.period().ceil_secs().into();
+        json["period_seconds"] = limit.period.ceil_secs().into();
     }
     json["on_store_error"] = on_store_error.name().into();
     for (key, value) in options(node, rule, limit) {

@@ -205,7 +205,7 @@ fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
 
 /// The format of the key, as needed to find it in Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
-    let start = if limit.algorithm() == Algorithm::FixedWindow {
+    let start = if limit.algorithm == Algorithm::FixedWindow {
         "; on Redis the window's start in seconds follows"
     } else {
         ""

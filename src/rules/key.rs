@@ -90,25 +90,25 @@ impl KeyTail {
     /// concurrency limit has no period: its lease is part of the state, so that a changed lease keeps
     /// the holders.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
-        let is_window = limit.algorithm() == Algorithm::FixedWindow;
+        let is_window = limit.algorithm == Algorithm::FixedWindow;
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
-            && limit.over_limit_hits() == OverLimitHits::Count
+            && limit.over_limit_hits == OverLimitHits::Count
         {
             return Self::Reference;
         }
         let end = if is_window { ":" } else { "" };
-        let buckets = match limit.buckets() {
+        let buckets = match limit.buckets {
             0 => String::new(),
             buckets => format!("-{buckets}"),
         };
-        let period = match (limit.algorithm(), limit.months()) {
+        let period = match (limit.algorithm, limit.months) {
             (Algorithm::Concurrency, _) => "0".to_owned(),
             (_, Months::Calendar) => "month".to_owned(),
             (_, Months::ThirtyDays) => limit.period_ticks().to_string(),
         };
-        let (algorithm, tick) = (limit.algorithm(), limit.tick().name());
+        let (algorithm, tick) = (limit.algorithm, limit.tick.name());
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }
 

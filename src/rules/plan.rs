@@ -215,7 +215,7 @@ impl Planner<'_, '_> {
     /// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A
     /// peek books nothing; its verdict says whether hits would be held back.
     fn book_ahead(&self, limit: &Limit) -> Span {
-        let max_wait = limit.max_wait();
+        let max_wait = limit.max_wait;
         self.query
             .deadline
             .map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 
-use crate::limit::{Limit, Terms};
+use crate::limit::Terms;
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::rule::{OnLimit, Rule};
@@ -154,7 +154,7 @@ impl RuleSet {
         for domain in self.domains() {
             domain.visit(&mut |nodes| {
                 let rule = rule_of(nodes).filter(|rule| rejects_when_repeated(rule));
-                let capacity = rule.and_then(Rule::limit).map_or(0, Limit::capacity);
+                let capacity = rule.and_then(Rule::limit).map_or(0, |limit| limit.capacity);
                 if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
                     let entries = nodes.iter().map(|node| {
                         let value = if node.value.is_empty() {

@@ -101,7 +101,7 @@ impl Gap {
         match self {
             Self::Micros(micros) => Span::from_micros(micros),
             Self::AroundPeriod(parts, micros) => Span::from_micros(
-                (limit.period().as_micros() / 256 * parts).saturating_add_signed(micros),
+                (limit.period.as_micros() / 256 * parts).saturating_add_signed(micros),
             ),
         }
     }
@@ -164,23 +164,21 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 
 /// How long it takes at most until a counter is as if untouched.
 fn fill(limit: &Limit) -> Span {
-    match limit.algorithm() {
-        Algorithm::FixedWindow if limit.months() == Months::Calendar => {
-            Span::from_secs(31 * 86_400)
+    match limit.algorithm {
+        Algorithm::FixedWindow if limit.months == Months::Calendar => Span::from_secs(31 * 86_400),
+        Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period,
+        Algorithm::SlidingWindow if limit.buckets > 0 => {
+            times(width(limit), u64::from(limit.buckets) + 1)
         }
-        Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period(),
-        Algorithm::SlidingWindow if limit.buckets() > 0 => {
-            times(width(limit), u64::from(limit.buckets()) + 1)
-        }
-        Algorithm::SlidingWindow => times(limit.period(), 2),
+        Algorithm::SlidingWindow => times(limit.period, 2),
         // From the deepest debt it takes two bursts, from anywhere else one.
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let credits = 2 * u64::from(limit.capacity()) * limit.period_ticks();
+            let credits = 2 * u64::from(limit.capacity) * limit.period_ticks();
             times(
-                limit.tick().span(),
-                credits.div_ceil(u64::from(limit.requests()).max(1)) + 1,
+                limit.tick.span(),
+                credits.div_ceil(u64::from(limit.requests).max(1)) + 1,
             )
-            .max(limit.period())
+            .max(limit.period)
         }
     }
 }
@@ -253,7 +251,7 @@ fn most_in_any_period(limit: &Limit, passed: &[(Time, u64)]) -> u64 {
     let within = |from: &Time, passed: &[(Time, u64)]| {
         passed
             .iter()
-            .take_while(|(at, _)| at.since(*from) < limit.period())
+            .take_while(|(at, _)| at.since(*from) < limit.period)
             .map(|(_, hits)| hits)
             .sum::<u64>()
     };
@@ -267,12 +265,12 @@ fn most_in_any_period(limit: &Limit, passed: &[(Time, u64)]) -> u64 {
 
 /// What would make that limit.
 fn terms_of(limit: &Limit) -> Terms {
-    let seconds = u32::try_from(limit.period().ceil_secs()).expect("a period of seconds");
-    let buckets = Some(limit.buckets()).filter(|&buckets| buckets > 0);
+    let seconds = u32::try_from(limit.period.ceil_secs()).expect("a period of seconds");
+    let buckets = Some(limit.buckets).filter(|&buckets| buckets > 0);
     Terms {
         unit_multiplier: seconds,
         buckets,
-        ..Terms::new(limit.requests(), Unit::Second, limit.algorithm())
+        ..Terms::new(limit.requests, Unit::Second, limit.algorithm)
     }
 }
 
@@ -285,7 +283,7 @@ fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
 
 /// A limit whose over-limit hits change nothing.
 fn dropping(limit: &Limit) -> bool {
-    limit.over_limit_hits() == OverLimitHits::Drop
+    limit.over_limit_hits == OverLimitHits::Drop
 }
 
 proptest! {
@@ -311,7 +309,7 @@ proptest! {
                     let sooner = Span::from_micros(wait.as_micros() - 1);
                     prop_assert!(bench.after(sooner).ask(Hits::Add(hits)).over, "before retry_after {:?}", wait);
                 }
-                None => prop_assert!(hits > u64::from(limit.capacity())),
+                None => prop_assert!(hits > u64::from(limit.capacity)),
             }
         } else {
             prop_assert_eq!(verdict.retry_after, None);
@@ -322,7 +320,7 @@ proptest! {
     fn at_reset_after_the_counter_is_as_if_untouched(limit in any_limit(), calls in history()) {
         let bench = played(limit, &calls);
         let later = bench.after(bench.look().reset_after);
-        prop_assert_eq!(later.admitted(), u64::from(limit.capacity()));
+        prop_assert_eq!(later.admitted(), u64::from(limit.capacity));
         prop_assert_eq!(later.look().used, 0);
     }
 
@@ -356,9 +354,9 @@ proptest! {
         let before = bench.look().used;
         let verdict = bench.ask(Hits::Add(hits));
         prop_assume!(verdict.over);
-        let used = if limit.algorithm().is_bucket() {
+        let used = if limit.algorithm.is_bucket() {
             // A bucket is never deeper in debt than one burst, and one hit more than fits is as good as any number more.
-            let capacity = u64::from(limit.capacity());
+            let capacity = u64::from(limit.capacity);
             (before + hits.min(capacity + 1)).min(2 * capacity)
         } else {
             before + hits
@@ -371,9 +369,9 @@ proptest! {
         let mut bench = played(limit, &calls);
         let before = bench.look();
         let verdict = bench.ask(Hits::Refund(hits));
-        prop_assert!(verdict.remaining <= limit.capacity());
+        prop_assert!(verdict.remaining <= limit.capacity);
         prop_assert!(verdict.remaining >= before.remaining);
-        prop_assert!(bench.admitted() <= u64::from(limit.capacity()));
+        prop_assert!(bench.admitted() <= u64::from(limit.capacity));
         prop_assert!(before.used - verdict.used <= hits);
     }
 
@@ -395,24 +393,24 @@ proptest! {
         for (at, hits) in &passed {
             *windows.entry(limit.window(*at).start).or_insert(0) += hits;
         }
-        prop_assert!(windows.values().all(|&hits| hits <= u64::from(limit.requests())), "{windows:?}");
+        prop_assert!(windows.values().all(|&hits| hits <= u64::from(limit.requests)), "{windows:?}");
         // 30 days can begin in January and end in March.
-        let windows_touched = if limit.months() == Months::Calendar { 3 } else { 2 };
-        prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * u64::from(limit.requests()));
+        let windows_touched = if limit.months == Months::Calendar { 3 } else { 2 };
+        prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * u64::from(limit.requests));
     }
 
     #[test]
     fn a_sliding_window_admits_less_than_twice_its_requests_in_any_period(
         limit in limits(Algorithm::SlidingWindow, 1..=30), calls in one_way_history(),
     ) {
-        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) < 2 * u64::from(limit.requests()));
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) < 2 * u64::from(limit.requests));
     }
 
     #[test]
     fn logs_and_cut_windows_admit_at_most_their_requests_in_any_period(
         limit in prop_oneof![limits(Algorithm::SlidingLog, 0..=30), cut_limits(0..=30)], calls in one_way_history(),
     ) {
-        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) <= u64::from(limit.requests()));
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) <= u64::from(limit.requests));
     }
 
     #[test]
@@ -422,19 +420,19 @@ proptest! {
         let mut bench = played(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
         // Whatever was before has left.
         bench.pass(fill(&limit));
-        let passed = u128::from(bench.under_pressure(times(limit.period(), 20)));
-        let (requests, period) = (u128::from(limit.requests()), u128::from(limit.period().as_micros()));
-        let again_after = if limit.buckets() > 0 { u128::from(width(&limit).as_micros()) * u128::from(limit.buckets() + 1) } else { period };
+        let passed = u128::from(bench.under_pressure(times(limit.period, 20)));
+        let (requests, period) = (u128::from(limit.requests), u128::from(limit.period.as_micros()));
+        let again_after = if limit.buckets > 0 { u128::from(width(&limit).as_micros()) * u128::from(limit.buckets + 1) } else { period };
         prop_assert!(passed * again_after >= requests * 20 * period, "{passed}");
     }
 
     #[test]
     fn a_sliding_window_admits_nearly_all_of_what_comes_evenly_at_its_rate(limit in limits(Algorithm::SlidingWindow, 1..=30)) {
         let mut bench = Bench::new(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"));
-        let (requests, mut passed) = (limit.requests(), 0);
+        let (requests, mut passed) = (limit.requests, 0);
         for _ in 0..20 * requests {
             passed += u32::from(!bench.ask(Hits::Add(1)).over);
-            bench.pass(Span::from_micros(limit.period().as_micros().div_ceil(u64::from(requests))));
+            bench.pass(Span::from_micros(limit.period.as_micros().div_ceil(u64::from(requests))));
         }
         prop_assert!(passed >= 20 * (requests - 1), "all but one a window, not {passed} of {}", 20 * requests);
     }
@@ -449,9 +447,9 @@ proptest! {
             for (at, hits) in &passed[index..] {
                 sum += u128::from(*hits);
                 // hits ≤ burst + t·requests/period, without the division; a state in ticks may be early by one of them.
-                let elapsed = u128::from(at.since(*from).as_micros() + limit.tick().span().as_micros() - 1);
-                let period = u128::from(limit.period().as_micros());
-                prop_assert!(sum * period <= u128::from(limit.capacity()) * period + elapsed * u128::from(limit.requests()));
+                let elapsed = u128::from(at.since(*from).as_micros() + limit.tick.span().as_micros() - 1);
+                let period = u128::from(limit.period.as_micros());
+                prop_assert!(sum * period <= u128::from(limit.capacity) * period + elapsed * u128::from(limit.requests));
             }
         }
     }
@@ -461,7 +459,7 @@ proptest! {
         let bench = played(limit, &calls);
         // From the deepest debt it takes up to 2 × 40 × 7 of them.
         let years = Span::from_secs(600 * 365 * 86_400);
-        prop_assert_eq!(bench.after(years).admitted(), u64::from(limit.capacity()));
+        prop_assert_eq!(bench.after(years).admitted(), u64::from(limit.capacity));
     }
 
     #[test]
@@ -471,7 +469,7 @@ proptest! {
         let mut bench = Bench::new(limit);
         for _ in 0..200 {
             prop_assert!(!bench.ask(Hits::Add(1)).over);
-            bench.pass(Span::from_micros(limit.period().as_micros().div_ceil(u64::from(requests))));
+            bench.pass(Span::from_micros(limit.period.as_micros().div_ceil(u64::from(requests))));
         }
     }
 
@@ -489,7 +487,7 @@ proptest! {
     fn a_clock_that_jumps_on_is_time_that_passed(limit in any_limit(), calls in one_way_history(), on in 0..7_200_000_000_u64) {
         // The most that it admits in addition is what is refilled in that time, up to the whole limit.
         let later = played(limit, &calls).after(Span::from_micros(on));
-        prop_assert!(later.admitted() <= u64::from(limit.capacity()));
+        prop_assert!(later.admitted() <= u64::from(limit.capacity));
         prop_assert!(later.look().reset_after <= fill(&limit));
     }
 
@@ -571,7 +569,7 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
         .map(|hits| check(limit, hits, false))
         .collect();
     checks.push(check(nothing, Hits::Add(1), true));
-    let price = if limit.algorithm().is_bucket() {
+    let price = if limit.algorithm.is_bucket() {
         limit.period_ticks()
     } else {
         1

@@ -167,9 +167,9 @@ impl Group {
 
 impl Call {
     fn check(&self, limit: &Limit) -> Check {
-        let holder = (limit.algorithm() == Algorithm::Concurrency)
+        let holder = (limit.algorithm == Algorithm::Concurrency)
             .then(|| format!("holder {}", self.holder).into_bytes().into());
-        let book_ahead = Span::from_micros(limit.max_wait().as_micros() / 4 * self.patience);
+        let book_ahead = Span::from_micros(limit.max_wait.as_micros() / 4 * self.patience);
         Check {
             enforcing: self.enforcing,
             holder,
@@ -193,7 +193,7 @@ impl Amount {
     fn hits(self, limit: &Limit) -> u64 {
         match self {
             Self::Hits(hits) => hits,
-            Self::Capacity(eighths, more) => (u64::from(limit.capacity()) * eighths / 8)
+            Self::Capacity(eighths, more) => (u64::from(limit.capacity) * eighths / 8)
                 .saturating_add_signed(more)
                 .max(1),
         }
@@ -209,8 +209,8 @@ impl Gap {
         resets: &[Span; KEYS],
     ) -> Time {
         let micros = now.as_micros();
-        let tick = |counter: usize| limits[counter].tick().span().as_micros();
-        let period = |counter: usize| limits[counter].period().as_micros();
+        let tick = |counter: usize| limits[counter].tick.span().as_micros();
+        let period = |counter: usize| limits[counter].period.as_micros();
         let ticks = |counter: usize, ticks: i64| ticks * tick(counter).cast_signed();
         let later = match self {
             Self::Micros(gap) => micros + gap,
@@ -242,12 +242,12 @@ impl Gap {
 }
 
 fn check(number: usize, limit: Limit, hits: Hits) -> Check {
-    let end = if limit.algorithm() == Algorithm::FixedWindow {
+    let end = if limit.algorithm == Algorithm::FixedWindow {
         ":"
     } else {
         ""
     };
-    let key = format!("{}{number}{end}", limit.algorithm());
+    let key = format!("{}{number}{end}", limit.algorithm);
     Check::new(Key::from(key.as_str()), limit, hits)
 }
 
@@ -260,7 +260,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
         text(""),
         text("7"),
     ];
-    match limit.algorithm() {
+    match limit.algorithm {
         Algorithm::FixedWindow => {
             let numbers = "0 1 9007199250445311 9007199250445312 9007199250445313 \
                 9007199254740990 9007199254740991 9007199254740992 9223372036854775807 \
@@ -273,9 +273,9 @@ fn finds(limit: &Limit) -> Vec<Found> {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let (price, at) = (
                 double(limit.period_ticks()),
-                double(limit.tick().since_epoch(START)),
+                double(limit.tick.since_epoch(START)),
             );
-            let (full, far) = (price * f64::from(limit.capacity()), double(EXACT_MAX - 1));
+            let (full, far) = (price * f64::from(limit.capacity), double(EXACT_MAX - 1));
             let (infinity, nan) = (f64::INFINITY, f64::NAN);
             let spent = [
                 0.0,
@@ -305,8 +305,8 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend(texts.map(text));
         }
         Algorithm::SlidingWindow => {
-            let numbers = if limit.buckets() > 0 {
-                limit.buckets() as usize + 2
+            let numbers = if limit.buckets > 0 {
+                limit.buckets as usize + 2
             } else {
                 3
             };
@@ -400,31 +400,31 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
     (limits, found, other).prop_map(
         |(limit, (is_found, found), (large, requests, burst, is_large))| {
             let requests = if is_large { large } else { requests };
-            let burst = if limit.tick() == tollgate::limit::Tick::Micro {
+            let burst = if limit.tick == tollgate::limit::Tick::Micro {
                 burst
             } else {
                 large
             };
-            let measures = |limit: &Limit| (limit.period(), limit.tick(), limit.months());
+            let measures = |limit: &Limit| (limit.period, limit.tick, limit.months);
             let same_key = |other: &Limit| {
-                limit.algorithm() == Algorithm::Concurrency || measures(other) == measures(&limit)
+                limit.algorithm == Algorithm::Concurrency || measures(other) == measures(&limit)
             };
-            let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
+            let seconds = u32::try_from(limit.period.ceil_secs()).unwrap_or(1);
             let terms = Terms {
                 unit_multiplier: seconds,
                 burst: Some(burst),
-                buckets: Some(limit.buckets()).filter(|&buckets| buckets > 0),
-                over_limit_hits: Some(limit.over_limit_hits()),
-                max_wait: Some(limit.max_wait()).filter(|&wait| wait > Span::ZERO),
+                buckets: Some(limit.buckets).filter(|&buckets| buckets > 0),
+                over_limit_hits: Some(limit.over_limit_hits),
+                max_wait: Some(limit.max_wait).filter(|&wait| wait > Span::ZERO),
                 lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
                 ..Terms::new(
-                    if limit.algorithm() == Algorithm::Concurrency {
+                    if limit.algorithm == Algorithm::Concurrency {
                         large % 5
                     } else {
                         requests
                     },
                     Unit::Second,
-                    limit.algorithm(),
+                    limit.algorithm,
                 )
             };
             let other = Limit::new(&fitting(terms))
@@ -526,7 +526,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     let mut histories = Vec::new();
     for limit in table_limits()
         .into_iter()
-        .filter(|limit| algorithms.contains(&limit.algorithm()))
+        .filter(|limit| algorithms.contains(&limit.algorithm))
     {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
@@ -581,7 +581,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     histories.extend(
         table_limits()
             .into_iter()
-            .filter(|limit| algorithms.contains(&limit.algorithm()))
+            .filter(|limit| algorithms.contains(&limit.algorithm))
             .map(give_backs_beside_a_veto),
     );
     if algorithms.contains(&Algorithm::FixedWindow) {

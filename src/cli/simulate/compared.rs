@@ -98,7 +98,7 @@ impl Compared {
             named
         };
         let limit = Limit::new(terms).map_err(|error| error.to_string())?;
-        let (requests, period) = (limit.requests(), limit.period());
+        let (requests, period) = (limit.requests, limit.period);
         let unit = Unit::of(period);
         let per = unit.map_or_else(|| period.to_string(), |unit| unit.name().to_owned());
         Ok(Self {
@@ -148,14 +148,14 @@ impl Compared {
         let mut compared = Self {
             title: format!("{} at {}: {limit}", rule.path, rule.origin),
             notes: notes(rule),
-            requests: limit.requests().into(),
-            period: limit.period(),
+            requests: limit.requests.into(),
+            period: limit.period,
             limits: vec![Compare {
                 limit,
                 book_ahead: check.book_ahead,
             }],
         };
-        if limit.algorithm() == Algorithm::Concurrency {
+        if limit.algorithm == Algorithm::Concurrency {
             // A steady client of N slots that each request holds for a while starts N requests in
             // that while.
             compared.period = options.hold.ok_or(NEEDS_HOLD)?;
@@ -254,7 +254,7 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
         let limit = options.limit(terms, algorithm)?;
         let compare = Compare {
             limit,
-            book_ahead: limit.max_wait(),
+            book_ahead: limit.max_wait,
         };
         if !limits.contains(&compare) {
             limits.push(compare);
@@ -282,7 +282,7 @@ fn all(options: &Options) -> Vec<(Algorithm, Options)> {
 
 /// Terms of another limit over the same period.
 fn same_period(limit: &Limit) -> Terms {
-    let period = limit.period().as_micros();
+    let period = limit.period.as_micros();
     let mut units = Unit::ALL.into_iter().rev();
     let unit = units
         .find(|unit| period.is_multiple_of(unit.span().as_micros()))
@@ -290,7 +290,7 @@ fn same_period(limit: &Limit) -> Terms {
     let unit_multiplier = u32::try_from(period / unit.span().as_micros()).unwrap_or(u32::MAX);
     Terms {
         unit_multiplier,
-        ..Terms::new(limit.requests(), unit, limit.algorithm())
+        ..Terms::new(limit.requests, unit, limit.algorithm)
     }
 }
 
@@ -300,21 +300,21 @@ fn over_limit_hits(name: &str) -> Result<OverLimitHits, String> {
 
 /// What distinguishes a limit from the others.
 pub fn label(limit: &Limit) -> String {
-    let mut label = limit.algorithm().name().to_owned();
-    if limit.algorithm().is_bucket() {
-        label += &format!(", burst {}", limit.capacity());
+    let mut label = limit.algorithm.name().to_owned();
+    if limit.algorithm.is_bucket() {
+        label += &format!(", burst {}", limit.capacity);
     }
-    if limit.buckets() > 0 {
-        label += &format!(", {} buckets", limit.buckets());
+    if limit.buckets > 0 {
+        label += &format!(", {} buckets", limit.buckets);
     }
-    if limit.max_wait() > Span::ZERO {
-        label += &format!(", queue {}", limit.max_wait());
+    if limit.max_wait > Span::ZERO {
+        label += &format!(", queue {}", limit.max_wait);
     }
-    if limit.algorithm() == Algorithm::Concurrency {
-        label += &format!(", lease {}", limit.period());
+    if limit.algorithm == Algorithm::Concurrency {
+        label += &format!(", lease {}", limit.period);
     }
-    if limit.over_limit_hits() != limit.algorithm().default_over_limit_hits() {
-        label += &format!(", {}", limit.over_limit_hits().name());
+    if limit.over_limit_hits != limit.algorithm.default_over_limit_hits() {
+        label += &format!(", {}", limit.over_limit_hits.name());
     }
     label
 }

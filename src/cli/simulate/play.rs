@@ -80,7 +80,7 @@ pub fn run(
         .zip(&starts)
         .filter_map(|(call, start)| Some((*start)?.since(*call)))
         .filter(|&wait| wait > Span::ZERO);
-    let is_held = limit.algorithm() == Algorithm::Concurrency;
+    let is_held = limit.algorithm == Algorithm::Concurrency;
     let (within, weight) = if is_held {
         (work.hold, 1)
     } else {
@@ -106,7 +106,7 @@ pub fn run(
 /// When each call started; `None` if it was refused.
 fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
-    let is_held = limit.algorithm() == Algorithm::Concurrency;
+    let is_held = limit.algorithm == Algorithm::Concurrency;
     let check = Check {
         book_ahead,
         ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits))

@@ -57,7 +57,7 @@ fn scene(scene: &Scene) -> Value {
 fn run(run: &Run) -> Value {
     json!({
         "label": run.label,
-        "algorithm": run.limit.algorithm().name(),
+        "algorithm": run.limit.algorithm.name(),
         "limit": run.limit.to_string(),
         "admitted": run.admitted,
         "refused": run.refused,

@@ -86,7 +86,7 @@ fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
 
 /// The label of a panel on the left, its figures on the right.
 fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
-    let is_held = run.limit.algorithm() == Algorithm::Concurrency;
+    let is_held = run.limit.algorithm == Algorithm::Concurrency;
     let (most, of) = match run.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
         _ => (
@@ -111,7 +111,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
 fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
-        let limit = run.limit.requests().into();
+        let limit = run.limit.requests.into();
         run.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
@@ -121,7 +121,7 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
         LEVEL_FILL,
         &skyline(base, &heights.collect::<Vec<_>>()),
     );
-    let requests = u64::from(run.limit.requests());
+    let requests = u64::from(run.limit.requests);
     let line = base - scaled(requests, highest, LEVEL);
     let _ = writeln!(
         svg,
@@ -185,7 +185,7 @@ fn legend(svg: &mut String, top: u64, report: &Report) {
     };
     let period = first.traffic.period;
     let each = rounded(Span::from_micros(first.shown.as_micros() / COLUMNS as u64));
-    let is_held = |run: &Run| run.limit.algorithm() == Algorithm::Concurrency;
+    let is_held = |run: &Run| run.limit.algorithm == Algorithm::Concurrency;
     let level = match (
         first.runs.iter().any(is_held),
         first.runs.iter().all(is_held),

@@ -50,10 +50,7 @@ fn table(scene: &Scene) -> String {
         "in one window".into(),
     ];
     let any_at_once = scene.runs.iter().any(|run| run.most_at_once.is_some());
-    let any_queue = scene
-        .runs
-        .iter()
-        .any(|run| run.limit.max_wait() > Span::ZERO);
+    let any_queue = scene.runs.iter().any(|run| run.limit.max_wait > Span::ZERO);
     if any_at_once {
         head.push("at once".into());
     }

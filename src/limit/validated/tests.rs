@@ -10,7 +10,7 @@ fn bucket(unit: Unit, requests: u32, burst: u32) -> Result<Limit, LimitError> {
 
 #[test]
 fn the_tick_is_the_finest_that_stays_exact() {
-    let tick = |unit, burst| bucket(unit, 1, burst).expect("countable").tick();
+    let tick = |unit, burst| bucket(unit, 1, burst).expect("countable").tick;
     assert_eq!(tick(Unit::Second, u32::MAX), Tick::Micro);
     assert_eq!(tick(Unit::Day, 104_248), Tick::Micro);
     assert_eq!(tick(Unit::Day, 104_250), Tick::Milli);
@@ -45,7 +45,7 @@ fn shares_add_up_to_the_limit_or_to_one_each() {
     ] {
         let whole = Limit::new(&Terms::new(requests, Unit::Minute, Algorithm::FixedWindow))
             .expect("countable");
-        let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests());
+        let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests);
         let all = if requests == 0 {
             0
         } else {
@@ -72,7 +72,7 @@ fn shares_of_a_bucket_keep_its_rate_and_divide_its_depth() {
     let whole = bucket(Unit::Second, 1, 10).expect("countable");
     let parts = [0, 1, 2].map(|rank| whole.share(ranked(3, rank)));
     assert_eq!(
-        parts.map(|part| (part.capacity(), part.requests(), part.period())),
+        parts.map(|part| (part.capacity, part.requests, part.period)),
         [
             (4, 1, Span::from_secs(3)),
             (3, 1, Span::from_secs(3)),
@@ -85,7 +85,7 @@ fn shares_of_a_bucket_keep_its_rate_and_divide_its_depth() {
         .expect("countable")
         .share(Share::one_of(NonZeroU32::MAX));
     assert_eq!(
-        (deepest.capacity(), deepest.requests(), deepest.period()),
+        (deepest.capacity, deepest.requests, deepest.period),
         (1, 1, Unit::Year.span())
     );
 }
@@ -104,7 +104,7 @@ fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
             months: Months::Calendar,
             ..Terms::new(5, unit, algorithm)
         };
-        Limit::new(&terms).expect("countable").months()
+        Limit::new(&terms).expect("countable").months
     };
     assert_eq!(
         months(Unit::Month, 1, Algorithm::FixedWindow),
@@ -171,10 +171,7 @@ fn with_rate_keeps_the_proportion_of_a_stated_burst() {
             unit_multiplier: 5,
             ..Terms::new(from, Unit::Minute, Algorithm::TokenBucket)
         };
-        terms
-            .with_rate(to, Unit::Hour)
-            .expect("countable")
-            .capacity()
+        terms.with_rate(to, Unit::Hour).expect("countable").capacity
     };
     assert_eq!(burst(Some(20), 10, 50), 100);
     assert_eq!(burst(Some(20), 10, 1), 2);
@@ -201,9 +198,9 @@ fn with_rate_cuts_an_inexact_burst_to_the_largest_exact_one() {
         ..Terms::new(1, Unit::Second, Algorithm::TokenBucket)
     };
     let limit = terms.with_rate(u32::MAX, Unit::Year).expect("cut");
-    assert_eq!((limit.requests(), limit.tick()), (u32::MAX, Tick::Second));
+    assert_eq!((limit.requests, limit.tick), (u32::MAX, Tick::Second));
     assert!(
-        (285_000_000..286_000_000).contains(&limit.capacity()),
+        (285_000_000..286_000_000).contains(&limit.capacity),
         "{limit}"
     );
 }

@@ -55,8 +55,8 @@ impl RuleStats {
         if disposition == Disposition::NotConsumed {
             return;
         }
-        let limit = u64::from(check.limit.capacity());
-        let near = near_threshold(check.limit.capacity(), near_ratio);
+        let limit = u64::from(check.limit.capacity);
+        let near = near_threshold(check.limit.capacity, near_ratio);
         let after = verdict.used;
         let before = after.saturating_sub(hits);
         if !verdict.over {
@@ -73,8 +73,8 @@ impl RuleStats {
         // Of a call over a fixed window that counts over-limit hits, the first hits count as within
         // the limit. Other calls are over limit as a whole, and so are verdicts below the limit: by
         // policy, or against one replica's share.
-        let splits = check.limit.algorithm() == Algorithm::FixedWindow
-            && check.limit.over_limit_hits() == OverLimitHits::Count
+        let splits = check.limit.algorithm == Algorithm::FixedWindow
+            && check.limit.over_limit_hits == OverLimitHits::Count
             && before < limit
             && limit < after;
         let rejected = if splits { after - limit } else { hits };

@@ -172,9 +172,8 @@ impl RedisClient {
         let blocked = decided.any(|(check, decision)| check.enforcing && is_over(decision));
         let (mut indices, mut second) = (Vec::new(), Vec::new());
         for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
-            let stays_over = blocked
-                && is_over(decision)
-                && check.limit.over_limit_hits() == OverLimitHits::Drop;
+            let stays_over =
+                blocked && is_over(decision) && check.limit.over_limit_hits == OverLimitHits::Drop;
             if decision.is_err() || stays_over {
                 continue;
             }

@@ -79,11 +79,11 @@ impl OverLimitCache {
         self.hits.inc();
         Some(Verdict {
             over: true,
-            used: u64::from(check.limit.capacity()).saturating_add(hits),
+            used: u64::from(check.limit.capacity).saturating_add(hits),
             remaining: 0,
             start_after: Span::ZERO,
             // More than the capacity is never admitted.
-            retry_after: (hits <= check.limit.capacity().into()).then_some(retry_after),
+            retry_after: (hits <= check.limit.capacity.into()).then_some(retry_after),
             reset_after: Time::from_micros(reset).since(now),
             from_cache: true,
         })
@@ -136,13 +136,13 @@ impl OverLimitCache {
 /// count, since Redis has to count them; if slots are booked; or if leases may be released. A sliding log
 /// says when it admits this call, not when it admits a smaller one.
 fn is_cacheable(check: &Check) -> bool {
-    let drops = check.limit.over_limit_hits() == OverLimitHits::Drop;
-    match check.limit.algorithm() {
+    let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
+    match check.limit.algorithm {
         _ if matches!(check.hits, Hits::Refund(_)) => false,
         Algorithm::FixedWindow => true,
         Algorithm::SlidingWindow => drops,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            drops && check.limit.max_wait() == Span::ZERO
+            drops && check.limit.max_wait == Span::ZERO
         }
         Algorithm::SlidingLog => drops && check.hits == Hits::Add(1),
         Algorithm::Concurrency => false,

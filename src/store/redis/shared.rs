@@ -147,8 +147,8 @@ impl Redis {
     /// Whether a limit is counted by the per-second Redis. A lease is no period.
     pub(crate) fn is_per_second(&self, limit: &Limit) -> bool {
         self.per_second.is_some()
-            && limit.period() == PER_SECOND
-            && limit.algorithm() != Algorithm::Concurrency
+            && limit.period == PER_SECOND
+            && limit.algorithm != Algorithm::Concurrency
     }
 
     /// The time to send to Redis. It uses its own clock unless a test sets the time.

@@ -52,10 +52,10 @@ proptest! {
         let mut starts: Vec<(Time, u64)> = Vec::new();
         for (gap, hits, quarters) in calls {
             bench.pass(Span::from_micros(gap));
-            let patience = Span::from_micros(limit.max_wait().as_micros() / 4 * quarters);
+            let patience = Span::from_micros(limit.max_wait.as_micros() / 4 * quarters);
             let verdict = bench.ask(booking(hits, patience));
             // The timer goes by ticks.
-            prop_assert!(verdict.start_after.as_micros() <= patience.as_micros() + limit.tick().span().as_micros());
+            prop_assert!(verdict.start_after.as_micros() <= patience.as_micros() + limit.tick.span().as_micros());
             if verdict.over {
                 prop_assert_eq!(verdict.start_after, Span::ZERO);
             } else {
@@ -67,9 +67,9 @@ proptest! {
             let mut sum = 0_u128;
             for (at, hits) in &starts[index..] {
                 sum += u128::from(*hits);
-                let elapsed = u128::from(at.since(*from).as_micros() + 2 * limit.tick().span().as_micros());
-                let period = u128::from(limit.period().as_micros());
-                prop_assert!(sum * period <= u128::from(limit.capacity()) * period + elapsed * u128::from(limit.requests()));
+                let elapsed = u128::from(at.since(*from).as_micros() + 2 * limit.tick.span().as_micros());
+                let period = u128::from(limit.period.as_micros());
+                prop_assert!(sum * period <= u128::from(limit.capacity) * period + elapsed * u128::from(limit.requests));
             }
         }
     }
@@ -81,12 +81,12 @@ proptest! {
         let mut bench = Bench::new(limit);
         for gap in before {
             bench.pass(Span::from_micros(gap));
-            bench.ask(booking(1, limit.max_wait()));
+            bench.ask(booking(1, limit.max_wait));
         }
-        let call = booking(hits, Span::from_micros(limit.max_wait().as_micros() / 4 * quarters));
+        let call = booking(hits, Span::from_micros(limit.max_wait.as_micros() / 4 * quarters));
         let Verdict { over: true, retry_after, .. } = bench.ask(call) else { return Ok(()) };
         match retry_after {
-            None => prop_assert!(hits > u64::from(limit.capacity())),
+            None => prop_assert!(hits > u64::from(limit.capacity)),
             Some(wait) => {
                 prop_assert!(wait > Span::ZERO && !bench.after(wait).ask(call).over);
                 prop_assert!(bench.after(Span::from_micros(wait.as_micros() - 1)).ask(call).over);
@@ -105,7 +105,7 @@ fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
     .expect("a limit");
     let mut bench = Bench::new(limit);
     let verdicts: Vec<Verdict> = (0..8)
-        .map(|_| bench.ask(booking(1, limit.max_wait())))
+        .map(|_| bench.ask(booking(1, limit.max_wait)))
         .collect();
     let starts: Vec<u64> = verdicts
         .iter()

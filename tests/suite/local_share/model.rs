@@ -203,7 +203,7 @@ impl World {
     fn play(&mut self, acts: &[Later]) {
         for &((parts, micros), act) in acts {
             self.now = self.now.plus(Span::from_micros(
-                self.server.limit.period().as_micros() / 256 * parts + micros,
+                self.server.limit.period.as_micros() / 256 * parts + micros,
             ));
             self.act(act);
         }
@@ -213,7 +213,7 @@ impl World {
     /// back meanwhile.
     fn exceeds(&self, (at_once, rates): (u64, u64)) -> Option<String> {
         let limit = &self.server.limit;
-        let (passed, period) = (&self.passed, limit.period().as_micros());
+        let (passed, period) = (&self.passed, limit.period.as_micros());
         let complaint = |from: usize, to: usize, sum: u64, most: u64| {
             (sum > most).then(|| {
                 format!(
@@ -226,22 +226,22 @@ impl World {
             let mut sum = 0;
             (from..passed.len()).find_map(|to| {
                 let ((began, _), (at, hits)) = (passed[from], passed[to]);
-                let is_within = match limit.algorithm() {
-                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => {
+                let is_within = match limit.algorithm {
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets == 0 => {
                         limit.window(began) == limit.window(at)
                     }
                     Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
-                    _ => at.since(began) < limit.period(),
+                    _ => at.since(began) < limit.period,
                 };
                 if !is_within {
                     return None;
                 }
                 sum += hits;
-                let flowed = if limit.algorithm().is_bucket() {
+                let flowed = if limit.algorithm.is_bucket() {
                     // In whole hits, of a time that is a tick longer at either end.
-                    let time = at.since(began).as_micros() + 2 * limit.tick().span().as_micros();
+                    let time = at.since(began).as_micros() + 2 * limit.tick.span().as_micros();
                     u64::try_from(
-                        u128::from(time) * u128::from(limit.requests()) / u128::from(period),
+                        u128::from(time) * u128::from(limit.requests) / u128::from(period),
                     )
                     .expect("few")
                         + 1
@@ -307,10 +307,10 @@ fn acts(turns: impl Strategy<Value = Act> + 'static) -> impl Strategy<Value = Ve
 
 /// The limit, or one for each replica if that is more; as many as fit at once where it is a bucket.
 fn once(limit: &Limit, replicas: u32) -> u64 {
-    if limit.capacity() == 0 {
+    if limit.capacity == 0 {
         0
     } else {
-        limit.capacity().max(replicas).into()
+        limit.capacity.max(replicas).into()
     }
 }
 
@@ -325,7 +325,7 @@ proptest! {
         let mut world = World::new(limit, replicas);
         world.play(&acts);
         // A bucket's parts are cut to whole hits: one more or less for each of them.
-        let parts = if limit.algorithm().is_bucket() { u64::from(replicas) } else { 0 };
+        let parts = if limit.algorithm.is_bucket() { u64::from(replicas) } else { 0 };
         let exceeded = world.exceeds((once(&limit, replicas) + parts, 1));
         prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
     }
@@ -337,7 +337,7 @@ proptest! {
     ) {
         let mut world = World::new(limit, replicas);
         world.play(&acts);
-        let exceeded = world.exceeds((u64::from(limit.capacity()) + once(&limit, replicas), 2));
+        let exceeded = world.exceeds((u64::from(limit.capacity) + once(&limit, replicas), 2));
         prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
     }
 }

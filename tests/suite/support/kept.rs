@@ -56,7 +56,7 @@ pub(crate) fn compare(
             *value
                 == packed([
                     counter.spent_at(limit, written),
-                    limit.tick().since_epoch(written),
+                    limit.tick.since_epoch(written),
                 ])
         }
         Counter::SlidingWindow(windows) => {
@@ -92,19 +92,19 @@ pub(crate) fn compare(
 pub(crate) fn is_stale(counter: &Counter, limit: &Limit, written: Time, now: Time) -> bool {
     match counter {
         Counter::FixedWindow(_) => false,
-        Counter::Bucket(_) => limit.tick().since_epoch(written) > limit.tick().since_epoch(now),
+        Counter::Bucket(_) => limit.tick.since_epoch(written) > limit.tick.since_epoch(now),
         Counter::SlidingWindow(windows) => {
-            windows.parts().0 > limit.tick().since_epoch(now) / limit.period_ticks()
+            windows.parts().0 > limit.tick.since_epoch(now) / limit.period_ticks()
         }
         Counter::SubWindows(windows) => {
             windows.parts().0 > now.as_micros() / width(limit).as_micros()
         }
         Counter::SlidingLog(log) => log
             .entries()
-            .any(|(at, _)| at > now || now.since(at) >= limit.period()),
+            .any(|(at, _)| at > now || now.since(at) >= limit.period),
         Counter::Concurrency(set) => set
             .leases()
-            .any(|until| until <= now || until > now.plus(limit.period())),
+            .any(|until| until <= now || until > now.plus(limit.period)),
     }
 }
 
@@ -114,28 +114,26 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
     let ms = |micros: u64| micros.div_ceil(1_000) + SPARE;
     match counter {
         Counter::FixedWindow(_) => {
-            let left = match limit.months() {
-                Months::ThirtyDays => limit.period(),
+            let left = match limit.months {
+                Months::ThirtyDays => limit.period,
                 Months::Calendar => limit.window(now).end.since(now),
             };
             Some((left.ceil_secs() + jitter.ceil_secs()) * 1_000)
         }
         _ if counter.is_new() => None,
         Counter::Bucket(_) => {
-            let ticks = counter
-                .spent_at(limit, now)
-                .div_ceil(limit.requests().into());
-            Some(ms(ticks.saturating_mul(limit.tick().span().as_micros())).min(LIFE_MAX))
+            let ticks = counter.spent_at(limit, now).div_ceil(limit.requests.into());
+            Some(ms(ticks.saturating_mul(limit.tick.span().as_micros())).min(LIFE_MAX))
         }
         Counter::SlidingWindow(windows) => {
             let period = limit.period_ticks();
-            let left = period - limit.tick().since_epoch(now) % period;
+            let left = period - limit.tick.since_epoch(now) % period;
             let ticks = if windows.parts().1 > 0 {
                 left + period
             } else {
                 left
             };
-            Some(ms(ticks * limit.tick().span().as_micros()))
+            Some(ms(ticks * limit.tick.span().as_micros()))
         }
         Counter::SubWindows(_) | Counter::SlidingLog(_) | Counter::Concurrency(_) => {
             let (_, look) = counter.clone().decide(limit, now, Hits::Peek);

@@ -360,7 +360,7 @@ impl Model {
         let charge = Counter::charge(&check.limit, check.call());
         // It writes before it reads.
         let adds_only =
-            check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
+            check.limit.algorithm == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
         if adds_only && self.is_read_only {
             return Err(READ_ONLY);
         }
@@ -642,7 +642,7 @@ fn changed(
 
 /// Whether a holder has a new lease, even if it ends as the old one did.
 fn renews(check: &Check, verdict: &Verdict) -> bool {
-    check.limit.algorithm() == Algorithm::Concurrency
+    check.limit.algorithm == Algorithm::Concurrency
         && matches!(check.hits, Hits::Add(_))
         && !verdict.over
 }
@@ -703,7 +703,7 @@ impl State {
             }
             Counter::Bucket(_) => match unpacked(text) {
                 Some([spent, at]) => {
-                    let written = limit.tick().begins(at).min(Time::from_micros(EXACT_MAX));
+                    let written = limit.tick.begins(at).min(Time::from_micros(EXACT_MAX));
                     state(
                         Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))),
                         written,

@@ -117,14 +117,11 @@ impl EncodedCheck {
             }
             Kind::Bucket => {
                 encoded.price = limit.period_ticks();
-                (limit.tick().span().as_micros(), limit.requests().into())
+                (limit.tick.span().as_micros(), limit.requests.into())
             }
-            Kind::SlidingWindow => (limit.period_ticks(), limit.tick().span().as_micros()),
-            Kind::SubWindows => (
-                sub_windows::width(limit).as_micros(),
-                limit.buckets().into(),
-            ),
-            Kind::SlidingLog | Kind::Concurrency => (limit.period().as_micros(), 0),
+            Kind::SlidingWindow => (limit.period_ticks(), limit.tick.span().as_micros()),
+            Kind::SubWindows => (sub_windows::width(limit).as_micros(), limit.buckets.into()),
+            Kind::SlidingLog | Kind::Concurrency => (limit.period.as_micros(), 0),
         };
         encoded.write_argument(check, charge, lifetime, rate);
         encoded
@@ -136,8 +133,8 @@ impl EncodedCheck {
         let window = limit.window(self.at);
         let start = window.start.as_micros() / MICROS_PER_SECOND;
         self.key.push(itoa::Buffer::new().format(start).as_bytes());
-        let lifetime = match limit.months() {
-            Months::ThirtyDays => limit.period(),
+        let lifetime = match limit.months {
+            Months::ThirtyDays => limit.period,
             Months::Calendar => window.end.since(self.at),
         };
         lifetime.ceil_secs() + jitter.ceil_secs()

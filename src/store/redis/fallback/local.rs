@@ -290,8 +290,8 @@ impl LocalFallback {
     /// A check against this replica's share.
     fn own(&self, undecided: &Undecided<'_>, share: Share) -> Check {
         let Undecided { check, epoch, .. } = undecided;
-        let (whole, replicas) = (check.limit.requests(), share.replicas().get());
-        if whole > 0 && whole < replicas && !check.limit.algorithm().is_bucket() {
+        let (whole, replicas) = (check.limit.requests, share.replicas().get());
+        if whole > 0 && whole < replicas && !check.limit.algorithm.is_bucket() {
             self.small_limits.call_once(|| {
                 tracing::warn!(whole, replicas, "limit is lower than the replica count; each replica admits 1 during a store outage");
             });
@@ -347,7 +347,7 @@ fn change(own: &Check) -> Change {
 
 /// This replica's part of what all of them have used, in units of its share.
 fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64) -> u64 {
-    if !own.algorithm().is_bucket() {
+    if !own.algorithm.is_bucket() {
         share.of_used(used)
     } else if credits_of_one(whole, own) == 1 {
         share.of_used(used).saturating_mul(own.period_ticks())
@@ -366,7 +366,7 @@ const fn credits_of_one(whole: &Limit, own: &Limit) -> u64 {
 
 /// What so much of a share costs of the whole limit.
 fn cost_of(whole: &Limit, own: &Limit, spent: u64) -> i64 {
-    let cost = if whole.algorithm().is_bucket() {
+    let cost = if whole.algorithm.is_bucket() {
         spent.div_ceil(credits_of_one(whole, own))
     } else {
         spent

@@ -204,10 +204,10 @@ impl Pending {
                 self.own.window(self.at).index == self.own.window(now).index
             }
             Kind::SubWindows => {
-                let last_ends = self.at.plus(self.own.period());
+                let last_ends = self.at.plus(self.own.period);
                 now < last_ends.plus(sub_windows::width(&self.own))
             }
-            Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period(),
+            Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period,
             Kind::Bucket => true,
         }
     }

@@ -123,7 +123,7 @@ impl Model {
             self.most = charged(&self.most, &self.limit, Call::PEEK, pending, now);
         }
         // Of sub-windows, what became pending a period ago is not either.
-        if self.kind() == Kind::SubWindows && now.since(self.pending_since) >= self.limit.period() {
+        if self.kind() == Kind::SubWindows && now.since(self.pending_since) >= self.limit.period {
             self.lose_pending();
         }
         self.at = now;
@@ -419,13 +419,13 @@ impl Model {
         let Some(since) = self.unsettled_since.filter(|_| self.kind() == Kind::Bucket) else {
             return 0;
         };
-        let ticks = now.since(since).as_micros() / self.limit.tick().span().as_micros();
-        (ticks * u64::from(self.limit.requests()))
+        let ticks = now.since(since).as_micros() / self.limit.tick.span().as_micros();
+        (ticks * u64::from(self.limit.requests))
             .min(self.pending + self.maybe_pending + self.unsure)
     }
 
     fn two_periods(&self) -> Span {
-        Span::from_micros(2 * self.limit.period().as_micros())
+        Span::from_micros(2 * self.limit.period.as_micros())
     }
 }
 

@@ -236,7 +236,7 @@ impl<'a> Wanted<'a> {
                 );
                 vec![
                     if over {
-                        micros(room.min(now.plus(limit.period())))
+                        micros(room.min(now.plus(limit.period)))
                     } else {
                         micros(now)
                     },
