@@ -195,6 +195,26 @@ impl fmt::Display for PemFile {
 }
 
 impl Identity {
+    /// The certificate and key of two settings, each with its path; `None` if neither is set.
+    ///
+    /// # Errors
+    /// Only one of them is set.
+    pub(crate) fn of_settings(
+        cert: (&str, Option<impl AsRef<Path>>),
+        key: (&str, Option<impl AsRef<Path>>),
+    ) -> Result<Option<Self>, String> {
+        match (cert, key) {
+            ((cert, Some(cert_path)), (key, Some(key_path))) => Ok(Some(Self {
+                cert: PemFile::new(cert, cert_path),
+                key: PemFile::new(key, key_path),
+            })),
+            ((_, None), (_, None)) => Ok(None),
+            ((set, Some(_)), (unset, None)) | ((unset, None), (set, Some(_))) => {
+                Err(format!("{set} is set and {unset} is not; set both or none"))
+            }
+        }
+    }
+
     /// Reads both files.
     ///
     /// # Errors

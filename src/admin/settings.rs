@@ -10,15 +10,10 @@ use crate::settings::parse;
 #[command(next_help_heading = "Admin listener")]
 pub struct Settings {
     /// Address of /metrics, /rlconfig, /stats, /explain and /ready; :: is all of IPv6 and IPv4
-    #[arg(
-        long,
-        env = "DEBUG_HOST",
-        default_value = "0.0.0.0",
-        value_name = "HOST"
-    )]
+    #[arg(long, env, default_value = "0.0.0.0", value_name = "HOST")]
     pub debug_host: String,
     /// Port of /metrics, /rlconfig, /stats, /explain and /ready
-    #[arg(long, env = "DEBUG_PORT", default_value = "6070", value_name = "PORT", value_parser = parse::port)]
+    #[arg(long, env, default_value = "6070", value_name = "PORT", value_parser = parse::port)]
     pub debug_port: u16,
 }
 

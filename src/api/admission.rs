@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -51,18 +52,12 @@ struct RequestBody {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// The body of a response. The call is in flight until it is sent.
-pub(crate) struct ResponseBody {
-    body: Body,
-    _call: Option<Arc<Call>>,
-}
-
 impl Admission {
-    /// Serves a call, or rejects it.
+    /// Serves a call, or rejects it. The call is in flight until the body of its response is sent.
     pub(crate) async fn call(
         mut self,
         request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
+    ) -> Result<Response<impl hyper::body::Body<Data = Bytes, Error = Status>>, Infallible> {
         let (mut response, call) = match self.admit(request.headers()) {
             Ok(call) => {
                 let call = Arc::new(call);
@@ -81,7 +76,12 @@ impl Admission {
         if rename_oversized(&mut response) {
             self.oversized.inc();
         }
-        Ok(response.map(|body| ResponseBody { body, _call: call }))
+        Ok(response.map(|body| {
+            body.map_frame(move |frame| {
+                let _held = &call;
+                frame
+            })
+        }))
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {
@@ -121,26 +121,6 @@ impl hyper::body::Body for RequestBody {
         } else {
             Some(Err(no_bytes_left().into()))
         })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl hyper::body::Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -6,9 +6,9 @@ use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
 use crate::check::Hits;
-use crate::limit::Unit;
+use crate::limit::{Limit, Unit};
 use crate::limiter::LimiterError;
-use crate::limiter::response::{Header, Response, Status as OurStatus, StatusLimit};
+use crate::limiter::response::{Header, Response, Status as OurStatus};
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -170,10 +170,11 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
     }
 }
 
-fn limit(limit: StatusLimit) -> RateLimit {
+fn limit((limit, name): (Limit, Box<str>)) -> RateLimit {
     // Without a unit Envoy writes the limit without a window, which is correct for a period that is
     // not one unit.
-    let is_of = |(unit, _): &&(Unit, WireUnit)| Some(*unit) == limit.unit;
+    let of_limit = limit.unit();
+    let is_of = |(unit, _): &&(Unit, WireUnit)| Some(*unit) == of_limit;
     let unit = UNITS
         .iter()
         .find(is_of)
@@ -181,7 +182,7 @@ fn limit(limit: StatusLimit) -> RateLimit {
     RateLimit {
         requests_per_unit: limit.requests,
         unit: unit.into(),
-        name: limit.name.into(),
+        name: name.into(),
     }
 }
 

@@ -21,55 +21,50 @@ const WORKERS_MAX: usize = 8;
 #[command(next_help_heading = "Listeners")]
 pub struct Settings {
     /// Address of /json, /healthcheck and /ready; :: is all of IPv6 and IPv4
-    #[arg(long, env = "HOST", default_value = "0.0.0.0", value_name = "HOST")]
+    #[arg(long, env, default_value = "0.0.0.0", value_name = "HOST")]
     pub host: String,
     /// Port of /json, /healthcheck and /ready
-    #[arg(long, env = "PORT", default_value = "8080", value_name = "PORT", value_parser = parse::port)]
+    #[arg(long, env, default_value = "8080", value_name = "PORT", value_parser = parse::port)]
     pub port: u16,
     /// Address of gRPC; :: is all of IPv6 and IPv4
-    #[arg(
-        long,
-        env = "GRPC_HOST",
-        default_value = "0.0.0.0",
-        value_name = "HOST"
-    )]
+    #[arg(long, env, default_value = "0.0.0.0", value_name = "HOST")]
     pub grpc_host: String,
     /// Port of gRPC
-    #[arg(long, env = "GRPC_PORT", default_value = "8081", value_name = "PORT", value_parser = parse::port)]
+    #[arg(long, env, default_value = "8081", value_name = "PORT", value_parser = parse::port)]
     pub grpc_port: u16,
     /// Serve gRPC on a Unix socket at this path instead
-    #[arg(long, env = "GRPC_UDS", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub grpc_uds: Option<String>,
     // As in envoyproxy/ratelimit. Envoys find new replicas when they reconnect.
     /// Close a gRPC connection gracefully (GOAWAY) at this age, plus or minus 10 %; 0 for never
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "24h", value_name = "DURATION", value_parser = parse::duration)]
+    #[arg(long, env, default_value = "24h", value_name = "DURATION", value_parser = parse::duration)]
     pub grpc_max_connection_age: Span,
     /// After GOAWAY: time for requests in flight, then the connection is closed; 0 for no limit
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_name = "DURATION", value_parser = parse::duration)]
+    #[arg(long, env, default_value = "1h", value_name = "DURATION", value_parser = parse::duration)]
     pub grpc_max_connection_age_grace: Span,
     /// Serve gRPC with TLS only
-    #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub grpc_server_use_tls: bool,
     /// Certificate chain of gRPC (PEM); reloaded when the file changes
-    #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub grpc_server_tls_cert: Option<String>,
     /// Private key of that certificate (PEM)
-    #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub grpc_server_tls_key: Option<String>,
     /// Require a client certificate signed by this authority (PEM)
-    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub grpc_client_tls_cacert: Option<String>,
     /// Require a client certificate for this DNS name
-    #[arg(long, env = "GRPC_CLIENT_TLS_SAN", value_name = "NAME")]
+    #[arg(long, env, value_name = "NAME")]
     pub grpc_client_tls_san: Option<String>,
     /// Number of serving threads [default: number of cores, at most 8]
-    #[arg(long, env = "WORKERS", value_name = "THREADS", value_parser = threads)]
+    #[arg(long, env, value_name = "THREADS", value_parser = threads)]
     pub workers: Option<NonZeroUsize>,
     /// On SIGTERM: how long to serve while health checks report NOT_SERVING
-    #[arg(long, env = "DRAIN_PERIOD", default_value = "5s", value_name = "DURATION", value_parser = parse::duration)]
+    #[arg(long, env, default_value = "5s", value_name = "DURATION", value_parser = parse::duration)]
     pub drain_period: Span,
     /// After DRAIN_PERIOD: how long to wait for requests in flight
-    #[arg(long, env = "SHUTDOWN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = parse::duration)]
+    #[arg(long, env, default_value = "25s", value_name = "DURATION", value_parser = parse::duration)]
     pub shutdown_timeout: Span,
 }
 

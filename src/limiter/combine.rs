@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::limiter::decision::Decision;
 use crate::limiter::headers;
 use crate::limiter::metadata::{add_degraded, dynamic_metadata};
-use crate::limiter::response::{Response, Status, StatusLimit};
+use crate::limiter::response::{Response, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::plan::Modes;
 use crate::rules::{OnLimit, Plan, Rule, Step};
@@ -108,7 +108,7 @@ fn status<'r>(step: &Step<'r>, decision: &Decision<'_, '_, 'r>) -> Status {
         .unwrap_or(verdict.reset_after);
     Status {
         over_limit: decision.is_over(step) && !admits,
-        limit: Some(StatusLimit::new(&check.limit, name)),
+        limit: Some((check.limit, name.into())),
         remaining: verdict.remaining,
         reset_secs: reset.ceil_secs().max(1),
     }

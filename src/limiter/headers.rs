@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::limit::{Algorithm, Months};
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
@@ -86,7 +87,7 @@ fn reference(
     [limit_name, remaining, reset]: [&str; 3],
 ) -> Option<[Header; 3]> {
     let status = nearest(statuses, hard_over)?;
-    let limit = status.limit.as_ref()?;
+    let (limit, _) = status.limit.as_ref()?;
     Some([
         header(limit_name, limit.requests.to_string()),
         header(remaining, status.remaining.to_string()),
@@ -115,12 +116,15 @@ fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<&St
 fn ietf(statuses: &[Status]) -> Vec<Header> {
     let (mut policies, mut state) = (String::new(), String::new());
     for (index, status) in statuses.iter().enumerate() {
-        let Some(limit) = &status.limit else { continue };
-        let name = policy_name(&limit.name, index);
+        let Some((limit, name)) = &status.limit else {
+            continue;
+        };
+        let name = policy_name(name, index);
         let comma = if policies.is_empty() { "" } else { ", " };
         let _ = write!(policies, "{comma}{name};q={}", limit.requests);
-        if let Some(secs) = limit.period_secs {
-            let _ = write!(policies, ";w={secs}");
+        // A concurrency limit has no period, and calendar months have different lengths.
+        if limit.algorithm != Algorithm::Concurrency && limit.months == Months::ThirtyDays {
+            let _ = write!(policies, ";w={}", limit.period.ceil_secs());
         }
         let (remaining, reset) = (status.remaining, status.reset_secs);
         let _ = write!(state, "{comma}{name};r={remaining};t={reset}");
@@ -146,18 +150,17 @@ fn policy_name(name: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::response::StatusLimit;
+    use crate::limit::{Limit, Terms, Unit};
 
     fn status(name: &str, remaining: u32) -> Status {
-        let limit = StatusLimit {
-            requests: 10,
-            unit: None,
-            period_secs: Some(300),
-            name: name.into(),
+        let terms = Terms {
+            unit_multiplier: 5,
+            ..Terms::new(10, Unit::Minute, Algorithm::FixedWindow)
         };
+        let limit = Limit::new(&terms).expect("a limit");
         Status {
             over_limit: remaining == 0,
-            limit: Some(limit),
+            limit: Some((limit, name.into())),
             remaining,
             reset_secs: 7,
         }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Algorithm, Limit, Months, Unit};
+use crate::limit::Limit;
 use crate::rules::Metadata;
 
 /// The response to a request.
@@ -33,26 +33,13 @@ pub struct Response {
 pub struct Status {
     /// Over its limit.
     pub over_limit: bool,
-    /// The limit, if one was counted.
-    pub limit: Option<StatusLimit>,
+    /// The limit, if one was counted, and the name of its rule, which may be empty.
+    pub limit: Option<(Limit, Box<str>)>,
     /// Hits that would be admitted now.
     pub remaining: u32,
     /// When over limit, seconds until the same hits would be admitted; else until nothing is used.
     /// At least 1.
     pub reset_secs: u64,
-}
-
-/// The limit of a status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatusLimit {
-    /// Requests per period.
-    pub requests: u32,
-    /// The unit, if the period is exactly one.
-    pub unit: Option<Unit>,
-    /// The period. `None` for concurrency limits, and for calendar months, whose lengths differ.
-    pub period_secs: Option<u64>,
-    /// The rule's name; may be empty.
-    pub name: Box<str>,
 }
 
 /// A header for Envoy to add.
@@ -62,18 +49,4 @@ pub struct Header {
     pub name: Box<str>,
     /// Its value.
     pub value: String,
-}
-
-impl StatusLimit {
-    pub(crate) fn new(limit: &Limit, name: &str) -> Self {
-        let has_one_length =
-            limit.algorithm != Algorithm::Concurrency && limit.months == Months::ThirtyDays;
-        let period_secs = has_one_length.then(|| limit.period.ceil_secs());
-        Self {
-            requests: limit.requests,
-            unit: limit.unit(),
-            period_secs,
-            name: name.into(),
-        }
-    }
 }

@@ -16,104 +16,69 @@ use crate::time::{MICROS_PER_SECOND, Span};
 #[command(next_help_heading = "Decisions")]
 pub struct Settings {
     /// Evaluate and count all limits, but answer OK
-    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub shadow_mode: bool,
     /// Answer OVER_LIMIT only if all limits of a request are over
-    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub quota_mode: bool,
     /// Consume nothing of the other limits of a request if one of them is over
-    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
     /// Answer when the store fails and the rule has no on_store_error: local (count in this process,
     /// up to this replica's share), allow, deny, or error (UNAVAILABLE: Envoy's failure_mode_deny
     /// decides)
-    #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
+    #[arg(long, env, default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
     pub on_store_error: OnStoreError,
     /// Number of replicas that share the limits during a store outage, unless their heartbeats in
     /// Redis are known
-    #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
+    #[arg(long, env, default_value = "1", value_name = "NUMBER")]
     pub replicas: NonZeroU32,
     /// Ratio of a limit above which hits count as near_limit
-    #[arg(
-        long,
-        env = "NEAR_LIMIT_RATIO",
-        default_value = "0.8",
-        value_name = "RATIO"
-    )]
+    #[arg(long, env, default_value = "0.8", value_name = "RATIO")]
     pub near_limit_ratio: f32,
     /// Add headers with limit, remaining and reset to responses
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub limit_response_headers_enabled: bool,
     /// Name of the header with the limit
-    #[arg(
-        long,
-        env = "LIMIT_LIMIT_HEADER",
-        default_value = "RateLimit-Limit",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Limit", value_name = "NAME")]
     pub limit_limit_header: String,
     /// Name of the header with the remaining hits
-    #[arg(
-        long,
-        env = "LIMIT_REMAINING_HEADER",
-        default_value = "RateLimit-Remaining",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Remaining", value_name = "NAME")]
     pub limit_remaining_header: String,
     /// Name of the header with the seconds until the reset
-    #[arg(
-        long,
-        env = "LIMIT_RESET_HEADER",
-        default_value = "RateLimit-Reset",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Reset", value_name = "NAME")]
     pub limit_reset_header: String,
     /// Add headers with limit, remaining and reset to requests to the upstream
-    #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub limit_request_headers_enabled: bool,
     /// Name of the request header with the limit
-    #[arg(
-        long,
-        env = "LIMIT_REQUEST_LIMIT_HEADER",
-        default_value = "RateLimit-Limit",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Limit", value_name = "NAME")]
     pub limit_request_limit_header: String,
     /// Name of the request header with the remaining hits
-    #[arg(
-        long,
-        env = "LIMIT_REQUEST_REMAINING_HEADER",
-        default_value = "RateLimit-Remaining",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Remaining", value_name = "NAME")]
     pub limit_request_remaining_header: String,
     /// Name of the request header with the seconds until the reset
-    #[arg(
-        long,
-        env = "LIMIT_REQUEST_RESET_HEADER",
-        default_value = "RateLimit-Reset",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Reset", value_name = "NAME")]
     pub limit_request_reset_header: String,
     /// Add the headers RateLimit-Policy and RateLimit of the IETF draft
-    #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
     /// Add Retry-After to OVER_LIMIT responses
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
     /// Increase Retry-After by a random time up to this one, so that clients do not retry together
-    #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
+    #[arg(long, env, default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
     /// Return the descriptors and the metadata of matched rules as dynamic metadata
-    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
     /// Log this ratio of OVER_LIMIT responses, from 0 to 1; log lines contain descriptor values, which
     /// may be personal data
-    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "0", value_name = "RATE", value_parser = SampleRate::read)]
+    #[arg(long, env, default_value = "0", value_name = "RATE", value_parser = SampleRate::read)]
     pub refusals_log_sample_rate: SampleRate,
     // A line has at most half a KiB: at most 400 MiB a day.
     /// Maximum over-limit log lines per second
-    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "10", value_name = "NUMBER", value_parser = lines_per_second_max)]
+    #[arg(long, env, default_value = "10", value_name = "NUMBER", value_parser = lines_per_second_max)]
     pub refusals_log_lines_per_second_max: NonZeroU32,
 }
 

@@ -41,12 +41,12 @@ pub enum ConfigType {
 #[command(next_help_heading = "Rules")]
 pub struct Reading {
     /// Source of the rules: FILE or GRPC_XDS_SOTW
-    #[arg(long, env = "CONFIG_TYPE", default_value = "FILE", value_name = "TYPE", value_parser = config_type)]
+    #[arg(long, env, default_value = "FILE", value_name = "TYPE", value_parser = config_type)]
     pub config_type: ConfigType,
     /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY
     #[arg(
         long,
-        env = "RUNTIME_ROOT",
+        env,
         default_value = "/srv/runtime_data/current",
         value_name = "DIR"
     )]
@@ -54,50 +54,45 @@ pub struct Reading {
     /// See RUNTIME_ROOT
     #[arg(
         long,
-        env = "RUNTIME_SUBDIRECTORY",
+        env,
         default_value = "",
         hide_default_value = true,
         value_name = "DIR"
     )]
     pub runtime_subdirectory: String,
     /// See RUNTIME_ROOT
-    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = DIRECTORY_DEFAULT, value_name = "DIR")]
+    #[arg(long, env, default_value = DIRECTORY_DEFAULT, value_name = "DIR")]
     pub runtime_appdirectory: String,
     /// Ignore files and directories whose names begin with a dot, as mounted ConfigMaps need
     /// [default: false; true for DIR]
-    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_ignoredotfiles: Option<bool>,
     /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are always watched
-    #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: bool,
     /// Merge domains that several files have
-    #[arg(long, alias = "merge-domain-configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, alias = "merge-domain-configs", env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub merge_domain_config: bool,
     /// Prefix of every counter key
-    #[arg(
-        long,
-        env = "CACHE_KEY_PREFIX",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     pub cache_key_prefix: String,
     /// Format of counter keys on Redis: reference (as envoyproxy/ratelimit, to keep counts when
     /// migrating from it) or safe (no two counters can share a key, whatever clients send). Keys in
     /// memory are always safe
-    #[arg(long, env = "CACHE_KEY_FORMAT", default_value = "reference", value_name = "FORM", value_parser = key_format)]
+    #[arg(long, env, default_value = "reference", value_name = "FORM", value_parser = key_format)]
     pub cache_key_format: KeyFormat,
     /// Algorithm of rules that name none: fixed_window, sliding_window, sliding_log, token_bucket or
     /// leaky_bucket [default: fixed_window]
-    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "ALGORITHM", value_parser = default_algorithm)]
+    #[arg(long, env, value_name = "ALGORITHM", value_parser = default_algorithm)]
     pub default_algorithm: Option<Algorithm>,
     /// Count fixed windows of a month by calendar month in UTC instead of 30 days
-    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_name = "BOOL", value_parser = months, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = months, num_args = 0..=1, default_missing_value = "true")]
     pub use_calendar_month_rate_limit: Months,
     /// Replace dots of keys and values by `_` in metric names, where dots separate levels
-    #[arg(long, env = "SANITIZE_DESCRIPTOR_METRIC_DOTS", default_value = "false", value_name = "BOOL", value_parser = metric_dots, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = metric_dots, num_args = 0..=1, default_missing_value = "true")]
     pub sanitize_descriptor_metric_dots: Dots,
     /// File of `tollgate` blocks for rules that others write, by domain and path
-    #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub tollgate_overlay: Option<PathBuf>,
 }
 
@@ -110,10 +105,10 @@ pub struct Settings {
     #[command(flatten)]
     pub reading: Reading,
     /// Report healthy before the first rules are loaded
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub force_start_without_initial_config: bool,
     /// Report healthy only while the rules have at least one domain
-    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub healthy_with_at_least_one_config_loaded: bool,
     /// Rules by xDS.
     #[command(flatten)]

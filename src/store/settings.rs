@@ -20,26 +20,26 @@ const STORE_TIMEOUT_MAX: Span = Span::from_secs(60);
 pub struct Settings {
     /// Where counters are kept: memory (one instance) or redis [default: redis if any setting of
     /// Redis is set, else memory]
-    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", value_parser = backend_type)]
+    #[arg(long, env, value_name = "STORE", value_parser = backend_type)]
     backend_type: Option<BackendType>,
     // 256 MiB: three and a half million counters.
     /// Memory for counters of the memory store; beyond it, counters closest to their reset are
     /// evicted
-    #[arg(long, env = "MEMORY_BYTES_MAX", default_value = "268435456", value_name = "BYTES", value_parser = parse::bytes)]
+    #[arg(long, env, default_value = "268435456", value_name = "BYTES", value_parser = parse::bytes)]
     pub memory_bytes_max: u64,
     // Callers that send no grpc-timeout, or a long one (Istio's samples use 10 s), should not wait
     // longer for a counter.
     /// How long a call to Redis may take; on_store_error decides what follows
-    #[arg(long, env = "STORE_TIMEOUT", default_value = "100ms", value_name = "DURATION", value_parser = store_timeout)]
+    #[arg(long, env, default_value = "100ms", value_name = "DURATION", value_parser = store_timeout)]
     store_timeout: Span,
     /// Memory for the cache of over-limit counters, which saves calls to Redis
-    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
+    #[arg(long, env, default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
     local_cache_size_in_bytes: u64,
     /// Random time by which keys in Redis live longer at most, so that not all expire at once; 0 or
     /// less disables
     #[arg(
         long,
-        env = "EXPIRATION_JITTER_MAX_SECONDS",
+        env,
         default_value = "300",
         value_name = "SECONDS",
         allow_negative_numbers = true

@@ -19,70 +19,60 @@ use crate::time::Span;
 pub struct Settings {
     /// Lowest level that is logged: trace, debug, info, warn, error, fatal or panic [default: info
     /// if stdout is a terminal, else warn]
-    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", value_parser = str::parse::<Level>)]
+    #[arg(long, env, value_name = "LEVEL", value_parser = str::parse::<Level>)]
     pub log_level: Option<Level>,
     /// text, or json with the keys @timestamp, @message and level
-    #[arg(long, env = "LOG_FORMAT", default_value = "text", value_name = "FORMAT", value_parser = str::parse::<Format>)]
+    #[arg(long, env, default_value = "text", value_name = "FORMAT", value_parser = str::parse::<Format>)]
     pub log_format: Format,
     /// Serve /metrics on PROMETHEUS_ADDR too, besides the admin port
-    #[arg(long, env = "USE_PROMETHEUS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub use_prometheus: bool,
     /// Address of the additional metrics page
-    #[arg(
-        long,
-        env = "PROMETHEUS_ADDR",
-        default_value = ":9090",
-        value_name = "HOST:PORT"
-    )]
+    #[arg(long, env, default_value = ":9090", value_name = "HOST:PORT")]
     pub prometheus_addr: String,
     /// Path of the additional metrics page
-    #[arg(long, env = "PROMETHEUS_PATH", default_value = "/metrics", value_name = "PATH", value_parser = metrics_path)]
+    #[arg(long, env, default_value = "/metrics", value_name = "PATH", value_parser = metrics_path)]
     pub prometheus_path: String,
     /// With USE_PROMETHEUS: statsd_exporter mapping file for the metrics of envoyproxy/ratelimit
-    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub prometheus_mapper_yaml: Option<String>,
     /// With USE_PROMETHEUS and without a mapping file: response times in milliseconds, under the same
     /// name
-    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub prometheus_response_time_as_milliseconds: bool,
     /// Send metrics to statsd [default: true, unless another sink is set]
-    #[arg(long, env = "USE_STATSD", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub use_statsd: Option<bool>,
     /// Send metrics to DogStatsD over UDP
-    #[arg(long, env = "USE_DOG_STATSD", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub use_dog_statsd: bool,
     /// Comma-separated mogrifiers N, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts
     /// of a name into tags; the first that matches applies
     #[arg(
         long,
-        env = "USE_DOG_STATSD_MOGRIFIERS",
+        env,
         default_value = "",
         hide_default_value = true,
         value_name = "N,..."
     )]
     pub use_dog_statsd_mogrifiers: String,
     /// Host of statsd or DogStatsD
-    #[arg(
-        long,
-        env = "STATSD_HOST",
-        default_value = "localhost",
-        value_name = "HOST"
-    )]
+    #[arg(long, env, default_value = "localhost", value_name = "HOST")]
     pub statsd_host: String,
     /// Port of statsd or DogStatsD
-    #[arg(long, env = "STATSD_PORT", default_value = "8125", value_name = "PORT", value_parser = port)]
+    #[arg(long, env, default_value = "8125", value_name = "PORT", value_parser = port)]
     pub statsd_port: u16,
     /// Protocol of statsd: tcp or udp
-    #[arg(long, env = "STATSD_PROTOCOL", default_value = "tcp", value_name = "PROTOCOL", value_parser = protocol)]
+    #[arg(long, env, default_value = "tcp", value_name = "PROTOCOL", value_parser = protocol)]
     pub statsd_protocol: Protocol,
     /// Interval between flushes to statsd or DogStatsD; Prometheus pages are always current
-    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "10s", value_name = "DURATION", value_parser = flush_interval, allow_hyphen_values = true)]
+    #[arg(long, env, default_value = "10s", value_name = "DURATION", value_parser = flush_interval, allow_hyphen_values = true)]
     pub stats_flush_interval: Span,
     /// Tags of all metrics: a part of statsd names, tags for DogStatsD, labels for Prometheus
-    #[arg(long, env = "EXTRA_TAGS", default_value = "", hide_default_value = true, value_name = "NAME:VALUE,...", value_parser = Tags::read)]
+    #[arg(long, env, default_value = "", hide_default_value = true, value_name = "NAME:VALUE,...", value_parser = Tags::read)]
     pub extra_tags: Tags,
     /// Expose metrics on the admin port only
-    #[arg(long, env = "DISABLE_STATS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub disable_stats: bool,
 }
 

@@ -33,54 +33,49 @@ const TLS_SAN: &str = "CONFIG_GRPC_XDS_SERVER_TLS_SAN";
 #[command(next_help_heading = "Rules by xDS")]
 pub struct Settings {
     /// The xDS server: host:port, dns:///host:port or unix:/path
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = "localhost:18000", value_name = "ADDRESS", value_parser = Address::read)]
+    #[arg(long, env, default_value = "localhost:18000", value_name = "ADDRESS", value_parser = Address::read)]
     pub config_grpc_xds_server_url: Address,
     /// Node id of this service
-    #[arg(
-        long,
-        env = "CONFIG_GRPC_XDS_NODE_ID",
-        default_value = "default",
-        value_name = "ID"
-    )]
+    #[arg(long, env, default_value = "default", value_name = "ID")]
     pub config_grpc_xds_node_id: String,
     /// Node metadata of this service: key=value,key2=value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", value_name = "PAIRS", value_parser = node_metadata)]
+    #[arg(long, env, value_name = "PAIRS", value_parser = node_metadata)]
     pub config_grpc_xds_node_metadata: Option<Struct>,
     /// Headers of requests: name:value,name2:value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", hide_env_values = true, value_name = "PAIRS", value_parser = Secret::read)]
+    #[arg(long, env, hide_env_values = true, value_name = "PAIRS", value_parser = Secret::read)]
     pub config_grpc_xds_client_additional_headers: Option<Secret>,
     /// Connect with TLS
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub config_grpc_xds_server_use_tls: bool,
     /// Client certificate (PEM)
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub config_grpc_xds_client_tls_cert: Option<String>,
     /// Private key of the client certificate (PEM)
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub config_grpc_xds_client_tls_key: Option<String>,
     /// The only authority to trust (PEM) [default: the system's authorities]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub config_grpc_xds_server_tls_cacert: Option<String>,
     /// Name to expect in the server's certificate [default: its host]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "NAME")]
+    #[arg(long, env, value_name = "NAME")]
     pub config_grpc_xds_server_tls_san: Option<String>,
     // envoyproxy/ratelimit waits 10 s. A restarting control plane is back sooner, and jitter keeps a
     // fleet from reconnecting at once.
     /// First wait before reconnecting
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", default_value = "200ms", value_name = "TIME", value_parser = interval)]
+    #[arg(long, env, default_value = "200ms", value_name = "TIME", value_parser = interval)]
     pub xds_client_backoff_initial_interval: Span,
     /// Longest wait before reconnecting
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", default_value = "30s", value_name = "TIME", value_parser = interval)]
+    #[arg(long, env, default_value = "30s", value_name = "TIME", value_parser = interval)]
     pub xds_client_backoff_max_interval: Span,
     // envoyproxy/ratelimit has 0.5, with which waits never grow.
     /// Factor by which waits grow; with 1 or less they do not
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", default_value = "2", value_name = "NUMBER", value_parser = factor)]
+    #[arg(long, env, default_value = "2", value_name = "NUMBER", value_parser = factor)]
     pub xds_client_backoff_random_factor: f64,
     /// Shorten each wait at random by up to half
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub xds_client_backoff_jitter: bool,
     /// Maximum size of a response in bytes; 0 means 4194304
-    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
+    #[arg(long, env, default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
     pub xds_client_max_msg_size_in_bytes: u64,
 }
 
@@ -123,26 +118,10 @@ impl Settings {
         if !self.config_grpc_xds_server_use_tls {
             return Ok(None);
         }
-        let identity = match (
-            &self.config_grpc_xds_client_tls_cert,
-            &self.config_grpc_xds_client_tls_key,
-        ) {
-            (Some(cert), Some(key)) => Some(Identity {
-                cert: PemFile::new(TLS_CERT, cert),
-                key: PemFile::new(TLS_KEY, key),
-            }),
-            (None, None) => None,
-            (cert, _) => {
-                let (set, missing) = if cert.is_some() {
-                    (TLS_CERT, TLS_KEY)
-                } else {
-                    (TLS_KEY, TLS_CERT)
-                };
-                return Err(format!(
-                    "{set} is set and {missing} is not; set both or none"
-                ));
-            }
-        };
+        let identity = Identity::of_settings(
+            (TLS_CERT, self.config_grpc_xds_client_tls_cert.as_deref()),
+            (TLS_KEY, self.config_grpc_xds_client_tls_key.as_deref()),
+        )?;
         let authority = self.config_grpc_xds_server_tls_cacert.as_ref();
         Ok(Some(ClientTls {
             authority: authority.map(|path| PemFile::new(TLS_CACERT, path)),

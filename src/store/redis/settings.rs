@@ -13,6 +13,7 @@ use crate::store::redis::settings::resolve::Resolver;
 use crate::store::redis::settings::server::{MAIN, PER_SECOND, Servers};
 use crate::store::redis::topology::deployment::PoolOptions;
 use crate::time::Span;
+use crate::tls::{Identity, PemFile};
 
 mod resolve;
 mod server;
@@ -38,22 +39,22 @@ pub struct Settings {
     servers: Servers,
     /// The only trusted authorities, a PEM file, reloaded when it changes [default: those of the
     /// system]
-    #[arg(long, env = "REDIS_TLS_CACERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     redis_tls_cacert: Option<PathBuf>,
     /// Client certificate, a PEM file, reloaded when it changes
-    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     redis_tls_client_cert: Option<PathBuf>,
     /// Its key, a PEM file
-    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     redis_tls_client_key: Option<PathBuf>,
     /// Accept certificates of any name that a trusted authority has signed
-    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     redis_tls_skip_hostname_verification: bool,
     /// Report healthy only while Redis is reachable
-    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     redis_health_check_active_connection: bool,
     /// Exit if Redis is unreachable this long after the start; 0 disables
-    #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "0", value_name = "DURATION", value_parser = parse::duration)]
+    #[arg(long, env, default_value = "0", value_name = "DURATION", value_parser = parse::duration)]
     redis_startup_max_elapsed_time: Span,
 }
 
@@ -124,21 +125,13 @@ impl Settings {
     }
 
     fn tls(&self) -> Result<Tls, String> {
-        const CERT: &str = "REDIS_TLS_CLIENT_CERT";
-        const KEY: &str = "REDIS_TLS_CLIENT_KEY";
-        let one = |set, unset| {
-            Err(format!(
-                "{set} is set, and {unset} is not; set both or none"
-            ))
-        };
-        let client = match (&self.redis_tls_client_cert, &self.redis_tls_client_key) {
-            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return one(CERT, KEY),
-            (None, Some(_)) => return one(KEY, CERT),
-        };
+        let client = Identity::of_settings(
+            ("REDIS_TLS_CLIENT_CERT", self.redis_tls_client_cert.as_ref()),
+            ("REDIS_TLS_CLIENT_KEY", self.redis_tls_client_key.as_ref()),
+        )?;
+        let ca = self.redis_tls_cacert.as_ref();
         Ok(Tls {
-            ca: self.redis_tls_cacert.clone(),
+            ca: ca.map(|path| PemFile::new("REDIS_TLS_CACERT", path)),
             client,
             accepts_any_name: self.redis_tls_skip_hostname_verification,
         })

@@ -15,115 +15,76 @@ use crate::settings::parse::{self, Secret};
 #[command(next_help_heading = "Traces")]
 pub struct Settings {
     /// Send traces to an OpenTelemetry collector
-    #[arg(long, env = "TRACING_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub tracing_enabled: bool,
     /// Resource attribute service.name
-    #[arg(
-        long,
-        env = "TRACING_SERVICE_NAME",
-        default_value = "RateLimit",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, default_value = "RateLimit", value_name = "NAME")]
     pub tracing_service_name: String,
     /// Resource attribute service.namespace
     #[arg(
         long,
-        env = "TRACING_SERVICE_NAMESPACE",
+        env,
         default_value = "",
         hide_default_value = true,
         value_name = "NAME"
     )]
     pub tracing_service_namespace: String,
     /// Resource attribute service.instance.id [default: a random UUID]
-    #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", value_name = "ID")]
+    #[arg(long, env, value_name = "ID")]
     pub tracing_service_instance_id: Option<String>,
     /// Protocol of the collector: http or grpc
-    #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "http", value_name = "PROTOCOL", value_parser = protocol)]
+    #[arg(long, env, default_value = "http", value_name = "PROTOCOL", value_parser = protocol)]
     pub tracing_exporter_protocol: Protocol,
     /// Ratio of requests to trace, from 0 to 1, where the caller has made no sampling decision
-    #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
+    #[arg(long, env, default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
     pub tracing_sampling_rate: SampleRate,
     /// URL of the collector; over http, /v1/traces is appended [default: http://localhost:4318, with
     /// grpc http://localhost:4317]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub otel_exporter_otlp_endpoint: Option<String>,
     /// The same for traces only, as the whole URL; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub otel_exporter_otlp_traces_endpoint: Option<String>,
     /// Headers of requests, such as a token: NAME=VALUE,NAME=VALUE with percent-encoded values
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", hide_env_values = true, value_name = "LIST", value_parser = Secret::read)]
+    #[arg(long, env, hide_env_values = true, value_name = "LIST", value_parser = Secret::read)]
     pub otel_exporter_otlp_headers: Option<Secret>,
     /// The same for traces only; it takes precedence
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS", hide_env_values = true, value_name = "LIST", value_parser = Secret::read)]
+    #[arg(long, env, hide_env_values = true, value_name = "LIST", value_parser = Secret::read)]
     pub otel_exporter_otlp_traces_headers: Option<Secret>,
     /// Time for sending a batch, with all attempts [default: 10000]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", value_name = "MILLISECONDS")]
+    #[arg(long, env, value_name = "MILLISECONDS")]
     pub otel_exporter_otlp_timeout: Option<String>,
     /// The same for traces only; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-        value_name = "MILLISECONDS"
-    )]
+    #[arg(long, env, value_name = "MILLISECONDS")]
     pub otel_exporter_otlp_traces_timeout: Option<String>,
     /// none; gzip is accepted and sends uncompressed [default: none]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_COMPRESSION", value_name = "NAME")]
+    #[arg(long, env, value_name = "NAME")]
     pub otel_exporter_otlp_compression: Option<String>,
     /// The same for traces only; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
-        value_name = "NAME"
-    )]
+    #[arg(long, env, value_name = "NAME")]
     pub otel_exporter_otlp_traces_compression: Option<String>,
     /// The only authority to trust with https (PEM) [default: the system's authorities]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_certificate: Option<String>,
     /// The same for traces only; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-        value_name = "FILE"
-    )]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_traces_certificate: Option<String>,
     /// Client certificate with https (PEM)
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-        value_name = "FILE"
-    )]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_client_certificate: Option<String>,
     /// The same for traces only; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-        value_name = "FILE"
-    )]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_traces_client_certificate: Option<String>,
     /// Private key of the client certificate (PEM)
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_KEY", value_name = "FILE")]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_client_key: Option<String>,
     /// The same for traces only; it takes precedence
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
-        value_name = "FILE"
-    )]
+    #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_traces_client_key: Option<String>,
     /// Additional resource attributes: NAME=VALUE,NAME=VALUE with percent-encoded values
     #[arg(
         long,
-        env = "OTEL_RESOURCE_ATTRIBUTES",
+        env,
         default_value = "",
         hide_default_value = true,
         value_name = "LIST"

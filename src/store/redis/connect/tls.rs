@@ -12,9 +12,8 @@ use crate::tls::{Identity, PemError, PemFile};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tls {
     /// The only trusted authorities; `None` for those of the system.
-    pub(crate) ca: Option<PathBuf>,
-    /// Certificate and key.
-    pub(crate) client: Option<(PathBuf, PathBuf)>,
+    pub(crate) ca: Option<PemFile>,
+    pub(crate) client: Option<Identity>,
     /// Whether a server's certificate may have any name, not only the host of the address.
     pub(crate) accepts_any_name: bool,
 }
@@ -28,8 +27,10 @@ pub struct TlsClient {
 
 impl Tls {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let client = self.client.iter().flat_map(|(cert, key)| [cert, key]);
-        self.ca.iter().chain(client).cloned().collect()
+        let client = self.client.iter();
+        let client = client.flat_map(|identity| [&identity.cert, &identity.key]);
+        let files = self.ca.iter().chain(client);
+        files.map(|file| file.path.clone()).collect()
     }
 
     /// Reads the files.
@@ -57,11 +58,7 @@ impl Tls {
 
     fn certificates(&self) -> Result<TlsCertificates, PemError> {
         let (mut client_tls, mut root_cert) = (None, None);
-        if let Some((cert, key)) = &self.client {
-            let identity = Identity {
-                cert: PemFile::new("REDIS_TLS_CLIENT_CERT", cert),
-                key: PemFile::new("REDIS_TLS_CLIENT_KEY", key),
-            };
+        if let Some(identity) = &self.client {
             // Fails if they do not match, which otherwise only the first connection would.
             identity.load()?;
             client_tls = Some(ClientTlsConfig {
@@ -69,8 +66,7 @@ impl Tls {
                 client_key: identity.key.bytes()?,
             });
         }
-        if let Some(path) = &self.ca {
-            let file = PemFile::new("REDIS_TLS_CACERT", path);
+        if let Some(file) = &self.ca {
             file.authorities()?;
             root_cert = Some(file.bytes()?);
         }
