@@ -70,9 +70,14 @@ macro_rules! named_enum {
                 }
             }
 
-            /// The variant of this name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.into_iter().find(|variant| variant.name() == name)
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Self, String> {
+                let found = Self::ALL.into_iter().find(|variant| variant.name() == name);
+                found.ok_or_else(|| format!("write one of {}", [$($name),+].join(", ")))
             }
         }
     };

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", required_unless_present = "domain")]
     requests: Option<u32>,
     /// second, minute, hour, day, week, month or year [default: second]
-    #[arg(long, value_name = "UNIT", value_parser = unit)]
+    #[arg(long, value_name = "UNIT")]
     unit: Option<Unit>,
     /// Number of units of a period [default: 1]
     #[arg(long, value_name = "NUMBER")]
@@ -224,11 +224,6 @@ fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
         );
     }
     Some(note)
-}
-
-fn unit(name: &str) -> Result<Unit, String> {
-    Unit::from_name(name)
-        .ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
 }
 
 fn calls(text: &str) -> Result<u64, String> {

@@ -163,7 +163,8 @@ impl Context<'_> {
 
     /// `None` without a valid unit.
     fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
-        let unit = Unit::from_name(&rate_limit.unit.value.to_ascii_lowercase())?;
+        let unit = rate_limit.unit.value.to_ascii_lowercase();
+        let unit: Unit = unit.parse().ok()?;
         let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
         Some(options.terms(Terms {
             months: self.options.months,

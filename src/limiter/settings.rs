@@ -27,7 +27,7 @@ pub struct Settings {
     /// Answer when the store fails and the rule has no on_store_error: local (count in this process,
     /// up to this replica's share), allow, deny, or error (UNAVAILABLE: Envoy's failure_mode_deny
     /// decides)
-    #[arg(long, env, default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
+    #[arg(long, env, default_value = "local", value_name = "POLICY")]
     pub on_store_error: OnStoreError,
     /// Number of replicas that share the limits during a store outage, unless their heartbeats in
     /// Redis are known
@@ -100,15 +100,6 @@ impl Settings {
             all_or_nothing: self.stop_cache_key_increment_when_overlimit,
         }
     }
-}
-
-fn on_store_error(text: &str) -> Result<OnStoreError, String> {
-    OnStoreError::from_name(text).ok_or_else(|| {
-        format!(
-            "write one of {}",
-            OnStoreError::ALL.map(OnStoreError::name).join(", ")
-        )
-    })
 }
 
 fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {

@@ -14,6 +14,7 @@ use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
+use crate::text::named_enum;
 
 /// Name of the folder of rules, below RUNTIME_ROOT and in a checkout.
 const DIRECTORY_DEFAULT: &str = "config";
@@ -26,13 +27,14 @@ const LOCATION: [&str; 5] = [
     "RUNTIME_WATCH_ROOT",
 ];
 
-/// CONFIG_TYPE
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigType {
-    /// `FILE`
-    File,
-    /// `GRPC_XDS_SOTW`
-    Xds,
+named_enum! {
+    /// CONFIG_TYPE
+    pub enum ConfigType {
+        /// A directory.
+        File = "FILE",
+        /// A control plane.
+        Xds = "GRPC_XDS_SOTW",
+    }
 }
 
 /// Which rules are read and how they are compiled; the same for every subcommand.
@@ -41,7 +43,7 @@ pub enum ConfigType {
 #[command(next_help_heading = "Rules")]
 pub struct Reading {
     /// Source of the rules: FILE or GRPC_XDS_SOTW
-    #[arg(long, env, default_value = "FILE", value_name = "TYPE", value_parser = config_type)]
+    #[arg(long, env, default_value = "FILE", value_name = "TYPE")]
     pub config_type: ConfigType,
     /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY
     #[arg(
@@ -79,7 +81,7 @@ pub struct Reading {
     /// Format of counter keys on Redis: reference (as envoyproxy/ratelimit, to keep counts when
     /// migrating from it) or safe (no two counters can share a key, whatever clients send). Keys in
     /// memory are always safe
-    #[arg(long, env, default_value = "reference", value_name = "FORM", value_parser = key_format)]
+    #[arg(long, env, default_value = "reference", value_name = "FORM")]
     pub cache_key_format: KeyFormat,
     /// Algorithm of rules that name none: fixed_window, sliding_window, sliding_log, token_bucket or
     /// leaky_bucket [default: fixed_window]
@@ -199,11 +201,6 @@ impl Reading {
     }
 }
 
-fn key_format(text: &str) -> Result<KeyFormat, String> {
-    KeyFormat::from_name(text)
-        .ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
-}
-
 /// An algorithm that needs nothing but its name.
 fn default_algorithm(text: &str) -> Result<Algorithm, String> {
     let mut known = Algorithm::ALL.to_vec();
@@ -227,12 +224,4 @@ fn months(text: &str) -> Result<Months, String> {
 
 fn metric_dots(text: &str) -> Result<Dots, String> {
     parse::boolean(text).map(|replace| if replace { Dots::Replace } else { Dots::Keep })
-}
-
-fn config_type(text: &str) -> Result<ConfigType, String> {
-    match text {
-        "FILE" => Ok(ConfigType::File),
-        "GRPC_XDS_SOTW" => Ok(ConfigType::Xds),
-        _ => Err("write FILE or GRPC_XDS_SOTW".to_owned()),
-    }
 }

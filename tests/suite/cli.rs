@@ -221,7 +221,7 @@ PROMETHEUS_PATH=/*x => such as /metrics
 PROMETHEUS_PATH=/{x => such as /metrics
 PROMETHEUS_PATH=/{x} => such as /metrics
 PROMETHEUS_PATH=/a b? => such as /metrics
-CACHE_KEY_FORMAT=escaped => write reference or safe
+CACHE_KEY_FORMAT=escaped => write one of reference, safe
 BACKEND_TYPE=memcache => memcached cannot count exactly and is not supported; write redis, or memory
 BACKEND_TYPE=etcd => Invalid setting for BackendType: etcd
 REDIS_URL=redis:port => REDIS_URL has a port that is not from 1 to 65535; expected host:port

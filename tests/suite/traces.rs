@@ -548,7 +548,7 @@ fn invalid_trace_settings_are_errors() {
         &format!(
             "
 OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_ENABLED=maybe => write true or false
-OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_EXPORTER_PROTOCOL=zipkin => write http or grpc
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_EXPORTER_PROTOCOL=zipkin => write one of http, grpc
 OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_SAMPLING_RATE=1.5 => write a number from 0 to 1
 OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_SAMPLING_RATE=NaN => write a number from 0 to 1
 OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318 => write http://HOST:PORT or https://HOST:PORT

@@ -57,7 +57,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u32>,
     /// Whether requests over the limit consume quota: count or drop [default: the algorithm's]
-    #[arg(long, value_name = "WORD", value_parser = over_limit_hits)]
+    #[arg(long, value_name = "WORD")]
     over_limit_hits: Option<OverLimitHits>,
     /// Maximum time that buckets queue a request (on_limit: queue)
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
@@ -79,10 +79,8 @@ impl Named {
         if text == "all" {
             return Ok(Self::All);
         }
-        let known = Algorithm::ALL.map(Algorithm::name);
-        Algorithm::from_name(text)
-            .map(Self::One)
-            .ok_or_else(|| format!("write all, or some of {}", known.join(", ")))
+        let one: Result<_, String> = text.parse().map(Self::One);
+        one.map_err(|known| format!("{known}, or all"))
     }
 }
 
@@ -292,10 +290,6 @@ fn same_period(limit: &Limit) -> Terms {
         unit_multiplier,
         ..Terms::new(limit.requests, unit, limit.algorithm)
     }
-}
-
-fn over_limit_hits(name: &str) -> Result<OverLimitHits, String> {
-    OverLimitHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
 }
 
 /// What distinguishes a limit from the others.

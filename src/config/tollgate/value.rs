@@ -8,6 +8,7 @@ use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::rules::OnStoreError;
 use crate::settings::parse;
+use crate::text::named_enum;
 use crate::time::Span;
 
 /// The most headers that a rule adds to a degraded request.
@@ -28,12 +29,16 @@ pub(crate) trait OptionValue: Sized {
     fn display(&self) -> String;
 }
 
-/// The values of `on_limit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnLimitWord {
-    Reject,
-    Queue,
-    Degrade,
+named_enum! {
+    /// The values of `on_limit`.
+    pub enum OnLimitWord {
+        /// See [`OnLimit::Reject`](crate::rules::OnLimit::Reject).
+        Reject = "reject",
+        /// See [`OnLimit::Queue`](crate::rules::OnLimit::Queue).
+        Queue = "queue",
+        /// See [`OnLimit::Degrade`](crate::rules::OnLimit::Degrade).
+        Degrade = "degrade",
+    }
 }
 
 /// Names in lower case, and values.
@@ -42,18 +47,6 @@ pub(crate) type RequestHeaders = Box<[(Box<str>, Box<str>)]>;
 /// At most [`RESPONSE_BODY_BYTES_MAX`].
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseBody(pub(crate) Box<str>);
-
-impl OnLimitWord {
-    const ALL: [Self; 3] = [Self::Reject, Self::Queue, Self::Degrade];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Reject => "reject",
-            Self::Queue => "queue",
-            Self::Degrade => "degrade",
-        }
-    }
-}
 
 macro_rules! words {
     ($($type:ty),*) => {

@@ -161,8 +161,8 @@ REDIS_AUTH_FILE=/no/password => REDIS_AUTH_FILE: /no/password: No such file or d
 REDIS_TYPE=sentinel | REDIS_URL=m,a | REDIS_SENTINEL_AUTH_FILE=/no/password => REDIS_SENTINEL_AUTH_FILE: /no/password: No such file or directory
 REDIS_PERSECOND=1 | REDIS_PERSECOND_URL=a | REDIS_PERSECOND_AUTH_FILE=/no/password => REDIS_PERSECOND_AUTH_FILE: /no/password: No such file or directory
 REDIS_URL=/run/redis.sock | REDIS_TLS=true => REDIS_TLS: a Unix socket has no TLS
-REDIS_TLS=true | REDIS_TLS_CLIENT_CERT=/c.pem => REDIS_TLS_CLIENT_CERT is set, and REDIS_TLS_CLIENT_KEY is not
-REDIS_TLS=true | REDIS_TLS_CLIENT_KEY=/k.pem => REDIS_TLS_CLIENT_KEY is set, and REDIS_TLS_CLIENT_CERT is not
+REDIS_TLS=true | REDIS_TLS_CLIENT_CERT=/c.pem => REDIS_TLS_CLIENT_CERT is set and REDIS_TLS_CLIENT_KEY is not
+REDIS_TLS=true | REDIS_TLS_CLIENT_KEY=/k.pem => REDIS_TLS_CLIENT_KEY is set and REDIS_TLS_CLIENT_CERT is not
 REDIS_TLS=true | REDIS_TLS_CACERT=/no/ca.pem => REDIS_TLS_CACERT: /no/ca.pem: No such file or directory
 ";
 

@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Secret};
+use crate::text::named_enum;
 
 /// Traces.
 #[derive(Debug, Clone, Args)]
@@ -33,7 +34,7 @@ pub struct Settings {
     #[arg(long, env, value_name = "ID")]
     pub tracing_service_instance_id: Option<String>,
     /// Protocol of the collector: http or grpc
-    #[arg(long, env, default_value = "http", value_name = "PROTOCOL", value_parser = protocol)]
+    #[arg(long, env, default_value = "http", value_name = "PROTOCOL")]
     pub tracing_exporter_protocol: Protocol,
     /// Ratio of requests to trace, from 0 to 1, where the caller has made no sampling decision
     #[arg(long, env, default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
@@ -92,19 +93,12 @@ pub struct Settings {
     pub otel_resource_attributes: String,
 }
 
-/// Protocol of the collector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// OTLP over HTTP, as protobuf.
-    Http,
-    /// OTLP over gRPC.
-    Grpc,
-}
-
-fn protocol(text: &str) -> Result<Protocol, String> {
-    match text {
-        "http" => Ok(Protocol::Http),
-        "grpc" => Ok(Protocol::Grpc),
-        _ => Err("write http or grpc".to_owned()),
+named_enum! {
+    /// Protocol of the collector.
+    pub enum Protocol {
+        /// OTLP over HTTP, as protobuf.
+        Http = "http",
+        /// OTLP over gRPC.
+        Grpc = "grpc",
     }
 }

@@ -184,7 +184,7 @@ fn invalid_xds_settings_exit_with_78_and_a_hint() {
     assert_settings_rejected(
         || TestServer::with_xds("127.0.0.1:1"),
         "
-CONFIG_TYPE=XDS => write FILE or GRPC_XDS_SOTW
+CONFIG_TYPE=XDS => write one of FILE, GRPC_XDS_SOTW
 CONFIG_GRPC_XDS_SERVER_URL=http://gateway:18001 => write host:port, dns:///host:port or unix:/path
 CONFIG_GRPC_XDS_NODE_METADATA=zone => zone is not a pair; write key=value,key2=value2
 CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b,s3cret => pair 2 is not a header; write name:value
