@@ -186,10 +186,10 @@ fn limit((limit, name): (Limit, Box<str>)) -> RateLimit {
     }
 }
 
-fn header(header: Header) -> HeaderValue {
+fn header((name, value): Header) -> HeaderValue {
     HeaderValue {
-        key: header.name.into(),
-        value: header.value,
+        key: name.into(),
+        value,
         raw_value: Vec::new(),
     }
 }

@@ -22,7 +22,7 @@ use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::publisher::{HealthPolicy, RulePublisher};
+use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
@@ -174,15 +174,10 @@ impl Rules {
             // No other process reads these keys: no two counters need to share one.
             options.key_format = KeyFormat::Safe;
         }
-        let health = HealthPolicy {
-            without_rules: settings.rules.force_start_without_initial_config,
-            needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
-        };
         let live = Arc::new(LiveRules::default());
         let publisher = RulePublisher::new(
             options,
-            settings.rules.reading.tollgate_overlay.clone(),
-            health,
+            settings.rules.clone(),
             live.clone(),
             lifecycle.clone(),
             metrics,

@@ -64,7 +64,7 @@ pub(crate) fn of_request(
             continue;
         };
         for (name, value) in request_headers {
-            let is_known = |known: &Header| known.name.eq_ignore_ascii_case(name);
+            let is_known = |(known, _): &Header| known.eq_ignore_ascii_case(name);
             if !headers[first..].iter().any(is_known) {
                 headers.push(header(name, value.to_string()));
             }
@@ -74,10 +74,7 @@ pub(crate) fn of_request(
 }
 
 fn header(name: &str, value: String) -> Header {
-    Header {
-        name: name.into(),
-        value,
-    }
+    (name.into(), value)
 }
 
 /// The headers of envoyproxy/ratelimit: limit, remaining hits and seconds until the reset.
@@ -180,7 +177,7 @@ mod tests {
         ];
         let found: Vec<String> = of_response(&statuses, |_| false, Some(Span::ZERO), &settings)
             .into_iter()
-            .map(|header| format!("{}: {}", header.name, header.value))
+            .map(|(name, value)| format!("{name}: {value}"))
             .collect();
         assert_eq!(
             found,

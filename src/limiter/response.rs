@@ -42,11 +42,5 @@ pub struct Status {
     pub reset_secs: u64,
 }
 
-/// A header for Envoy to add.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// Its name.
-    pub name: Box<str>,
-    /// Its value.
-    pub value: String,
-}
+/// Name and value of a header for Envoy to add.
+pub type Header = (Box<str>, String);

@@ -33,12 +33,11 @@ impl Loader {
         }
     }
 
-    fn overlay(&self) -> Option<&Path> {
-        self.publisher.overlay.as_deref()
-    }
-
     fn stat(&self) -> Stat {
-        (self.directory.stat(), self.overlay().and_then(FileStat::of))
+        (
+            self.directory.stat(),
+            self.publisher.overlay().and_then(FileStat::of),
+        )
     }
 
     /// Whether the error is a shortage of file descriptors: the rules may be unchanged.
@@ -57,7 +56,7 @@ impl Watched for Loader {
         let modes =
             iter::once(RecursiveMode::Recursive).chain(iter::repeat(RecursiveMode::NonRecursive));
         let directories = self.directory.watched().into_iter();
-        let directories = directories.chain(self.overlay().map(directory_of));
+        let directories = directories.chain(self.publisher.overlay().map(directory_of));
         directories.map(Path::to_owned).zip(modes).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Compiles rules and publishes or rejects them; reports the result to health, log and metrics.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -9,6 +9,7 @@ use crate::config::error::Finding;
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
 use crate::rule_source::files::read_overlay;
+use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -17,9 +18,8 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 #[derive(Debug)]
 pub(crate) struct RulePublisher {
     options: CompileOptions,
-    /// TOLLGATE_OVERLAY
-    pub(crate) overlay: Option<PathBuf>,
-    health: HealthPolicy,
+    /// Which rules make the process healthy, and the path of the overlay.
+    settings: Settings,
     live: Arc<LiveRules>,
     lifecycle: Lifecycle,
     load_success: Counter,
@@ -30,29 +30,18 @@ pub(crate) struct RulePublisher {
     hash: Gauge,
 }
 
-/// Which rules make the process healthy.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HealthPolicy {
-    /// FORCE_START_WITHOUT_INITIAL_CONFIG
-    pub without_rules: bool,
-    /// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
-    pub needs_a_domain: bool,
-}
-
 impl RulePublisher {
     /// Registers the metrics.
     pub(crate) fn new(
         options: CompileOptions,
-        overlay: Option<PathBuf>,
-        health: HealthPolicy,
+        settings: Settings,
         live: Arc<LiveRules>,
         lifecycle: Lifecycle,
         metrics: &Metrics,
     ) -> Self {
         let publisher = Self {
             options,
-            overlay,
-            health,
+            settings,
             live,
             lifecycle,
             load_success: metrics.reference_counter(
@@ -82,12 +71,17 @@ impl RulePublisher {
         publisher
     }
 
+    /// TOLLGATE_OVERLAY
+    pub(crate) fn overlay(&self) -> Option<&Path> {
+        self.settings.reading.tollgate_overlay.as_deref()
+    }
+
     /// Reads the overlay, if there is one.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) fn read_overlay(&self) -> anyhow::Result<Option<Source>> {
-        self.overlay.as_deref().map(read_overlay).transpose()
+        self.overlay().map(read_overlay).transpose()
     }
 
     /// Compiles rules with an overlay and publishes them. `texts` are the rules for the hash.
@@ -197,15 +191,16 @@ impl RulePublisher {
     fn update_health(&self) {
         let current = self.live.load();
         let domains = current.as_ref().map(|rules| rules.domain_count());
+        let needs_a_domain = self.settings.healthy_with_at_least_one_config_loaded;
         let ready = match domains {
-            None | Some(0) if self.health.needs_a_domain => false,
-            None => self.health.without_rules,
+            None | Some(0) if needs_a_domain => false,
+            None => self.settings.force_start_without_initial_config,
             Some(_) => true,
         };
         let note = match (domains, self.live.last_error()) {
             (None, None) => "waiting for the first rules".to_owned(),
             (None, Some(error)) => format!("none: the first rules are invalid\n{error}"),
-            (Some(0), None) if self.health.needs_a_domain => "no domain".to_owned(),
+            (Some(0), None) if needs_a_domain => "no domain".to_owned(),
             (Some(_), None) => "ok".to_owned(),
             (Some(_), Some(error)) => {
                 format!("the newest are invalid, the last good configuration serves\n{error}")

@@ -68,9 +68,9 @@ impl Subscription {
     /// # Errors
     /// A thread or its runtime cannot be started.
     pub(crate) fn start(client: Client) -> anyhow::Result<Self> {
-        let overlay = client.updates.publisher.overlay.clone();
+        let overlay = client.updates.publisher.overlay();
         let overlay = overlay.map(|path| OverlayWatch {
-            path,
+            path: path.to_owned(),
             seen: None,
             changed: client.overlay_changed.clone(),
         });
