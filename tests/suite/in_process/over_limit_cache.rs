@@ -40,7 +40,9 @@ fn processes<const N: usize>() -> ([Arc<Redis>; N], Arc<ScriptedRedis>, Clock) {
 
 /// A worker of each process, connected.
 async fn workers<const N: usize>(processes: &[Arc<Redis>; N]) -> [RedisClient; N] {
-    let workers = processes.each_ref().map(|redis| redis.open());
+    let workers = processes
+        .each_ref()
+        .map(tollgate::store::redis::Redis::open);
     settle().await;
     workers
 }

@@ -454,7 +454,7 @@ impl World {
             Wait::Millis(millis) => pass(Duration::from_millis(millis)).await,
             Wait::WindowEnd => {
                 self.jump(Duration::from_micros(60_000_000 - now % 60_000_000))
-                    .await
+                    .await;
             }
             Wait::Seconds(seconds) => self.jump(Duration::from_secs(seconds)).await,
             Wait::Settled if self.fault.is_none() => self.settle().await?,
