@@ -19,9 +19,8 @@ const SERVICES: [&str; 2] = [
 async fn grpc_response_has_limit_and_remaining() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
-    let response = client
-        .answer(request("d", &[&[("k", "")], &[("unknown", "")]]))
-        .await;
+    let asked = request("d", &[&[("k", "")], &[("unknown", "")]]);
+    let response = client.answer(asked).await;
     assert_eq!(response.overall_code(), Code::Ok);
     let [limited, unlimited] = &*response.statuses else {
         panic!("a status for each descriptor: {response:?}")
@@ -30,29 +29,16 @@ async fn grpc_response_has_limit_and_remaining() {
     let limit = limited.current_limit.as_ref().expect("it has a limit");
     assert_eq!((limit.requests_per_unit, limit.unit()), (2, Unit::Year));
     assert_eq!((limited.code(), limited.limit_remaining), (Code::Ok, 1));
-    let reset = limited
-        .duration_until_reset
-        .as_ref()
-        .expect("it has a reset");
-    assert!(
-        (1..=365 * 24 * 3_600).contains(&reset.seconds) && reset.nanos == 0,
-        "{reset:?}"
-    );
-    assert_eq!(
-        (
-            unlimited.code(),
-            &unlimited.current_limit,
-            unlimited.limit_remaining
-        ),
-        (Code::Ok, &None, 0)
-    );
+    let reset = limited.duration_until_reset.as_ref().expect("a reset");
+    assert!((1..=365 * 24 * 3_600).contains(&reset.seconds), "{reset:?}");
+    assert_eq!(reset.nanos, 0);
+    assert_eq!((unlimited.code(), unlimited.limit_remaining), (Code::Ok, 0));
+    assert_eq!(unlimited.current_limit, None);
 
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     let response = client.answer(request("d", &[&[("k", "")]])).await;
-    assert_eq!(
-        (response.overall_code(), response.statuses[0].code()),
-        (Code::OverLimit, Code::OverLimit)
-    );
+    let codes = [response.overall_code(), response.statuses[0].code()];
+    assert_eq!(codes, [Code::OverLimit; 2]);
 }
 
 #[tokio::test]
@@ -80,18 +66,10 @@ async fn grpc_health_reports_the_service_only() {
         assert_eq!(next_status(&mut client.watch(service).await).await, Serving);
     }
     for service in ["envoy.service.ratelimit.v3.RateLimitService", "unknown"] {
-        assert_eq!(
-            client
-                .health(service)
-                .await
-                .expect_err("it is unknown")
-                .code(),
-            tonic::Code::NotFound
-        );
-        assert_eq!(
-            next_status(&mut client.watch(service).await).await,
-            ServiceUnknown
-        );
+        let error = client.health(service).await.expect_err("it is unknown");
+        assert_eq!(error.code(), tonic::Code::NotFound);
+        let watched = next_status(&mut client.watch(service).await).await;
+        assert_eq!(watched, ServiceUnknown);
     }
 }
 
@@ -106,18 +84,10 @@ async fn unknown_service_or_method_is_unimplemented() {
     ] {
         elsewhere.ready().await.expect("the connection is open");
         let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        let answer = elsewhere
-            .unary(
-                tonic::Request::new(()),
-                path.parse().expect("a path"),
-                codec,
-            )
-            .await;
-        assert_eq!(
-            answer.expect_err("it is not there").code(),
-            tonic::Code::Unimplemented,
-            "{path}"
-        );
+        let (request, uri) = (tonic::Request::new(()), path.parse().expect("a path"));
+        let answer = elsewhere.unary(request, uri, codec).await;
+        let error = answer.expect_err("it is not there");
+        assert_eq!(error.code(), tonic::Code::Unimplemented, "{path}");
     }
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
 }
@@ -166,27 +136,20 @@ fn healthcheck_accepts_any_method() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut connection = Connection::open(server.http);
     for method in ["GET", "POST", "HEAD", "PUT"] {
-        let reply = connection
-            .send(method, "/healthcheck", "")
-            .expect("there is a response");
-        assert_eq!(reply.status, 200, "{method}: {reply:?}");
-        assert_eq!(
-            reply.body,
-            if method == "HEAD" { "" } else { "OK" },
-            "{method}"
-        );
+        let reply = connection.send(method, "/healthcheck", "");
+        let reply = reply.expect("there is a response");
+        let body = if method == "HEAD" { "" } else { "OK" };
+        assert_eq!((reply.status, &*reply.body), (200, body), "{method}");
     }
 }
 
 #[test]
 fn ready_reports_each_part_on_both_ports() {
     let server = TestServer::with_rules(&limit_of(1)).start();
+    let body = "ready\nprocess: running\nstore: memory\nrules: ok\n";
     for addr in [server.http, server.admin] {
         let reply = http::get(addr, "/ready");
-        assert_eq!(
-            (reply.status, &*reply.body),
-            (200, "ready\nprocess: running\nstore: memory\nrules: ok\n")
-        );
+        assert_eq!((reply.status, &*reply.body), (200, body));
     }
 }
 
@@ -202,21 +165,17 @@ fn http_port_has_no_other_paths() {
 fn admin_index_lists_every_page() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let index = server.admin("/");
-    for path in [
-        "/explain",
-        "/healthcheck",
-        "/metrics",
-        "/ready",
-        "/rlconfig",
-        "/stats",
-    ] {
+    for page in "explain healthcheck metrics ready rlconfig stats".split(' ') {
+        let begin = format!("/{page}: ");
         assert!(
-            index
-                .lines()
-                .any(|line| line.starts_with(&format!("{path}: "))),
-            "{path} is missing in\n{index}"
+            index.lines().any(|line| line.starts_with(&begin)),
+            "{page}: {index}"
         );
-        assert_ne!(http::get(server.admin, path).status, 404, "{path}");
+        assert_ne!(
+            http::get(server.admin, &format!("/{page}")).status,
+            404,
+            "{page}"
+        );
     }
     assert_eq!(http::get(server.admin, "/").status, 200);
     for path in ["/whatever/else", "/rlconfig/", "/metric"] {
@@ -246,36 +205,24 @@ fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
 
     let reply = http::get(server.admin, "/rlconfig?format=json");
     assert_eq!(reply.status, 200);
-    assert!(
-        reply.has_header("content-type: application/json"),
-        "{:?}",
-        reply.headers
-    );
+    let is_json = reply.has_header("content-type: application/json");
+    assert!(is_json, "{:?}", reply.headers);
     let json: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     let limit = &json["domains"][0]["descriptors"][0]["limit"];
-    let expected = [
+    let file = server.path("rules.yaml").display().to_string();
+    for (key, value) in [
         ("algorithm", json!("token_bucket")),
         ("period_seconds", json!(300)),
         ("burst", json!(20)),
         ("on_store_error", json!("deny")),
-    ];
-    for (key, value) in expected {
+        ("source", json!({"file": file, "line": 4, "column": 5})),
+    ] {
         assert_eq!(limit[key], value, "{key} in {limit}");
     }
-    let file = server.path("rules.yaml").display().to_string();
-    assert_eq!(
-        limit["source"],
-        json!({"file": file, "line": 4, "column": 5})
-    );
 
     let reply = http::get(server.admin, "/rlconfig?format=yaml");
-    assert_eq!(
-        (reply.status, &*reply.body),
-        (
-            400,
-            "unknown format \"yaml\"; write format=text or format=json\n"
-        )
-    );
+    let error = "unknown format \"yaml\"; write format=text or format=json\n";
+    assert_eq!((reply.status, &*reply.body), (400, error));
 }
 
 #[test]
@@ -283,12 +230,9 @@ fn rlconfig_as_json_is_503_while_no_rules_are_loaded() {
     let server = TestServer::with_rules("domain: ''\n").start();
     let reply = http::get(server.admin, "/rlconfig?format=json");
     assert_eq!((reply.status, &*reply.body), (503, "no rules are loaded\n"));
+    // As envoyproxy/ratelimit responds.
     let reply = http::get(server.admin, "/rlconfig");
-    assert_eq!(
-        (reply.status, &*reply.body),
-        (200, ""),
-        "as envoyproxy/ratelimit answers"
-    );
+    assert_eq!((reply.status, &*reply.body), (200, ""));
 }
 
 #[test]
@@ -300,27 +244,15 @@ fn explain_page_explains_and_shows_its_usage() {
             && page.contains("=> limit 7 per year"),
         "{page}"
     );
-    for path in [
-        "/explain",
-        "/explain?domain=d",
-        "/explain?domain=d&descriptor=%3Dv",
-    ] {
-        let reply = http::get(server.admin, path);
-        assert_eq!(reply.status, 400, "{path}");
-        assert!(
-            reply
-                .body
-                .contains("write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE"),
-            "{path}: {reply:?}"
-        );
+    let usage = "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE";
+    for query in ["", "?domain=d", "?domain=d&descriptor=%3Dv"] {
+        let reply = http::get(server.admin, &format!("/explain{query}"));
+        assert_eq!(reply.status, 400, "{query}");
+        assert!(reply.body.contains(usage), "{query}: {reply:?}");
     }
-    for (body, expected) in [
-        ("", "invalid request: "),
-        (
-            "{}",
-            "rate limit domain must not be empty\nwrite a RateLimitRequest as JSON, such as ",
-        ),
-    ] {
+    let no_domain =
+        "rate limit domain must not be empty\nwrite a RateLimitRequest as JSON, such as ";
+    for (body, expected) in [("", "invalid request: "), ("{}", no_domain)] {
         let reply = http::post(server.admin, "/explain", body);
         assert_eq!(reply.status, 400, "{body}");
         assert!(
@@ -328,56 +260,35 @@ fn explain_page_explains_and_shows_its_usage() {
             "{body}: {reply:?}"
         );
     }
-    let oversized = http::post(
-        server.admin,
-        "/explain",
-        &" ".repeat(tollgate::api::request_size::MESSAGE_BYTES_MAX + 1),
-    );
-    assert_eq!(oversized.status, 413);
+    let oversized = " ".repeat(tollgate::api::request_size::MESSAGE_BYTES_MAX + 1);
+    assert_eq!(http::post(server.admin, "/explain", &oversized).status, 413);
 }
 
 #[test]
 fn prometheus_addr_serves_metrics_only() {
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("USE_PROMETHEUS", "true")
-        .start();
+    let start = |enabled: &str, path: &str| {
+        TestServer::with_rules(&limit_of(1))
+            .with_env("USE_PROMETHEUS", enabled)
+            .with_env("PROMETHEUS_PATH", path)
+            .start()
+    };
+    let server = start("true", "");
     let addr = server.prometheus.expect("it is bound");
     let page = http::get(addr, "/metrics");
     assert_eq!(page.status, 200);
-    assert!(
-        page.has_header("content-type: text/plain; version=0.0.4; charset=utf-8"),
-        "{:?}",
-        page.headers
-    );
-    assert!(
-        page.body
-            .contains("# TYPE ratelimit_service_config_load_success counter"),
-        "{}",
-        page.body
-    );
-    assert!(
-        page.body.contains("process_resident_memory_bytes "),
-        "{}",
-        page.body
-    );
-    assert_eq!(
-        http::get(addr, "/rlconfig").status,
-        404,
-        "it shows metrics alone"
-    );
+    let content_type = "content-type: text/plain; version=0.0.4; charset=utf-8";
+    assert!(page.has_header(content_type), "{:?}", page.headers);
+    for text in [
+        "# TYPE ratelimit_service_config_load_success counter",
+        "process_resident_memory_bytes ",
+    ] {
+        assert!(page.body.contains(text), "{}", page.body);
+    }
+    // It shows metrics alone.
+    assert_eq!(http::get(addr, "/rlconfig").status, 404);
 
-    let server = TestServer::with_rules(&limit_of(1))
-        .with_env("USE_PROMETHEUS", "true")
-        .with_env("PROMETHEUS_PATH", "/stats/prometheus")
-        .start();
-    assert_eq!(
-        http::get(server.prometheus.expect("it is bound"), "/stats/prometheus").status,
-        200
-    );
-    assert!(
-        TestServer::with_rules(&limit_of(1))
-            .start()
-            .prometheus
-            .is_none()
-    );
+    let server = start("true", "/stats/prometheus");
+    let addr = server.prometheus.expect("it is bound");
+    assert_eq!(http::get(addr, "/stats/prometheus").status, 200);
+    assert!(start("", "").prometheus.is_none());
 }

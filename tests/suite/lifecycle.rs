@@ -36,17 +36,9 @@ async fn draining_reports_not_serving_and_serves_requests() {
     })
     .await;
 
-    assert_eq!(
-        old.health("ratelimit").await.expect("it is known"),
-        NotServing
-    );
-    assert_eq!(
-        old_http
-            .send("GET", "/healthcheck", "")
-            .expect("an answer")
-            .status,
-        500
-    );
+    let health = old.health("ratelimit").await;
+    assert_eq!(health.expect("it is known"), NotServing);
+    assert_eq!(status(&mut old_http, "GET", "/healthcheck"), 500);
     let ready = server.get("/ready");
     assert_eq!(ready.status, 503);
     assert!(
@@ -56,21 +48,18 @@ async fn draining_reports_not_serving_and_serves_requests() {
 
     assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
-    assert_eq!(
-        old_http
-            .send("POST", "/json", BODY)
-            .expect("an answer")
-            .status,
-        200
-    );
+    assert_eq!(status(&mut old_http, "POST", "/json"), 200);
     assert_eq!(server.json(BODY).status, 200);
 
     server.signal("TERM");
-    assert_eq!(
-        server.exit_code().await,
-        Some(0),
-        "the second signal ends it at once"
-    );
+    let code = server.exit_code().await;
+    assert_eq!(code, Some(0), "the second signal ends it at once");
+}
+
+/// The response on this connection; [`BODY`] is sent.
+fn status(connection: &mut Connection, method: &str, path: &str) -> u16 {
+    let reply = connection.send(method, path, BODY);
+    reply.expect("an answer").status
 }
 
 #[tokio::test]
@@ -80,29 +69,13 @@ async fn drain_ends_the_process_while_clients_are_connected() {
     let mut idle_http = Connection::open(server.http);
     let mut idle_admin = Connection::open(server.admin);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    assert_eq!(
-        idle_http
-            .send("GET", "/healthcheck", "")
-            .expect("an answer")
-            .status,
-        200
-    );
-    assert_eq!(
-        idle_admin
-            .send("GET", "/stats", "")
-            .expect("an answer")
-            .status,
-        200
-    );
+    assert_eq!(status(&mut idle_http, "GET", "/healthcheck"), 200);
+    assert_eq!(status(&mut idle_admin, "GET", "/stats"), 200);
 
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
-    let log = server.log();
-    assert!(
-        log.contains("draining: reporting NOT_SERVING, still serving requests")
-            && log.contains("stopping"),
-        "{log}"
-    );
+    server.assert_logged("draining: reporting NOT_SERVING, still serving requests");
+    server.assert_logged("stopping");
 }
 
 #[tokio::test]
@@ -135,18 +108,10 @@ async fn health_watch_reports_not_serving_and_ends() {
 
     server.signal("TERM");
     assert_eq!(next_status(&mut stream).await, NotServing);
-    assert!(
-        stream
-            .message()
-            .await
-            .is_ok_and(|message| message.is_none()),
-        "the stream ends well"
-    );
-    assert_eq!(
-        server.exit_code().await,
-        Some(0),
-        "though the client is connected"
-    );
+    let end = stream.message().await.expect("the stream ends well");
+    assert_eq!(end, None);
+    let code = server.exit_code().await;
+    assert_eq!(code, Some(0), "though the client is connected");
 }
 
 #[tokio::test]
@@ -162,10 +127,7 @@ async fn grpc_requests_in_flight_finish_after_goaway() {
     let half = HalfCall::begin(&server).await;
 
     server.signal("TERM");
-    eventually("the ports are closed", async || {
-        refuses_connections(&server)
-    })
-    .await;
+    ports_are_closed(&server).await;
     eventually("the client receives GOAWAY", async || {
         half.connection.is_told_to_go().await
     })
@@ -174,8 +136,8 @@ async fn grpc_requests_in_flight_finish_after_goaway() {
 
     let ended = half.call.finish(&half.rest).await;
     assert_eq!(ended.status, tonic::Code::Ok);
-    let answer =
-        RateLimitResponse::decode(ended.message.expect("there is an answer")).expect("it is one");
+    let message = ended.message.expect("there is an answer");
+    let answer = RateLimitResponse::decode(message).expect("it is one");
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(server.exit_code().await, Some(0));
 }
@@ -186,10 +148,7 @@ async fn http_requests_in_flight_finish() {
     let mut call = half_http_call(&server);
 
     server.signal("TERM");
-    eventually("the ports are closed", async || {
-        refuses_connections(&server)
-    })
-    .await;
+    ports_are_closed(&server).await;
     assert!(server.is_running(), "it waits for the call");
 
     call.write(&BODY.as_bytes()[10..])
@@ -221,10 +180,7 @@ async fn a_second_signal_ends_the_process_at_once() {
         let mut server = server("0s", NEVER).start();
         let _call = HalfCall::begin(&server).await;
         server.signal("TERM");
-        eventually("the ports are closed", async || {
-            refuses_connections(&server)
-        })
-        .await;
+        ports_are_closed(&server).await;
         server.signal(second);
         assert_eq!(server.exit_code().await, Some(0), "{second}");
         server.assert_logged("second signal");
@@ -272,9 +228,12 @@ async fn a_closed_stderr_does_not_end_the_service() {
     assert!(server.is_running());
 }
 
-/// Whether both Envoy-facing ports are closed.
-fn refuses_connections(server: &TestServer) -> bool {
-    Connection::try_open(server.grpc).is_err() && Connection::try_open(server.http).is_err()
+/// Waits until both Envoy-facing ports are closed.
+async fn ports_are_closed(server: &TestServer) {
+    let are_closed = async || {
+        Connection::try_open(server.grpc).is_err() && Connection::try_open(server.http).is_err()
+    };
+    eventually("the ports are closed", are_closed).await;
 }
 
 /// A POST of which the server has the head and ten bytes of the body.
@@ -307,10 +266,8 @@ impl HalfCall {
         let mut call = connection.begin().await;
         call.send(head);
         // A whole call behind it is answered, so the half one has begun.
-        assert_eq!(
-            connection.begin().await.finish(&whole).await.status,
-            tonic::Code::Ok
-        );
+        let behind = connection.begin().await.finish(&whole).await;
+        assert_eq!(behind.status, tonic::Code::Ok);
         Self {
             connection,
             call,

@@ -23,7 +23,7 @@ async fn over_limit_log_is_off_by_default() {
             ],
             [Code::Ok, Code::OverLimit]
         );
-        assert!(!server.log().contains("over limit"), "{}", server.log());
+        server.assert_not_logged("over limit");
     }
 }
 

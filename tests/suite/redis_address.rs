@@ -1,6 +1,5 @@
 //! The settings REDIS_* lead to the right server, user and database.
 
-use std::fs;
 use std::path::Path;
 
 use clap::Parser;
@@ -13,9 +12,9 @@ use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::store::settings::Settings;
 
-use crate::support::PATIENCE;
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;
+use crate::support::{PATIENCE, write};
 
 #[derive(Parser)]
 struct Cli {
@@ -111,25 +110,15 @@ async fn what_the_url_is_wins_over_the_socket_type() {
         RedisProcess::builder().with_nothing_but_a_socket().start(),
     );
     for socket_type in ["tcp", "unix", ""] {
-        reach(
-            &by_tcp,
-            &[
-                ("REDIS_URL", &by_tcp.address()),
-                ("REDIS_SOCKET_TYPE", socket_type),
-            ],
-        )
-        .await;
+        let socket_type = ("REDIS_SOCKET_TYPE", socket_type);
+        reach(&by_tcp, &[("REDIS_URL", &by_tcp.address()), socket_type]).await;
         for url in [
             by_socket.address(),
             by_socket.url(),
             format!("unix:{}", by_socket.address()),
             format!("redis+{}", by_socket.url()),
         ] {
-            reach(
-                &by_socket,
-                &[("REDIS_URL", &url), ("REDIS_SOCKET_TYPE", socket_type)],
-            )
-            .await;
+            reach(&by_socket, &[("REDIS_URL", &url), socket_type]).await;
         }
     }
 }
@@ -164,58 +153,40 @@ async fn a_user_of_an_acl_is_let_in_by_the_url_or_by_redis_auth() {
     let server = RedisProcess::builder()
         .with_user("user app on >s3:cret ~* +@all")
         .start();
-    let (address, named) = (
-        server.address(),
-        format!("redis://app@{}", server.address()),
-    );
-    let ways: [&[(&str, &str)]; 5] = [
-        &[("REDIS_URL", &format!("redis://app:s3:cret@{address}"))],
-        &[(
-            "REDIS_URL",
-            &format!("redis://{address}?username=app&password=s3:cret"),
-        )],
-        &[("REDIS_URL", &address), ("REDIS_AUTH", "app:s3:cret")],
-        &[
-            ("REDIS_URL", &format!("redis://default:wrong@{address}")),
-            ("REDIS_AUTH", "app:s3:cret"),
-        ],
-        &[("REDIS_URL", &named), ("REDIS_AUTH", ":s3:cret")],
-    ];
-    for way in ways {
-        let info = reach(&server, way).await;
-        assert!(info.contains("user=app "), "{way:?}: {info}");
+    let address = server.address();
+    for (url, auth) in [
+        (format!("redis://app:s3:cret@{address}"), ""),
+        (
+            format!("redis://{address}?username=app&password=s3:cret"),
+            "",
+        ),
+        (address.clone(), "app:s3:cret"),
+        (format!("redis://default:wrong@{address}"), "app:s3:cret"),
+        (format!("redis://app@{address}"), ":s3:cret"),
+    ] {
+        let info = reach(&server, &[("REDIS_URL", &url), ("REDIS_AUTH", auth)]).await;
+        assert!(info.contains("user=app "), "{url} {auth}: {info}");
     }
     // The default user is still accepted.
-    assert!(
-        reach(&server, &[("REDIS_URL", &address)])
-            .await
-            .contains("user=default ")
-    );
+    let info = reach(&server, &[("REDIS_URL", &address)]).await;
+    assert!(info.contains("user=default "), "{info}");
 }
 
 #[tokio::test]
 async fn a_wrong_password_is_told_and_not_shown() {
     let server = RedisProcess::builder().with_password("right").start();
-    for settings in [
-        &[("REDIS_URL", format!("redis://:s3cret@{}", server.address()))][..],
-        &[
-            ("REDIS_URL", server.address()),
-            ("REDIS_AUTH", "default:s3cret".to_owned()),
-        ],
+    let address = server.address();
+    for (url, auth) in [
+        (format!("redis://:s3cret@{address}"), ""),
+        (address, "default:s3cret"),
     ] {
-        let settings: Vec<_> = settings
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let error = connect_error(&settings).await;
+        let error = connect_error(&[("REDIS_URL", &url), ("REDIS_AUTH", auth)]).await;
+        let why = "rejects the user or password (WRONGPASS)";
         assert!(
-            error.contains("rejects the user or password (WRONGPASS)"),
+            error.contains(why) && error.contains(&server.url()),
             "{error}"
         );
-        assert!(
-            error.contains(&server.url()) && !error.contains("s3cret"),
-            "{error}"
-        );
+        assert!(!error.contains("s3cret"), "{error}");
     }
 }
 
@@ -233,12 +204,9 @@ async fn the_database_is_the_one_that_is_named() {
     ];
     for (url, database) in ways {
         let mut connection = connect(&[("REDIS_URL", &url)]).await.expect("connected");
-        let () = redis::cmd("SET")
-            .arg("here")
-            .arg(&url)
-            .query_async(&mut connection)
-            .await
-            .expect("it answers");
+        let mut set = redis::cmd("SET");
+        let set = set.arg(&["here", &url]).query_async(&mut connection).await;
+        let () = set.expect("it answers");
         let keyspace: String = server.command(&["INFO", "keyspace"]);
         assert!(
             keyspace.contains(&format!("db{database}:keys=1,")),
@@ -261,62 +229,54 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
         authority.sign("other", "DNS:other", KeyForm::Pkcs8),
     );
     let directory = TempDir::new().expect("a temporary directory can be made");
-    let (empty, garbled) = (
-        directory.path().join("empty"),
-        directory.path().join("garbled"),
-    );
-    fs::write(&empty, "").expect("a file can be written");
-    fs::write(
-        &garbled,
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    )
-    .expect("a file can be written");
+    let [empty, garbled] = ["empty", "garbled"].map(|name| directory.path().join(name));
+    write(&empty, "");
+    let nothing = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    write(&garbled, nothing);
     let [cert, key, other, empty, garbled] =
         [&one.cert, &one.key, &other.key, &empty, &garbled].map(|path| text(path));
-    let (ca, pair) = (
-        "REDIS_TLS_CACERT",
-        ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"],
-    );
     let missing = "/no/such.pem";
-    let cases = [
-        (
-            vec![(ca, missing)],
-            format!("{ca}: {missing}: No such file"),
-        ),
-        (
-            vec![(ca, empty)],
-            format!("{ca}: {empty} has no certificate in PEM"),
-        ),
-        (
-            vec![(ca, key)],
-            format!("{ca}: {key} has no certificate in PEM"),
-        ),
-        (
-            vec![(ca, garbled)],
-            format!("{ca}: {garbled} has no authority's certificate"),
-        ),
-        (
-            vec![(pair[0], missing), (pair[1], key)],
-            format!("{}: {missing}: No such file", pair[0]),
-        ),
-        (
-            vec![(pair[0], cert), (pair[1], missing)],
-            format!("{}: {missing}: No such file", pair[1]),
-        ),
-        (
-            vec![(pair[0], key), (pair[1], cert)],
-            format!("{}: {key} has no certificate in PEM", pair[0]),
-        ),
-        (
-            vec![(pair[0], cert), (pair[1], cert)],
-            format!("{}: {cert} has no private key in PEM", pair[1]),
-        ),
-        (
-            vec![(pair[0], cert), (pair[1], other)],
-            format!("{} and {}: ", pair[0], pair[1]),
-        ),
+    let [of_ca, of_cert, of_key] = [
+        "REDIS_TLS_CACERT",
+        "REDIS_TLS_CLIENT_CERT",
+        "REDIS_TLS_CLIENT_KEY",
     ];
-    for (settings, expected) in cases {
+    let no_file = format!("{missing}: No such file");
+    let no_cert = format!("{key} has no certificate in PEM");
+    // The authority, or the client's certificate and key; the setting that is named, and why.
+    for (files, named, why) in [
+        (&[missing][..], of_ca, no_file.clone()),
+        (
+            &[empty],
+            of_ca,
+            format!("{empty} has no certificate in PEM"),
+        ),
+        (&[key], of_ca, no_cert.clone()),
+        (
+            &[garbled],
+            of_ca,
+            format!("{garbled} has no authority's certificate"),
+        ),
+        (&[missing, key], of_cert, no_file.clone()),
+        (&[cert, missing], of_key, no_file),
+        (&[key, cert], of_cert, no_cert),
+        (
+            &[cert, cert],
+            of_key,
+            format!("{cert} has no private key in PEM"),
+        ),
+        (
+            &[cert, other],
+            "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY",
+            String::new(),
+        ),
+    ] {
+        let settings = match files {
+            [ca] => vec![(of_ca, *ca)],
+            [cert, key] => vec![(of_cert, *cert), (of_key, *key)],
+            _ => unreachable!("one file or two"),
+        };
+        let expected = format!("{named}: {why}");
         let settings = [&[("REDIS_URL", "rediss://redis")], &settings[..]].concat();
         let error = resolve(&settings).expect_err("an error");
         assert!(error.starts_with(&expected), "{settings:?}: {error}");

@@ -220,7 +220,7 @@ fn empty_settings_are_unset() {
         .start();
     assert_eq!(server.get("/healthcheck").status, 200);
     server.assert_announced("store    memory");
-    assert!(!server.log().contains("no effect"), "{}", server.log());
+    server.assert_not_logged("no effect");
 }
 
 const TWO: &str = "
@@ -513,7 +513,7 @@ fn passwords_are_reloaded_without_a_restart() {
     server.assert_logged_once(" INFO credentials for Redis valid again");
     counts_on_a_new_connection(&server, &redis);
     look_until("the load is counted", || server.metric(loads) == Some(1.0));
-    assert!(!server.log().contains("2nd"), "{}", server.log());
+    server.assert_not_logged("2nd");
 }
 
 #[test]

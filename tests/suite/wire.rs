@@ -149,75 +149,49 @@ fn messages_have_the_same_names() {
 #[test]
 fn discovery_messages_encode_to_the_same_bytes() {
     const TYPE: &str = "type.googleapis.com/a.B";
-    let fields = || [("zone".to_owned(), "a")];
-    let ours_text = |text: &str| ours::Value {
-        kind: Some(ours::Kind::StringValue(text.to_owned())),
-    };
-    let theirs_text = |text: &str| theirs::Value {
-        kind: Some(theirs::Kind::StringValue(text.to_owned())),
-    };
-    let ours = ours::DiscoveryRequest {
-        version_info: "7".into(),
-        node: Some(ours::Node {
-            id: "me".to_owned(),
-            metadata: Some(ours::Struct {
-                fields: fields().map(|(key, text)| (key, ours_text(text))).into(),
-            }),
-        }),
-        resource_names: vec!["r".to_owned()],
-        type_url: TYPE.to_owned(),
-        response_nonce: "n".into(),
-        error_detail: Some(ours::rpc::Status {
-            code: 3,
-            message: "no".to_owned(),
-            details: vec![ours::Any {
+    // The fields that both have.
+    macro_rules! request {
+        ($side:ident $(, $rest:expr)?) => {{
+            let kind = Some($side::Kind::StringValue("a".to_owned()));
+            let fields = [("zone".to_owned(), $side::Value { kind })].into();
+            $side::DiscoveryRequest {
+                version_info: "7".into(),
+                node: Some($side::Node {
+                    id: "me".to_owned(),
+                    metadata: Some($side::Struct { fields }),
+                    $(..$rest.node.unwrap_or_default())?
+                }),
+                resource_names: vec!["r".to_owned()],
                 type_url: TYPE.to_owned(),
-                value: vec![1],
-            }],
-        }),
-    };
-    let theirs = theirs::DiscoveryRequest {
-        version_info: "7".to_owned(),
-        node: Some(theirs::Node {
-            id: "me".to_owned(),
-            metadata: Some(theirs::Struct {
-                fields: fields().map(|(key, text)| (key, theirs_text(text))).into(),
-            }),
-            ..theirs::Node::default()
-        }),
-        resource_names: vec!["r".to_owned()],
-        type_url: TYPE.to_owned(),
-        response_nonce: "n".to_owned(),
-        error_detail: Some(theirs::rpc::Status {
-            code: 3,
-            message: "no".to_owned(),
-            details: vec![theirs::Any {
-                type_url: TYPE.to_owned(),
-                value: vec![1],
-            }],
-        }),
-        ..theirs::DiscoveryRequest::default()
-    };
-    assert_eq!(ours.encode_to_vec(), theirs.encode_to_vec());
+                response_nonce: "n".into(),
+                error_detail: Some($side::rpc::Status {
+                    code: 3,
+                    message: "no".to_owned(),
+                    details: vec![$side::Any {
+                        type_url: TYPE.to_owned(),
+                        value: vec![1],
+                    }],
+                }),
+                $(..$rest)?
+            }
+        }};
+    }
+    let theirs = request!(theirs, theirs::DiscoveryRequest::default());
+    assert_eq!(request!(ours).encode_to_vec(), theirs.encode_to_vec());
 
+    let resource = theirs::Any {
+        type_url: TYPE.to_owned(),
+        value: vec![1, 2],
+    };
     let ours = ours::DiscoveryResponse {
         version_info: "8".into(),
-        resources: vec![
-            ours::Any {
-                type_url: TYPE.to_owned(),
-                value: vec![1, 2],
-            }
-            .encode_to_vec(),
-        ],
+        resources: vec![resource.encode_to_vec()],
         type_url: TYPE.into(),
         nonce: "n".into(),
     };
     let theirs = theirs::DiscoveryResponse {
         version_info: "8".to_owned(),
-        resources: vec![theirs::Any {
-            type_url: TYPE.to_owned(),
-            value: vec![1, 2],
-        }],
+        resources: vec![resource],
         type_url: TYPE.to_owned(),
         nonce: "n".to_owned(),
         ..theirs::DiscoveryResponse::default()

@@ -237,7 +237,7 @@ fn xds_settings_without_effect_cause_a_warning() {
         })
         .start();
     server.assert_announced("requesting them from xDS server localhost:18000");
-    assert!(!server.log().contains("has no effect"), "{}", server.log());
+    server.assert_not_logged("has no effect");
 }
 
 #[tokio::test]
