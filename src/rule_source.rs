@@ -1,30 +1,19 @@
 //! Loads rules at startup and whenever they change. Invalid rules never replace valid ones.
 
-use std::fmt;
-
 use crate::file_watch::{FileWatch, Watched as _};
-use crate::rule_source::files::Directory;
 use crate::rule_source::loader::Loader;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::xds::client::{Client, Subscription};
-use crate::rule_source::xds::stream::XdsOptions;
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
+
+pub use settings::Origin;
 
 pub(crate) mod files;
 mod loader;
 pub(crate) mod publisher;
 pub(crate) mod settings;
 pub(crate) mod xds;
-
-/// Where rules come from.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    /// A directory.
-    Files(Directory),
-    /// A control plane.
-    Xds(Box<XdsOptions>),
-}
 
 /// A source of rules that does not follow changes yet.
 #[derive(Debug)]
@@ -43,15 +32,6 @@ pub(crate) enum RunningSource {
     Files(FileWatch),
     /// A control plane.
     Xds(Subscription),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Files(directory) => write!(formatter, "{}", directory.path.display()),
-            Self::Xds(options) => write!(formatter, "xDS server {}", options.server.address),
-        }
-    }
 }
 
 impl RuleSource {

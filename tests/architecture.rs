@@ -20,13 +20,13 @@ settings/parse: time
 shutdown:
 tls:
 file_watch: runtime
-telemetry: runtime sampling settings/environment settings/parse time tls
+telemetry: runtime sampling settings/environment settings/parse text time tls
 http: shutdown telemetry
 limit: text time
 check: limit text time
 algorithm: check limit time
 rules: check limit telemetry text time
-config: limit rules settings/parse telemetry time
+config: limit rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
 limiter: check limit rules sampling settings/parse store telemetry text time

@@ -1,5 +1,6 @@
 //! Settings of the rules and their source.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use clap::Args;
 use crate::config::CompileOptions;
 use crate::limit::{Algorithm, Months};
 use crate::rule_source::files::Directory;
-use crate::rule_source::{Origin, xds};
+use crate::rule_source::xds;
+use crate::rule_source::xds::stream::XdsOptions;
 use crate::rules::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
@@ -115,6 +117,24 @@ pub struct Settings {
     /// Rules by xDS.
     #[command(flatten)]
     pub xds: xds::settings::Settings,
+}
+
+/// Where rules come from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A directory.
+    Files(Directory),
+    /// A control plane.
+    Xds(Box<XdsOptions>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(directory) => write!(formatter, "{}", directory.path.display()),
+            Self::Xds(options) => write!(formatter, "xDS server {}", options.server.address),
+        }
+    }
 }
 
 impl Settings {
