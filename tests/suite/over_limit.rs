@@ -30,8 +30,8 @@ fn jitter_lengthens_retry_after_only() {
     let header = |key: &str, name: &str| {
         let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}"}}]}}]}}"#);
         let answer: Value = serde_json::from_str(&server.json(&body).body).expect("it is JSON");
-        let headers = answer["responseHeadersToAdd"].as_array()?.iter();
-        let value = headers.filter(|header| header["key"] == name).last()?["value"].as_str()?;
+        let mut headers = answer["responseHeadersToAdd"].as_array()?.iter();
+        let value = headers.find(|header| header["key"] == name)?["value"].as_str()?;
         let secs = value.rsplit_once("t=").map_or(value, |(_, secs)| secs);
         Some(secs.parse::<u64>().expect("it is seconds"))
     };

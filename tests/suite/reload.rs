@@ -104,9 +104,9 @@ async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     server.assert_metric("ratelimit_service_config_load_success", 1.0);
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200, "{ready:?}");
-    let serves = "rules: the newest are invalid, the last good configuration serves\n";
+    let in_force = "rules: the newest are invalid, the last good configuration serves\n";
     for text in [&ready.body, &server.admin("/ready")] {
-        assert!(text.contains(serves), "{text}");
+        assert!(text.contains(in_force), "{text}");
     }
     let unit = "invalid rate limit unit 'fortnight'";
     for text in [&ready.body, &server.log()] {

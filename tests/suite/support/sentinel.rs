@@ -142,7 +142,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn sentinel(&self, master: u16) -> redis::Builder {
+    fn sentinel(self, master: u16) -> redis::Builder {
         let mut lines = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n\
@@ -157,9 +157,7 @@ impl Options {
         if let Some(user) = self.sentinel_user {
             lines += &format!("user {user}\n");
         }
-        self.server
-            .clone()
-            .for_sentinel(lines, self.sentinel_password)
+        self.server.for_sentinel(lines, self.sentinel_password)
     }
 }
 
