@@ -42,14 +42,20 @@ fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
 /// first word, such as `REDIS_`, the rest is compared: with a third of its letters different it is
 /// another word.
 fn distance(name: &str, known: &str) -> Option<usize> {
-    let distance = strsim::osa_distance(name, known);
-    let is_near = match (name.split_once('_'), known.split_once('_')) {
+    let max = match (name.split_once('_'), known.split_once('_')) {
         (Some((family, rest)), Some((known_family, _))) if family == known_family => {
-            distance <= (rest.len() / 3).max(1)
+            (rest.len() / 3).max(1)
         }
-        _ => name.len() >= NAME_BYTES_MIN && distance <= (name.len() / 8).max(1),
+        _ if name.len() >= NAME_BYTES_MIN => (name.len() / 8).max(1),
+        _ => return None,
     };
-    is_near.then_some(distance)
+    // Names differ by at least their difference in length. This skips nearly every comparison, each of
+    // which would take longer than the rest of a start.
+    let at_least = name.chars().count().abs_diff(known.chars().count());
+    let distance = || strsim::osa_distance(name, known);
+    (at_least <= max)
+        .then(distance)
+        .filter(|&found| found <= max)
 }
 
 /// `<SERVICE>_SERVICE_HOST`, `<SERVICE>_SERVICE_PORT_<NAME>`, `<SERVICE>_PORT=tcp://…`,
@@ -105,6 +111,7 @@ mod tests {
             ("LOG_LEVLE", "LOG_LEVEL"),
             ("RUNTIM_ROOT", "RUNTIME_ROOT"),
             ("REPLICA", "REPLICAS"),
+            ("LOG_LÉVÈL", "LOG_LEVEL"),
         ] {
             assert_eq!(
                 warned(name, "x"),
