@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::algorithm::Counter;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::limit::OverLimitHits;
-use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, NodeReply, SendState};
+use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, NodeReply};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route, WindowCommand};
 use crate::store::redis::client::node_batch::{NodeBatch, NodeBatches, batch_of, is_one_call};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::cluster::Endpoint;
-use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::time::{Span, Time};
@@ -36,6 +36,7 @@ mod node_batch;
 pub(crate) mod pipeline;
 pub mod script;
 pub(crate) mod trace;
+mod waiting;
 
 /// Redirections of one check. A cluster that redirects more often has no stable slot map.
 pub const REDIRECTS_MAX: usize = 5;
@@ -301,18 +302,9 @@ impl RedisClient {
         if left == Span::ZERO {
             return Err(StoreError::TimedOut.not_counted());
         }
-        let (batcher, state) = (self.batchers.of(&self.shared, node), SendState::default());
-        let reply = batcher.send(checks, request.mode, state.clone());
-        tokio::time::timeout(Duration::from(left), reply)
-            .await
-            .unwrap_or_else(|_| {
-                let cause = "no reply within the caller's time";
-                node.health.record_fault(FaultKind::Slow, cause);
-                Err(CheckError {
-                    error: StoreError::TimedOut,
-                    effect: state.withdraw(),
-                })
-            })
+        let batcher = self.batchers.of(&self.shared, node);
+        let until = Instant::now() + Duration::from(left);
+        batcher.send(checks, request.mode, until).await
     }
 
     /// Makes verdicts of the replies, and batches of the redirections.

@@ -2,8 +2,8 @@
 //!
 //! A worker has one connection per server, in a bb8 pool of one that reconnects in the background.
 //! bb8's manager for Redis is extended by what it lacks: whether a connection is broken is known
-//! from its calls instead of a PING before each use, replies have a time-out, and callers learn at
-//! once why connecting failed.
+//! from its calls instead of a PING before each use, replies have a time-out (that of a worker's calls
+//! is in `client/waiting.rs`), and callers learn at once why connecting failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -212,18 +212,22 @@ impl Connector {
     /// # Errors
     /// Connecting failed or timed out.
     pub(crate) async fn connect_background(&self) -> Result<Connection, RedisError> {
-        self.connect_with(Some(self.fresh_attempt_after())).await
+        let fresh_after = Some(self.fresh_attempt_after());
+        let mut connection = self.connect_with(fresh_after).await?;
+        connection
+            .multiplexed
+            .set_response_timeout(self.timeouts.reply);
+        Ok(connection)
     }
 
     async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Connection, RedisError> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-        let Timeouts { connect, reply } = self.timeouts;
-        let dial = || self.dialer.connect(&self.address, connect).boxed();
-        let mut connection = self.attempt(fresh_after, dial).await?;
-        connection.set_response_timeout(reply);
+        let within = self.timeouts.connect;
+        let dial = || self.dialer.connect(&self.address, within).boxed();
+        let multiplexed = self.attempt(fresh_after, dial).await?;
         Ok(Connection {
             id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
-            multiplexed: connection,
+            multiplexed,
             broken: false,
             _guard: self.metrics.as_ref().map(ConnectionGuard::new),
         })
@@ -290,12 +294,12 @@ impl Connection {
     /// The connection is broken.
     pub(crate) async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // A cancelled call leaves replies unread.
-        self.broken = true;
+        let was_broken = std::mem::replace(&mut self.broken, true);
         let values = self
             .multiplexed
             .send_packed_commands(commands, 0, commands.len())
             .await?;
-        self.broken = false;
+        self.broken = was_broken;
         Ok(values)
     }
 

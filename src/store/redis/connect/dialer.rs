@@ -32,7 +32,8 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Dialer {
-    /// A connection for commands, with the current credentials and certificates.
+    /// A connection for commands, with the current credentials and certificates. Its calls have no
+    /// time-out yet.
     ///
     /// # Errors
     /// Connecting failed, timed out or was not authorized.
@@ -44,7 +45,7 @@ impl Dialer {
         let info = address.connection_info();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(within))
-            .set_response_timeout(Some(within));
+            .set_response_timeout(None);
         match self {
             Self::Network(resolver) => {
                 let config = config.set_dns_resolver(resolver.clone());
