@@ -207,7 +207,7 @@ impl RedisClient {
                 self.shared
                     .encode(check, charge, &topology, request.mode, request.received);
             if let Some(node) = topology.owner(encoded.key.as_bytes()) {
-                let batch = batch_of(&mut batches, pool, node);
+                let batch = batch_of(&mut batches, pool, node, request.checks.len() - index);
                 batch.indices.push(index);
                 batch.checks.push(encoded);
             }
@@ -336,7 +336,7 @@ impl RedisClient {
                         if route.is_isolated() {
                             encoded.set_command(WindowCommand::SetNxIncr);
                         }
-                        let batch = batch_of(&mut outcome.redirected, pool, &node);
+                        let batch = batch_of(&mut outcome.redirected, pool, &node, indices.len());
                         batch.indices.push(index);
                         batch.checks.push(encoded);
                         continue;

@@ -194,9 +194,12 @@ impl ScriptReply {
         let Some(Value::Int(now)) = items.next() else {
             return Err(unexpected());
         };
-        let replies: Vec<_> = items.map(CheckReply::read).collect::<Result<_, _>>()?;
-        if replies.len() != count {
+        if items.len() != count {
             return Err(unexpected());
+        }
+        let mut replies = Vec::with_capacity(count);
+        for item in items {
+            replies.push(CheckReply::read(item)?);
         }
         Ok(Self {
             now: Time::from_micros(now.unsigned_abs()),

@@ -14,6 +14,9 @@ use crate::limit::{Limit, Months};
 use crate::store::redis::client::lifetimes::Repair;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
+/// Bytes of a command beside its key: names, and a number of at most 20 digits.
+const NUMBERS_BYTES: usize = 32;
+
 /// How the checks of a request are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -186,13 +189,13 @@ impl EncodedCheck {
             commands.add_command(command);
         };
         if window.command == WindowCommand::SetNxIncr {
-            let mut set = redis::cmd("SET");
-            set.arg(key).arg(0).arg("EX").arg(window.lifetime_secs);
-            set.arg("NX");
+            let mut set = Cmd::with_capacity(6, key.len() + NUMBERS_BYTES);
+            set.arg("SET").arg(key).arg(0);
+            set.arg("EX").arg(window.lifetime_secs).arg("NX");
             add(set);
         }
-        let mut incr = redis::cmd("INCRBY");
-        incr.arg(key).arg(window.hits);
+        let mut incr = Cmd::with_capacity(3, key.len() + NUMBERS_BYTES);
+        incr.arg("INCRBY").arg(key).arg(window.hits);
         add(incr);
     }
 

@@ -22,11 +22,12 @@ pub(crate) struct NodeBatch<'s> {
 /// Most requests need one node.
 pub(crate) type NodeBatches<'s> = SmallVec<[NodeBatch<'s>; 1]>;
 
-/// The batch of a node, which may be new.
+/// The batch of a node, which may be new and gets at most `checks`.
 pub(crate) fn batch_of<'b, 's>(
     batches: &'b mut NodeBatches<'s>,
     pool: &'s NodePool,
     node: &Arc<Node>,
+    checks: usize,
 ) -> &'b mut NodeBatch<'s> {
     let mut known = batches.iter();
     let index = match known.position(|batch| batch.node.id == node.id) {
@@ -36,7 +37,7 @@ pub(crate) fn batch_of<'b, 's>(
                 pool,
                 node: node.clone(),
                 indices: SmallVec::new(),
-                checks: Vec::new(),
+                checks: Vec::with_capacity(checks),
             });
             batches.len() - 1
         }

@@ -4,6 +4,7 @@
 //! must share a slot on a cluster, so there is a call for each slot.
 
 use redis::{Pipeline, RedisError, Value};
+use smallvec::SmallVec;
 
 use crate::store::redis::client::decode::{self, CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
@@ -30,11 +31,14 @@ pub(crate) struct BatchRequest<'b> {
     now: Option<Time>,
 }
 
+/// Indices of the checks of a request that are decided by one call of the script.
+type Group = SmallVec<[usize; 2]>;
+
 /// One call of the script.
 #[derive(Debug)]
 struct ScriptCall {
     /// Indices of checks, by how they are decided.
-    groups: Vec<(Mode, Vec<usize>)>,
+    groups: Vec<(Mode, Group)>,
     /// What its checks share on a cluster: their slot, and how they are sent.
     affinity: Option<(u16, Route)>,
     /// The index of its reply.
@@ -55,31 +59,35 @@ pub(crate) struct BatchReply {
 impl<'b> BatchRequest<'b> {
     /// A pipeline for groups of checks. `by_slot` is for a cluster.
     pub(crate) fn new(
-        groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])>,
+        groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])> + Clone,
         by_slot: bool,
         now: Option<Time>,
     ) -> Self {
+        let size = groups.clone().map(|(_, checks)| checks.len()).sum();
         let mut request = Self {
-            checks: Vec::new(),
-            direct: Vec::new(),
+            checks: Vec::with_capacity(size),
+            direct: Vec::with_capacity(size),
             calls: Vec::new(),
-            commands: Pipeline::new(),
+            commands: Pipeline::with_capacity(size + 1),
             now,
         };
         for (mode, checks) in groups {
             let first = request.checks.len();
             request.checks.extend(checks);
-            let (direct, scripted): (Vec<usize>, Vec<usize>) =
-                (first..request.checks.len()).partition(|&index| request.checks[index].is_direct());
-            for index in direct {
-                request.checks[index].increment(&mut request.commands);
-                request.direct.push((index, request.commands.len() - 1));
+            let mut scripted = Group::new();
+            for (index, check) in (first..).zip(checks) {
+                if check.is_direct() {
+                    check.increment(&mut request.commands);
+                    request.direct.push((index, request.commands.len() - 1));
+                } else {
+                    scripted.push(index);
+                }
             }
             if !by_slot || mode == Mode::Atomic {
                 request.add_to_call(mode, scripted, by_slot);
             } else {
                 for index in scripted {
-                    request.add_to_call(mode, vec![index], by_slot);
+                    request.add_to_call(mode, Group::from_slice(&[index]), by_slot);
                 }
             }
         }
@@ -94,7 +102,7 @@ impl<'b> BatchRequest<'b> {
     }
 
     /// Adds checks that must not be split to the call that they can share, or to a new one.
-    fn add_to_call(&mut self, mode: Mode, group: Vec<usize>, by_slot: bool) {
+    fn add_to_call(&mut self, mode: Mode, group: Group, by_slot: bool) {
         let Some(&first) = group.first() else { return };
         let check = self.checks[first];
         let affinity = by_slot.then(|| (cluster::slot(check.key.as_bytes()), check.route));
@@ -168,7 +176,8 @@ impl<'b> BatchRequest<'b> {
                 .get_mut(index)
                 .map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
         };
-        let missing = || Err(ReplyError::Rejected("no reply".to_owned()));
+        // Each of them is replaced.
+        let missing = || Err(ReplyError::Rejected(String::new()));
         let mut batch = BatchReply {
             now: self.now,
             replies: self.checks.iter().map(|_| missing()).collect(),
