@@ -11,23 +11,22 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 use crate::algorithm::Counter;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::limit::OverLimitHits;
-use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, NodeReply};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route, WindowCommand};
 use crate::store::redis::client::node_batch::{NodeBatch, NodeBatches, batch_of, is_one_call};
+use crate::store::redis::client::waiting::{BATCH_SIZE_MAX, NodeReply};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::time::{Span, Time};
 
-pub mod batcher;
+mod batcher;
 mod batchers;
 pub mod decode;
 pub mod encode;
@@ -36,7 +35,7 @@ mod node_batch;
 pub(crate) mod pipeline;
 pub mod script;
 pub(crate) mod trace;
-mod waiting;
+pub mod waiting;
 
 /// Redirections of one check. A cluster that redirects more often has no stable slot map.
 pub const REDIRECTS_MAX: usize = 5;
@@ -303,8 +302,8 @@ impl RedisClient {
             return Err(StoreError::TimedOut.not_counted());
         }
         let batcher = self.batchers.of(&self.shared, node);
-        let until = Instant::now() + Duration::from(left);
-        batcher.send(checks, request.mode, until).await
+        let left = Duration::from(left);
+        batcher.send(checks, request.mode, left).await
     }
 
     /// Makes verdicts of the replies, and batches of the redirections.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::redis::RedisClient;
-use tollgate::store::redis::client::batcher::{WAITERS_BYTES_MAX, WAITERS_MAX};
+use tollgate::store::redis::client::waiting::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 

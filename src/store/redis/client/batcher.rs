@@ -10,15 +10,14 @@ use redis::RedisError;
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::check::{CheckError, StoreError};
-use crate::store::redis::client::decode::{CheckReply, ReplyError};
+use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::client::lifetimes::Repair;
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::client::waiting::{
-    Batch, Caller, PendingRequest, Room, RoomInUse, Waiting,
+    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Room, RoomInUse, Waiting, until,
 };
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
@@ -26,32 +25,12 @@ use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::time::Time;
 
-/// Checks of one batch: about half a millisecond of Redis. An all-or-nothing request is never split, so
-/// it may have more.
-pub const BATCH_SIZE_MAX: usize = 64;
-/// Requests of one worker that wait for one server or for its reply. More would wait longer than any
-/// timeout.
-pub const WAITERS_MAX: usize = 8_192;
-/// Bytes of the requests of one worker that wait for one server or for its reply. Keys may have any
-/// length in the key format of envoyproxy/ratelimit, so a number of requests alone bounds nothing.
-pub const WAITERS_BYTES_MAX: usize = 16 << 20;
-
 /// Sends one worker's batches to one server, one at a time, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Batcher {
     queue: mpsc::UnboundedSender<PendingRequest>,
     in_use: Arc<RoomInUse>,
     _task: JoinSet<()>,
-}
-
-/// One server's replies to one request.
-#[derive(Debug)]
-pub(crate) struct NodeReply {
-    pub(crate) checks: Vec<EncodedCheck>,
-    /// The server's time.
-    pub(crate) now: Time,
-    /// One for each check, in order.
-    pub(crate) replies: SmallVec<[Result<CheckReply, ReplyError>; 2]>,
 }
 
 struct Task {
@@ -94,22 +73,22 @@ impl Batcher {
         self.queue.is_closed()
     }
 
-    /// Sends checks and waits for the replies until `until`. Checks are not charged if the future is
+    /// Sends checks and waits for the replies for the time that is left. Checks are not charged if the future is
     /// dropped before they are sent.
     ///
     /// # Errors
-    /// There is no reply, or no room to wait for one ([`WAITERS_MAX`], [`WAITERS_BYTES_MAX`]).
+    /// There is no reply, or no room to wait for one (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
     pub(crate) async fn send(
         &self,
         checks: Vec<EncodedCheck>,
         mode: Mode,
-        until: Instant,
+        left: Duration,
     ) -> Result<NodeReply, CheckError> {
         let full = StoreError::QueueFull.not_counted();
         let room = Room::reserve(&self.in_use, &checks).ok_or(full)?;
         let (reply, received) = oneshot::channel();
         let caller = Caller {
-            until,
+            until: until(left),
             reply: Some(reply),
             _room: room,
         };
@@ -160,8 +139,8 @@ impl Task {
         shared.metrics.checks.observe(checks.into());
         shared.metrics.in_flight.inc();
         let call = self.server.call(&mut connection, &request);
-        let until = Some(self.server.reply_deadline());
-        let result = waiting.during(&mut batch.callers, until, call).await;
+        let deadline = Some(until(self.server.timeout));
+        let result = waiting.during(&mut batch.callers, deadline, call).await;
         shared.metrics.in_flight.dec();
         match result {
             Some(Ok(mut reply)) => {
@@ -182,10 +161,6 @@ impl Task {
 }
 
 impl Server {
-    fn reply_deadline(&self) -> Instant {
-        Instant::now() + self.timeout
-    }
-
     async fn call(
         &self,
         connection: &mut Connection,
@@ -222,8 +197,8 @@ impl Server {
         waiting: &mut Waiting,
     ) {
         let commands = Repair::commands(&repairs);
-        let until = Some(self.reply_deadline());
-        let repaired = waiting.during(&mut [], until, connection.call(&commands));
+        let deadline = Some(until(self.timeout));
+        let repaired = waiting.during(&mut [], deadline, connection.call(&commands));
         if !matches!(repaired.await, Some(Ok(_))) {
             let cause = "the lifetime of a key could not be set";
             self.node.health.record_fault(FaultKind::Unreachable, cause);

@@ -15,18 +15,29 @@ use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::check::{CheckError, StoreError};
-use crate::store::redis::client::batcher::{
-    BATCH_SIZE_MAX, NodeReply, WAITERS_BYTES_MAX, WAITERS_MAX,
-};
+use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
+use crate::time::Time;
+
+/// Checks of one batch: about half a millisecond of Redis. An all-or-nothing request is never split, so
+/// it may have more.
+pub const BATCH_SIZE_MAX: usize = 64;
+/// Requests of one worker that wait for one server or for its reply. More would wait longer than any
+/// timeout.
+pub const WAITERS_MAX: usize = 8_192;
+/// Bytes of the requests of one worker that wait for one server or for its reply. Keys may have any
+/// length in the key format of envoyproxy/ratelimit, so a number of requests alone bounds nothing.
+pub const WAITERS_BYTES_MAX: usize = 16 << 20;
 
 /// Requests that wait, in the order in which they came.
 pub(crate) struct Waiting {
@@ -36,6 +47,16 @@ pub(crate) struct Waiting {
     /// Received from the queue.
     requests: VecDeque<PendingRequest>,
     timer: Timer,
+}
+
+/// One server's replies to one request.
+#[derive(Debug)]
+pub(crate) struct NodeReply {
+    pub(crate) checks: Vec<EncodedCheck>,
+    /// The server's time.
+    pub(crate) now: Time,
+    /// One for each check, in order.
+    pub(crate) replies: SmallVec<[Result<CheckReply, ReplyError>; 2]>,
 }
 
 /// A request that waits to be sent.
@@ -80,6 +101,11 @@ pub(crate) struct Room {
 struct Timer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,
+}
+
+/// The end of a time that begins now.
+pub(crate) fn until(left: Duration) -> Instant {
+    Instant::now() + left
 }
 
 impl Room {
