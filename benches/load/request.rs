@@ -24,7 +24,7 @@ const GRPC_STATUS: &str = "grpc-status";
 pub struct Requests {
     keys: Vec<String>,
     value_prefix: String,
-    /// Values have so many, so that all requests are equally long.
+    /// The length of each value, so that all requests are equally long.
     digits: usize,
     descriptors: u32,
     domain: String,
@@ -35,7 +35,7 @@ pub struct Requests {
 
 /// How a value's number is picked.
 enum Draw {
-    /// Any of so many.
+    /// Any of this many, equally often.
     Uniform(u32),
     /// The first ones most: the sums of the weights up to each.
     Zipf(Vec<f64>),

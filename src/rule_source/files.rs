@@ -99,7 +99,7 @@ impl Directory {
                 Err(error) if error.depth() > 0 && is_not_found(&error) => {}
                 Err(error) => {
                     let path = error.path().unwrap_or(&self.path).display().to_string();
-                    // The error of the system tells a shortage of file descriptors.
+                    // Only the error of the system shows a shortage of file descriptors.
                     let error = error
                         .into_io_error()
                         .unwrap_or_else(|| io::ErrorKind::Other.into());

@@ -92,7 +92,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Traffic {
-    /// Calls of so many hits each, against a limit of `requests` per `period`.
+    /// Calls of `hits` each, against a limit of `requests` per `period`.
     ///
     /// # Errors
     /// A pattern that goes by the limit's rate, where that is none.

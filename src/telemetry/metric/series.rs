@@ -201,7 +201,7 @@ impl Reference {
     }
 }
 
-/// Our buckets and those of envoyproxy/ratelimit, in a unit of which a second has so many.
+/// Our buckets and those of envoyproxy/ratelimit, in the unit that `per_second` gives.
 fn latency_buckets(per_second: f64) -> Vec<f64> {
     let mut buckets: Vec<f64> = LATENCY_BUCKETS_US
         .iter()

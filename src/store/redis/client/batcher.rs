@@ -17,7 +17,7 @@ use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::client::lifetimes::Repair;
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::client::waiting::{
-    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Room, RoomInUse, Waiting, until,
+    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waiting, until,
 };
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
@@ -29,7 +29,7 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(crate) struct Batcher {
     queue: mpsc::UnboundedSender<PendingRequest>,
-    in_use: Arc<RoomInUse>,
+    in_use: Arc<Reserved>,
     _task: JoinSet<()>,
 }
 
@@ -77,7 +77,7 @@ impl Batcher {
     /// dropped before they are sent.
     ///
     /// # Errors
-    /// There is no reply, or no room to wait for one (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
+    /// There is no reply, or a bound on waiting requests is reached (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
     pub(crate) async fn send(
         &self,
         checks: Vec<EncodedCheck>,
@@ -85,12 +85,12 @@ impl Batcher {
         left: Duration,
     ) -> Result<NodeReply, CheckError> {
         let full = StoreError::QueueFull.not_counted();
-        let room = Room::reserve(&self.in_use, &checks).ok_or(full)?;
+        let reservation = Reservation::reserve(&self.in_use, &checks).ok_or(full)?;
         let (reply, received) = oneshot::channel();
         let caller = Caller {
             until: until(left),
             reply: Some(reply),
-            _room: room,
+            _reservation: reservation,
         };
         let request = PendingRequest {
             checks,

@@ -74,7 +74,7 @@ pub(crate) struct Caller {
     pub(crate) until: Instant,
     /// `None` once it was answered.
     pub(crate) reply: Option<oneshot::Sender<Result<NodeReply, CheckError>>>,
-    pub(crate) _room: Room,
+    pub(crate) _reservation: Reservation,
 }
 
 /// Requests that share a round trip: the checks of each, and its caller.
@@ -86,15 +86,15 @@ pub(crate) struct Batch {
 
 /// What all pending requests of a worker to a server take.
 #[derive(Debug, Default)]
-pub(crate) struct RoomInUse {
+pub(crate) struct Reserved {
     requests: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 /// What one pending request takes, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
-    all: Arc<RoomInUse>,
+pub(crate) struct Reservation {
+    all: Arc<Reserved>,
     bytes: usize,
 }
 
@@ -108,10 +108,10 @@ pub(crate) fn until(left: Duration) -> Instant {
     Instant::now() + left
 }
 
-impl Room {
-    /// `None` if there is no room. A request that waits alone always has room: its size is bounded
+impl Reservation {
+    /// `None` if a bound is reached. A request that waits alone always fits: its size is bounded
     /// where it is received.
-    pub(crate) fn reserve(all: &Arc<RoomInUse>, checks: &[EncodedCheck]) -> Option<Self> {
+    pub(crate) fn reserve(all: &Arc<Reserved>, checks: &[EncodedCheck]) -> Option<Self> {
         let heap_bytes = checks.iter().map(EncodedCheck::heap_bytes);
         let bytes = heap_bytes.sum::<usize>() + size_of_val(checks);
         let requests = all.requests.fetch_add(1, Relaxed);
@@ -120,12 +120,12 @@ impl Room {
             all: all.clone(),
             bytes,
         };
-        let has_room = requests < WAITERS_MAX && before + bytes <= WAITERS_BYTES_MAX;
-        (requests == 0 || has_room).then_some(reserved)
+        let fits = requests < WAITERS_MAX && before + bytes <= WAITERS_BYTES_MAX;
+        (requests == 0 || fits).then_some(reserved)
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.all.requests.fetch_sub(1, Relaxed);
         self.all.bytes.fetch_sub(self.bytes, Relaxed);

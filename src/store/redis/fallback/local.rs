@@ -126,8 +126,8 @@ impl LocalFallback {
             .decide_from(&own, all_or_nothing, now, |index, known| {
                 let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
                 // What Redis replied has none of what is pending; some checks may still reach it.
-                let pending = self.pending.get(&own.key, now);
                 let seen = seen.map(|(used, at)| {
+                    let pending = self.pending.get(&own.key, now);
                     let spent = part_of(&check.limit, &own.limit, share, used)
                         .saturating_add(pending.map_or(0, |pending| pending.hits))
                         .saturating_sub(pending.map_or(0, |pending| pending.refund));

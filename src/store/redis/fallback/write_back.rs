@@ -24,7 +24,7 @@ pub(crate) struct ServerTarget<'r> {
     shared: &'r Redis,
     pool: &'r NodePool,
     node: &'r Node,
-    /// Made when it is needed.
+    /// Made by `connect`.
     connection: Option<Connection>,
 }
 

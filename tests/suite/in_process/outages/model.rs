@@ -163,7 +163,7 @@ impl Model {
         match (call.hits, outcome) {
             (Hits::Peek, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did
-            // anything. Another check of the same counter may have been told of it all the same.
+            // anything. Another check of the same counter may have seen it all the same.
             (Hits::Refund(_), _) if blocked => {
                 self.doubt(charge.cost);
                 self.least_refunded(call, charge.cost, now);
