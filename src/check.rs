@@ -5,7 +5,8 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
-use crate::text::{Text, named_enum};
+use crate::named_enum::named_enum;
+use crate::text::Text;
 use crate::time::{Span, Time};
 
 /// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more than

@@ -1,4 +1,4 @@
-//! Shows bytes that others send as text, and declares enums with names.
+//! Shows bytes that others send as text.
 //!
 //! Text in UTF-8 is shown as it is. In bytes that are not UTF-8, those that are no part of a
 //! character are percent-encoded, and so is each `%`: `a%\xff` is shown as `a%25%FF`. So two
@@ -48,41 +48,12 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-/// Declares an enum whose variants have names in rules, settings, keys or metrics.
-macro_rules! named_enum {
-    ($(#[$meta:meta])* pub enum $type:ident {
-        $($(#[$about:meta])* $variant:ident = $name:literal,)+
-    }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $type {
-            $($(#[$about])* $variant,)+
-        }
-
-        impl $type {
-            /// All variants, in order.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
-
-            /// The name of the variant.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = String;
-
-            fn from_str(name: &str) -> Result<Self, String> {
-                let found = Self::ALL.into_iter().find(|variant| variant.name() == name);
-                found.ok_or_else(|| format!("write one of {}", [$($name),+].join(", ")))
-            }
-        }
-    };
+/// The longest start of a text that is not longer than this.
+pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
+    let mut ends = (0..=bytes_max.min(text.len())).rev();
+    let end = ends.find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
-pub(crate) use named_enum;
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ time:
 backoff:
 sampling:
 text:
+named_enum:
 proto:
 runtime:
 settings/environment:
@@ -20,20 +21,20 @@ settings/parse: time
 shutdown:
 tls:
 file_watch: runtime
-telemetry: runtime sampling settings/environment settings/parse text time tls
+telemetry: named_enum runtime sampling settings/environment settings/parse time tls
 http: shutdown telemetry
-limit: text time
-check: limit text time
+limit: named_enum time
+check: limit named_enum text time
 algorithm: check limit time
-rules: check limit telemetry text time
-config: limit rules settings/parse telemetry text time
+rules: check limit named_enum telemetry text time
+config: limit named_enum rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
 limiter: check limit rules sampling settings/parse store telemetry text time
-rule_source: backoff config file_watch limit proto rules runtime settings/environment
+rule_source: backoff config file_watch limit named_enum proto rules runtime settings/environment
     settings/parse shutdown telemetry text time tls
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
-    time tls
+    text time tls
 admin: api http limiter rules settings/parse shutdown telemetry
 settings: admin api limiter rule_source settings/environment store telemetry
 app: admin api config file_watch http limiter rule_source rules runtime settings shutdown store

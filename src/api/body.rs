@@ -9,6 +9,8 @@ use http::StatusCode;
 use prost::bytes::BytesMut;
 use tokio_stream::StreamExt as _;
 
+use crate::text::prefix;
+
 /// Time for a body to arrive. A client that does not send its body would hold its connection.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A reason may quote the request, which has up to 4 MiB.
@@ -94,8 +96,5 @@ fn truncated(text: &str) -> String {
     if text.len() <= REASON_BYTES_MAX {
         return text.to_owned();
     }
-    let end = (0..=REASON_BYTES_MAX)
-        .rev()
-        .find(|end| text.is_char_boundary(*end));
-    format!("{}...", &text[..end.unwrap_or_default()])
+    format!("{}...", prefix(text, REASON_BYTES_MAX))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::text::named_enum;
+use crate::named_enum::named_enum;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 named_enum! {

@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::config::CompileOptions;
 use crate::limit::{Algorithm, Months};
+use crate::named_enum::named_enum;
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
 use crate::rule_source::xds::stream::XdsOptions;
@@ -16,7 +17,6 @@ use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
-use crate::text::named_enum;
 
 /// Name of the folder of rules, below RUNTIME_ROOT and in a checkout.
 const DIRECTORY_DEFAULT: &str = "config";

@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::check::Key;
 use crate::limit::{Algorithm, Limit, Months, OverLimitHits};
+use crate::named_enum::named_enum;
 use crate::rules::query::Entry;
-use crate::text::named_enum;
 
 /// Names of holders that are longer than this are hashed instead, for the same reason. No id of a
 /// request or of a session comes near it.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::limit::{Algorithm, Limit, Terms};
+use crate::named_enum::named_enum;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::RuleStats;
-use crate::text::named_enum;
 
 /// The `metadata` of a rule, any JSON, without the `tollgate` block.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

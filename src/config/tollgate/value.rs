@@ -6,9 +6,9 @@ use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
+use crate::named_enum::named_enum;
 use crate::rules::OnStoreError;
 use crate::settings::parse;
-use crate::text::named_enum;
 use crate::time::Span;
 
 /// The most headers that a rule adds to a degraded request.

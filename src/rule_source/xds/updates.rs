@@ -11,7 +11,7 @@ use crate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 use crate::rule_source::publisher::{RulePublisher, hash_of};
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text::Text;
+use crate::text::{Text, prefix};
 
 /// Bytes of the errors in a NACK. The log has all of them.
 const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -169,11 +169,7 @@ impl Updates {
 fn truncated(mut text: String) -> String {
     let left_out = text.len().saturating_sub(ERROR_BYTES_MAX);
     if left_out > 0 {
-        let end = (0..=ERROR_BYTES_MAX)
-            .rev()
-            .find(|end| text.is_char_boundary(*end))
-            .unwrap_or_default();
-        text.truncate(end);
+        text.truncate(prefix(&text, ERROR_BYTES_MAX).len());
         text += &format!("… (and {left_out} bytes more, which are in the log)");
     }
     text

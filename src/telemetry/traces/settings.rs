@@ -6,9 +6,9 @@
 
 use clap::Args;
 
+use crate::named_enum::named_enum;
 use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Secret};
-use crate::text::named_enum;
 
 /// Traces.
 #[derive(Debug, Clone, Args)]
