@@ -12,7 +12,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 
-use crate::api::admission::Admission;
+use crate::api::admission::{Admission, Services};
 use crate::api::bind::SocketFile;
 use crate::api::budget::Budget;
 use crate::api::call_metrics::CallMetrics;
@@ -20,7 +20,7 @@ use crate::api::connection::Connections;
 use crate::api::json::JsonHandler;
 use crate::api::listener::{Acceptor, Listeners, Worker};
 use crate::api::messages::Messages;
-use crate::api::rls::{Rls, RlsServer};
+use crate::api::rls::Rls;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
@@ -39,16 +39,19 @@ pub mod call_metrics;
 pub(crate) mod certificates;
 pub mod connection;
 pub mod convert;
+pub mod decode;
 pub mod handshakes;
 mod health;
 pub mod json;
 pub(crate) mod listener;
 pub mod messages;
+mod request_body;
 pub mod request_size;
 pub mod rls;
 pub(crate) mod settings;
 pub mod socket;
 pub mod tls;
+mod unary;
 
 /// Connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
 /// handshakes are in progress there.
@@ -150,17 +153,25 @@ impl Api {
     /// have ended. Fuzz targets call it without a port.
     pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
-        let routes = match self.grpc_routes(limiter.clone()) {
+        let others = match self.other_services() {
             Ok(routes) => routes,
             Err(error) => {
                 let error = format!("{error:#}");
                 return tracing::error!(error, "cannot start the gRPC server");
             }
         };
-        let admission = || Admission {
-            routes: routes.clone(),
-            budget: self.budget.connection(),
+        let services = Arc::new(Services {
+            rls: Rls::new(
+                limiter.clone(),
+                self.rls_metrics.clone(),
+                self.traces.clone(),
+            ),
+            others,
             oversized: self.oversized.clone(),
+        });
+        let admission = || Admission {
+            services: services.clone(),
+            budget: self.budget.connection(),
         };
         let stopping = self.lifecycle.stopping();
         let http_incoming = ReceiverStream::new(http)
@@ -181,7 +192,8 @@ impl Api {
         );
     }
 
-    fn grpc_routes(&self, limiter: Limiter) -> anyhow::Result<Routes> {
+    /// Health and reflection.
+    fn other_services(&self) -> anyhow::Result<Routes> {
         let reflection = || {
             let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
@@ -191,14 +203,12 @@ impl Api {
                 tonic_reflection::server::Builder::with_service_name,
             )
         };
-        let rls = Rls::new(limiter, self.rls_metrics.clone(), self.traces.clone());
         let health = tonic_health::pb::health_server::HealthServer::new(self.health.clone());
         let v1 = reflection().build_v1().context("build reflection v1")?;
         let v1alpha = reflection()
             .build_v1alpha()
             .context("build reflection v1alpha")?;
-        Ok(Routes::new(RlsServer::new(rls))
-            .add_service(health)
+        Ok(Routes::new(health)
             .add_service(v1)
             .add_service(v1alpha)
             .prepare())

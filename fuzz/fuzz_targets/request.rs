@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
 use tollgate::api::convert;
-use tollgate::api::request_size::RequestSize;
+use tollgate::api::decode::{self, QueryError};
 use tollgate::limiter::{DESCRIPTORS_MAX, Limiter};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::telemetry::metric::Metrics;
@@ -39,18 +39,18 @@ fn service(all_or_nothing: bool) -> Service {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let size = RequestSize::of_protobuf(bytes);
-    let Ok(request) = RateLimitRequest::decode(bytes) else {
-        return;
+    let decoded = decode::query(bytes);
+    let by_prost = RateLimitRequest::decode(bytes);
+    let query = match (&decoded, &by_prost) {
+        (Ok((query, _)), Ok(request)) => {
+            assert_eq!(query.domain, request.domain);
+            assert_eq!(query.descriptors.len(), request.descriptors.len());
+            query
+        }
+        (Err(QueryError::TooLarge(_)), _) | (Err(QueryError::Invalid(_)), Err(_)) => return,
+        _ => panic!("{decoded:?}, and {by_prost:?} by prost"),
     };
-    if size.is_err() {
-        return;
-    }
-    assert!(
-        request.descriptors.len() <= DESCRIPTORS_MAX,
-        "{} descriptors were not counted",
-        request.descriptors.len()
-    );
+    assert!(query.descriptors.len() <= DESCRIPTORS_MAX);
     SERVICES.with_borrow(|services| {
         for service in services {
             service
@@ -58,10 +58,10 @@ fuzz_target!(|bytes: &[u8]| {
                 .advance(Span::from_micros(bytes.len() as u64 * 1_000));
             let answer = service
                 .runtime
-                .block_on(service.limiter.decide(&convert::query(&request), None));
+                .block_on(service.limiter.decide(query, None));
             match answer {
                 Ok(answer) => {
-                    assert_eq!(answer.statuses.len(), request.descriptors.len());
+                    assert_eq!(answer.statuses.len(), query.descriptors.len());
                     let response = convert::response(answer);
                     assert!(response.statuses.iter().all(|status| status.code != 0));
                     let _ = response.encode_to_vec();

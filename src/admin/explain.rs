@@ -6,7 +6,7 @@ use http::StatusCode;
 use percent_encoding::percent_decode;
 
 use crate::api::body::{bad_request, read_body};
-use crate::api::convert;
+use crate::api::decode;
 use crate::api::messages::{EXAMPLE, Messages};
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
@@ -72,7 +72,10 @@ pub(crate) async fn by_body(
         Err(error) => return error.into_response(),
     };
     match messages.read(&body) {
-        Ok(request) => explained(rules, modes, &convert::query(&request)),
+        Ok(request) => match decode::query(&request) {
+            Ok((query, _)) => explained(rules, modes, &query),
+            Err(error) => bad_request(&error.to_string(), None),
+        },
         Err(error) => bad_request(&format!("invalid request: {error:#}"), Some(EXAMPLE)),
     }
 }

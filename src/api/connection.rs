@@ -66,6 +66,8 @@ impl Connections {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
+            // No gRPC client reads it.
+            .auto_date_header(false)
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
             // A client that exceeds max_concurrent_streams has the streams beyond it reset, and keeps

@@ -1,24 +1,20 @@
-//! Converts between protobuf messages and the types of the limiter. The only place where wire
-//! defaults are applied.
+//! Converts between protobuf and the types of the limiter: deadlines, limits in requests, responses.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
-use crate::check::Hits;
 use crate::limit::{Limit, Unit};
 use crate::limiter::LimiterError;
 use crate::limiter::response::{Header, Response, Status as OurStatus};
 use crate::proto::envoy::config::core::v3::HeaderValue;
-use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
-use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::Metadata;
-use crate::rules::query::{Descriptor, Entry, Override, Query};
+use crate::rules::query::Override;
 use crate::time::{Span, Time};
 
 /// Time to write a response and to send it.
@@ -47,21 +43,6 @@ const UNITS: [(Unit, WireUnit); 7] = [
     (Unit::Year, WireUnit::Year),
 ];
 
-/// A request as the limiter takes it, borrowed.
-pub fn query(request: &RateLimitRequest) -> Query<'_> {
-    let descriptors = request
-        .descriptors
-        .iter()
-        .map(|wire| descriptor(wire, request.hits_addend))
-        .collect();
-    Query {
-        domain: &request.domain,
-        descriptors,
-        hits_addend: request.hits_addend,
-        deadline: None,
-    }
-}
-
 /// When a caller that sent this grpc-timeout at `now` must have its response sent: before it stops
 /// waiting, by the time that sending takes. `None` if the value is invalid.
 pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
@@ -84,37 +65,14 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
     Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
 }
 
-/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
-/// means 1.
-fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
-    match own.unwrap_or(u64::from(of_request.max(1))) {
-        0 => Hits::Peek,
-        hits if is_negative => Hits::Refund(hits),
-        hits => Hits::Add(hits),
-    }
-}
-
-fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
-    Descriptor {
-        entries: wire
-            .entries
-            .iter()
-            .map(|entry| Entry::new(&entry.key, &entry.value))
-            .collect(),
-        limit: wire.limit.as_ref().map(override_limit),
-        hits: hits(wire.hits_addend, hits_of_request, wire.is_negative_hits),
-        hits_addend: wire.hits_addend,
-    }
-}
-
 /// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
 /// accepts it.
-fn override_limit(wire: &RateLimitOverride) -> Override {
-    let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire.unit;
+pub(crate) fn override_limit(requests_per_unit: u32, wire_unit: i32) -> Override {
+    let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire_unit;
     let unit = UNITS.iter().find(is_sent).map(|(unit, _)| *unit);
     Override {
-        requests_per_unit: wire.requests_per_unit,
-        wire_unit: wire.unit,
+        requests_per_unit,
+        wire_unit,
         unit,
     }
 }

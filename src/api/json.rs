@@ -9,11 +9,10 @@ use http::{HeaderMap, StatusCode, header};
 
 use crate::api::body::{BodyError, bad_request, read_body};
 use crate::api::budget::{Budget, Call};
-use crate::api::convert;
 use crate::api::messages::{EXAMPLE, Messages};
 use crate::api::request_size::{MESSAGE_BYTES_MAX, RequestSize};
+use crate::api::{convert, decode};
 use crate::limiter::{Limiter, LimiterError};
-use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::telemetry::metric::Counter;
 use crate::telemetry::traces::{LiveSpan, Traces};
 
@@ -37,8 +36,8 @@ pub struct JsonHandler {
 }
 
 impl JsonHandler {
-    /// Reads a request, and charges what it takes to its call.
-    async fn read(&self, body: Body, call: &Call) -> Result<RateLimitRequest, Response> {
+    /// Reads and encodes a request, and charges what it takes to its call.
+    async fn read(&self, body: Body, call: &Call) -> Result<Vec<u8>, Response> {
         let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes))
             .await
             .map_err(|error| {
@@ -64,8 +63,13 @@ impl JsonHandler {
         })
     }
 
-    async fn respond(&self, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
-        let answer = match self.limiter.decide(&convert::query(request), span).await {
+    /// Responds to an encoded request.
+    async fn respond(&self, request: &[u8], span: Option<&LiveSpan>) -> Response {
+        let query = match decode::query(request) {
+            Ok((query, _)) => query,
+            Err(error) => return bad_request(&error.to_string(), None),
+        };
+        let answer = match self.limiter.decide(&query, span).await {
             Ok(answer) => answer,
             Err(error @ LimiterError::Store(_)) => {
                 return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response();

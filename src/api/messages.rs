@@ -1,13 +1,14 @@
 //! RateLimitRequest and RateLimitResponse in protobuf's JSON.
 
 use anyhow::Context as _;
+use prost::Message as _;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
 use crate::api::request_size::RequestSize;
 use crate::limit::EXACT_MAX;
 use crate::proto::DESCRIPTOR_SET;
-use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 /// A valid request, for errors.
 pub(crate) const EXAMPLE: &str =
@@ -38,12 +39,12 @@ impl Messages {
         })
     }
 
-    /// Reads protobuf's JSON: names in either spelling, numbers as numbers or strings, null for
+    /// Encodes a request in protobuf's JSON: names in either spelling, numbers as numbers or strings, null for
     /// absent fields. The last of repeated names counts.
     ///
     /// # Errors
     /// It is not JSON, not a request, has unknown names, or is too large.
-    pub(crate) fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
+    pub(crate) fn read(&self, body: &[u8]) -> anyhow::Result<Vec<u8>> {
         RequestSize::of_json(body)?;
         let mut reader = serde_json::Deserializer::from_slice(body);
         let message = DynamicMessage::deserialize_with_options(
@@ -52,7 +53,7 @@ impl Messages {
             &DeserializeOptions::new(),
         )?;
         reader.end()?;
-        Ok(message.transcode_to()?)
+        Ok(message.encode_to_vec())
     }
 
     pub(crate) fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::api::convert;
+use crate::api::decode;
 use crate::api::messages::Messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::cli::check;
@@ -73,7 +73,9 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     let request = Messages::new()?
         .read(&body)
         .map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
-    run_query(args, &convert::query(&request), environment)
+    let (query, _) =
+        decode::query(&request).map_err(|error| Failure::Usage(format!("--json: {error}")))?;
+    run_query(args, &query, environment)
 }
 
 fn run_query(

@@ -46,12 +46,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args as _, Command, FromArgMatches as _};
+use http::HeaderMap;
 use prost::Message as _;
 use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
-use tonic::Request;
 
 use tollgate::api::call_metrics::CallMetrics;
+use tollgate::api::decode;
 use tollgate::api::rls::Rls;
 use tollgate::config::error::Finding;
 use tollgate::config::{self, CompileOptions, Source, yaml};
@@ -313,12 +314,12 @@ impl World {
         let mut codes: Vec<(String, u64)> = Vec::new();
         let mut last = Map::new();
         for _ in 0..times.unwrap_or(1) {
-            let request =
-                RateLimitRequest::decode(&*request.encode_to_vec()).expect("it was encoded here");
+            let message = request.encode_to_vec();
+            let (query, _) = decode::query(&message).expect("it was encoded here");
             let began = tokio::time::Instant::now();
-            last = match self.rls.should_rate_limit(Request::new(request)).await {
+            last = match self.rls.should_rate_limit(&HeaderMap::new(), query).await {
                 Ok(response) => {
-                    let response = response.into_inner().encode_to_vec();
+                    let response = response.encode_to_vec();
                     answer(&RateLimitResponse::decode(&*response).expect("it was encoded here"))
                 }
                 Err(status) => Map::from_iter([

@@ -11,10 +11,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use prost::Message as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::api::convert;
+use tollgate::api::{convert, decode};
 use tollgate::check::StoreError;
 use tollgate::config::{self, Source};
 use tollgate::limiter::fallback::Fallback;
@@ -386,10 +387,9 @@ pub(crate) async fn decide(
     let (began, now) = (Instant::now(), limiter.clock().now());
     let deadline =
         grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
-    let query = Query {
-        deadline,
-        ..convert::query(request)
-    };
+    let message = request.encode_to_vec();
+    let (query, _) = decode::query(&message).expect("it was encoded here");
+    let query = Query { deadline, ..query };
     let verdict = match limiter.decide(&query, None).await {
         Ok(answer) if answer.over_limit => Verdict::OverLimit,
         Ok(_) => Verdict::Ok,
