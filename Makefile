@@ -9,6 +9,7 @@ FUZZ_SECONDS ?= 300
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 ROUNDS ?= 5
 SECONDS ?= 4
+COMPARED = --rounds $(ROUNDS) --seconds $(SECONDS) $(addprefix --only ,$(ONLY)) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
 DURATION ?= 600
 DEPLOYMENT ?= cluster
 IMAGE ?= tollgate:latest
@@ -16,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -119,17 +120,20 @@ deny: ## check licenses, duplicates and sources with deny.toml; installs cargo-d
 bench: ## compare the memory store with a bare tonic server in one run: see benches/README.md
 	benches/run.sh
 
-bench-redis: ## compare the Redis store with envoyproxy/ratelimit in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
-	benches/redis.sh "$(REFERENCE)" --rounds $(ROUNDS) --seconds $(SECONDS)
+bench-redis: ## print the table of docs/performance.md: Tollgate, envoyproxy/ratelimit and a bare tonic server in one run. REFERENCE=path/to/ratelimit, ONLY="zipf one-key", ROUNDS, SECONDS of each load, PROGRAMS=folder of built ones, WRITE=1 into the pages
+	benches/redis.sh "$(REFERENCE)" $(COMPARED) $(if $(WRITE),--write)
 
-bench-cluster: ## the same with a Redis Cluster of three nodes each: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS
-	benches/redis.sh "$(REFERENCE)" --cluster --rounds $(ROUNDS) --seconds $(SECONDS)
+bench-cluster: ## compare on a Redis Cluster of three nodes each: REFERENCE=path/to/ratelimit, ONLY, ROUNDS, SECONDS, PROGRAMS
+	benches/redis.sh "$(REFERENCE)" --cluster $(COMPARED)
 
 bench-lookup: ## time to match and to load 100,000 rules
 	$(CARGO) bench --bench lookup
 
 bench-algorithms: ## bytes and µs of each algorithm, in memory and on Redis
 	$(CARGO) bench --bench algorithms
+
+profile: ## write a flame graph of the service under load into SVG (target/profile.svg): MEMORY=1 without Redis, PROGRAMS. Needs perf and redis-server; installs inferno into .tools
+	benches/flame_graph.py $(if $(SVG),--output "$(SVG)") $(if $(MEMORY),--memory) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
 
 soak: ## ten minutes with a Redis fault every ten seconds; writes docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
 	benches/soak.py --deployment $(DEPLOYMENT) --duration $(DURATION) --seed $(or $(SEED),1)

@@ -139,17 +139,19 @@ def cargo(*words):
     return {message["target"]["name"]: message["executable"] for message in messages if message.get("executable")}
 
 
-def load(generator, target, pids, seconds, warmup, options):
-    """The result of one run of `load`; raises if not every request was answered."""
+def load(generator, target, pids, seconds, warmup, options, failed_max=0):
+    """The result of one run of `load`; raises if a larger share of the requests failed. Late answers are only counted."""
     times = ["--duration", in_ms(seconds), "--warmup", in_ms(warmup)]
-    command = [generator, "--json", "--target", target, "--pid", ",".join(map(str, pids))] + times + options
+    command = [generator, "--json", "--allow-errors", "--target", target, "--pid", ",".join(map(str, pids)), *times, *options]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         run = json.loads(done.stdout)
     except ValueError as error:
         raise Failed(f"{shlex.join(command)} gave no result") from error
-    if done.returncode != 0 or run["cpu_us_per_request"] is None:
-        raise Failed(f"not answered in full: {json.dumps(run['requests'])}")
+    requests = run["requests"]
+    is_answered = requests["ok"] + requests["over_limit"] >= (1 - failed_max) * requests["sent"] > 0 and requests["unsent"] == 0
+    if not is_answered or run["cpu_us_per_request"] is None:
+        raise Failed(f"not answered in full: {json.dumps(requests)}")
     return run
 
 

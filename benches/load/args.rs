@@ -127,6 +127,8 @@ pub enum Pick {
     Zipf,
     /// Always the same: one hot counter (per descriptor of the request).
     One,
+    /// Each value once, counting up from 0: new counters, if the prefix is new.
+    New,
 }
 
 impl Args {

@@ -41,6 +41,7 @@ fn print_table(args: &Args, outcome: &Outcome) {
         Pick::Uniform => format!("{} values, uniform", args.keys),
         Pick::Zipf => format!("{} values, zipf {}", args.keys, args.zipf_exponent),
         Pick::One => "one value".to_owned(),
+        Pick::New => "each value once".to_owned(),
     };
     let plural = if args.descriptors == 1 { "" } else { "s" };
     line(

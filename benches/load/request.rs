@@ -41,17 +41,21 @@ enum Draw {
     Zipf(Vec<f64>),
     /// The place of the descriptor in its request.
     One,
+    /// Counted up: the next one.
+    New(u32),
 }
 
 impl Requests {
     pub fn new(args: &Args) -> Self {
         let values = match args.pick {
             Pick::One => args.descriptors,
-            _ => args.keys,
+            Pick::New => u32::MAX,
+            Pick::Uniform | Pick::Zipf => args.keys,
         };
         let draw = match args.pick {
             Pick::Uniform => Draw::Uniform(args.keys),
             Pick::One => Draw::One,
+            Pick::New => Draw::New(0),
             Pick::Zipf => Draw::Zipf(
                 (1..=args.keys)
                     .scan(0.0, |sum, rank| {
@@ -110,9 +114,14 @@ impl Requests {
     }
 
     fn draw(&mut self, place: u32) -> u32 {
-        match &self.draw {
-            Draw::Uniform(values) => self.random.u32(..values),
+        match &mut self.draw {
+            Draw::Uniform(values) => self.random.u32(..*values),
             Draw::One => place,
+            Draw::New(next) => {
+                let number = *next;
+                *next += 1;
+                number
+            }
             Draw::Zipf(sums) => {
                 let at = self.random.f64() * sums[sums.len() - 1];
                 sums.partition_point(|sum| *sum <= at).min(sums.len() - 1) as u32

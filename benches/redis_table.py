@@ -1,0 +1,85 @@
+"""The table of redis_compare.py: ratios of medians, their range over the rounds, and targets."""
+
+import os
+import statistics
+
+from redis_loads import BARE, ROWS
+from servers import PACKAGE, ratio
+
+# The pages with the table, and what is around it there.
+PAGES = [os.path.join(PACKAGE, page) for page in ("README.md", os.path.join("docs", "performance.md"))]
+BEGIN, END = "<!-- table of make bench-redis WRITE=1 -->", "<!-- end of the table -->"
+
+
+class Ratio:
+    """Of the medians of a figure, and of its pairs."""
+
+    def __init__(self, figure, pairs, ours_over):
+        of = (lambda theirs, ours: ratio(ours, theirs)) if ours_over else ratio
+        by_round = [of(theirs[figure], ours[figure]) for theirs, ours in pairs]
+        self.value = of(*(median_of(figure, side) for side in zip(*pairs)))
+        self.least, self.most = min(by_round), max(by_round)
+
+    def judged(self, side_of_bound, bound, of=""):
+        """The target, and whether it is met; nothing without one."""
+        if bound is None:
+            return ""
+        met = self.value >= bound if side_of_bound == "≥" else self.value <= bound
+        return f"{of}{side_of_bound} {bound:g}, {'met' if met else '**missed**'}"
+
+    def __str__(self):
+        return f"{self.value:.2f} ({self.least:.2f} to {self.most:.2f})"
+
+
+def table(found, machine):
+    """Its lines: the rows whose loads were run."""
+    lines = [
+        "CPU is in µs per request, service + Redis. The ratio is the CPU of envoyproxy/ratelimit over that of Tollgate; beside the bare",
+        "tonic server, which has no Redis, that of Tollgate's process over the server's. Redis and p99 are Tollgate's over",
+        f"envoyproxy/ratelimit's. In parentheses the range over the rounds. {machine}.",
+        "",
+        "| load | envoyproxy/ratelimit | Tollgate | ratio | Redis | p99 | target |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        if (row.load, row.ours) not in found:
+            continue
+        pairs = [pair for pair in zip(found[row.load, row.theirs], found[row.load, row.ours]) if all(pair)]
+        of_row = cells(row, pairs) if pairs else ["", "", "", "", "", "every round failed"]
+        lines.append(f"| {row.title} | {' | '.join(of_row)} |")
+    return lines
+
+
+def cells(row, pairs):
+    """The cells behind a title, of pairs of figures: the other's and Tollgate's."""
+    is_bare = row.theirs == BARE
+    theirs, ours = ([median_of(figure, side) for figure in ("service", "redis")] for side in zip(*pairs))
+    if is_bare:
+        cpu, redis, shown = Ratio("service", pairs, ours_over=True), None, ours[:1]
+    else:
+        cpu, redis, shown = Ratio("both", pairs, ours_over=False), Ratio("redis", pairs, ours_over=True), ours
+    p99 = Ratio("p99", pairs, ours_over=True) if row.p99_max or row.load.startswith("open") else None
+    targets = [
+        cpu.judged("≥", row.ratio_min),
+        cpu.judged("≤", row.bare_max),
+        redis.judged("≤", row.redis_max, "Redis ") if redis else "",
+        p99.judged("≤", row.p99_max, "p99 ") if p99 else "",
+    ]
+    return [sum_of(theirs), sum_of(shown), str(cpu), str(redis or ""), str(p99 or ""), "; ".join(filter(None, targets))]
+
+
+def median_of(figure, rounds):
+    return statistics.median(figures.get(figure, 0) for figures in rounds)
+
+
+def sum_of(parts):
+    return " + ".join(f"{part:.1f}" for part in parts if part)
+
+
+def write_pages(lines):
+    for path in PAGES:
+        with open(path) as page:
+            before, rest = page.read().split(BEGIN)
+        _, after = rest.split(END)
+        with open(path, "w") as page:
+            page.write("\n".join([before + BEGIN, *lines, END + after]))
