@@ -15,7 +15,6 @@ use http::{StatusCode, header};
 
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::SharedPage;
-use crate::api::messages::Messages;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::HttpMetrics;
 use crate::http::{self as server, ADMIN_BOUNDS, health};
@@ -38,7 +37,6 @@ const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 pub(crate) struct Admin {
     pub(crate) rules: Arc<LiveRules>,
     pub(crate) modes: Modes,
-    pub(crate) messages: Messages,
     /// The default of rules without `on_store_error`.
     pub(crate) on_store_error: OnStoreError,
     pub(crate) metrics: Metrics,
@@ -174,7 +172,7 @@ async fn explain_query(State(admin): State<Admin>, RawQuery(query): RawQuery) ->
 }
 
 async fn explain_body(State(admin): State<Admin>, body: Body) -> Response {
-    explain::by_body(&admin.rules, admin.modes, &admin.messages, body).await
+    explain::by_body(&admin.rules, admin.modes, body).await
 }
 
 async fn rlconfig(

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::routing::{any, get};
 use tokio::sync::mpsc;
@@ -19,13 +18,12 @@ use crate::api::call_metrics::CallMetrics;
 use crate::api::connection::Connections;
 use crate::api::json::JsonHandler;
 use crate::api::listener::{Acceptor, Listeners, Worker};
-use crate::api::messages::Messages;
+use crate::api::reflection::Reflection;
 use crate::api::rls::Rls;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
-use crate::proto::DESCRIPTOR_SET;
 use crate::runtime::Thread;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -44,7 +42,8 @@ pub mod handshakes;
 mod health;
 pub mod json;
 pub(crate) mod listener;
-pub mod messages;
+pub(crate) mod messages;
+mod reflection;
 mod request_body;
 pub mod request_size;
 pub mod rls;
@@ -56,12 +55,6 @@ mod unary;
 /// Connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
 /// handshakes are in progress there.
 const HANDOVERS_MAX: usize = 1_024;
-/// The services that reflection lists.
-const SERVICES: [&str; 2] = [
-    "envoy.service.ratelimit.v3.RateLimitService",
-    "grpc.health.v1.Health",
-];
-
 /// Everything that a worker serves. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Api {
@@ -71,7 +64,6 @@ pub struct Api {
     budget: Arc<Budget>,
     rls_metrics: CallMetrics,
     health: health::Health,
-    messages: Messages,
     oversized: Counter,
     http_metrics: HttpMetrics,
     traces: Traces,
@@ -87,9 +79,6 @@ pub(crate) struct Running {
 
 impl Api {
     /// Registers the metrics.
-    ///
-    /// # Errors
-    /// The descriptors that were compiled in cannot be read.
     pub fn new(
         limiter: Arc<limiter::Shared>,
         connections: Connections,
@@ -97,15 +86,14 @@ impl Api {
         http_metrics: HttpMetrics,
         traces: Traces,
         metrics: &Metrics,
-    ) -> anyhow::Result<Self> {
+    ) -> Self {
         let oversized = metrics.counter(
             "tollgate_oversized_requests_total",
             "gRPC messages and /json bodies rejected because they were larger than 4 MiB.",
         );
-        Ok(Self {
+        Self {
             rls_metrics: CallMetrics::new("ShouldRateLimit", metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
-            messages: Messages::new()?,
             budget: Budget::new(metrics),
             limiter,
             connections,
@@ -113,7 +101,7 @@ impl Api {
             http_metrics,
             lifecycle,
             traces,
-        })
+        }
     }
 
     /// Starts the thread that accepts, and the worker threads.
@@ -153,20 +141,13 @@ impl Api {
     /// have ended. Fuzz targets call it without a port.
     pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
-        let others = match self.other_services() {
-            Ok(routes) => routes,
-            Err(error) => {
-                let error = format!("{error:#}");
-                return tracing::error!(error, "cannot start the gRPC server");
-            }
-        };
         let services = Arc::new(Services {
             rls: Rls::new(
                 limiter.clone(),
                 self.rls_metrics.clone(),
                 self.traces.clone(),
             ),
-            others,
+            others: self.other_services(),
             oversized: self.oversized.clone(),
         });
         let admission = || Admission {
@@ -193,31 +174,19 @@ impl Api {
     }
 
     /// Health and reflection.
-    fn other_services(&self) -> anyhow::Result<Routes> {
-        let reflection = || {
-            let builder = tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-            SERVICES.into_iter().fold(
-                builder,
-                tonic_reflection::server::Builder::with_service_name,
-            )
-        };
+    fn other_services(&self) -> Routes {
         let health = tonic_health::pb::health_server::HealthServer::new(self.health.clone());
-        let v1 = reflection().build_v1().context("build reflection v1")?;
-        let v1alpha = reflection()
-            .build_v1alpha()
-            .context("build reflection v1alpha")?;
-        Ok(Routes::new(health)
-            .add_service(v1)
-            .add_service(v1alpha)
-            .prepare())
+        let router = reflection::PATHS
+            .into_iter()
+            .fold(Routes::new(health).into_axum_router(), |router, path| {
+                router.route_service(path, Reflection)
+            });
+        Routes::from(router).prepare()
     }
 
     fn http_routes(&self, limiter: Limiter) -> Router {
         let json = JsonHandler {
             limiter,
-            messages: self.messages.clone(),
             budget: self.budget.clone(),
             oversized: self.oversized.clone(),
             traces: self.traces.clone(),

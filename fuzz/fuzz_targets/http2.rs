@@ -56,8 +56,7 @@ fn worker() -> Worker {
             HttpMetrics::new(&metrics),
             Traces::default(),
             &metrics,
-        )
-        .expect("it is put together");
+        );
         service::runtime().block_on(api.serve(incoming, http_incoming));
     });
     Worker { connections, open }

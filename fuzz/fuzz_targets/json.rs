@@ -8,7 +8,6 @@ use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
 use tollgate::api::budget::Budget;
 use tollgate::api::json::{self, JsonHandler};
-use tollgate::api::messages::Messages;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
 
@@ -29,11 +28,9 @@ fn handler() -> Handler {
     let runtime = service::runtime();
     let limiter = runtime.block_on(async { service::limiter(false, &metrics).0.open() });
     let counter = metrics.counter("oversized", "Oversized bodies.");
-    let messages = Messages::new().expect("they were compiled in");
     Handler {
         handler: JsonHandler {
             limiter,
-            messages,
             budget: Budget::new(&metrics),
             oversized: counter,
             traces: Traces::default(),

@@ -7,7 +7,7 @@ use percent_encoding::percent_decode;
 
 use crate::api::body::{bad_request, read_body};
 use crate::api::decode;
-use crate::api::messages::{EXAMPLE, Messages};
+use crate::api::messages::{self, EXAMPLE};
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
 use crate::rules::{LiveRules, Query};
@@ -61,17 +61,12 @@ fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// POST: a request in the form of `/json`.
-pub(crate) async fn by_body(
-    rules: &LiveRules,
-    modes: Modes,
-    messages: &Messages,
-    body: Body,
-) -> Response {
+pub(crate) async fn by_body(rules: &LiveRules, modes: Modes, body: Body) -> Response {
     let body = match read_body(body, EXPLAIN_BYTES_MAX, |_| true).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
-    match messages.read(&body) {
+    match messages::read(&body) {
         Ok(request) => match decode::query(&request) {
             Ok((query, _)) => explained(rules, modes, &query),
             Err(error) => bad_request(&error.to_string(), None),

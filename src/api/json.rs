@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode, header};
 
 use crate::api::body::{BodyError, bad_request, read_body};
 use crate::api::budget::{Budget, Call};
-use crate::api::messages::{EXAMPLE, Messages};
+use crate::api::messages::{self, EXAMPLE};
 use crate::api::request_size::{MESSAGE_BYTES_MAX, RequestSize};
 use crate::api::{convert, decode};
 use crate::limiter::{Limiter, LimiterError};
@@ -25,8 +25,6 @@ const SPAN_STATUS: &str = "http.status_code";
 pub struct JsonHandler {
     /// Decides.
     pub limiter: Limiter,
-    /// Reads and writes the messages.
-    pub messages: Messages,
     /// Bounds the calls in flight, and their bytes.
     pub budget: Arc<Budget>,
     /// Counts bodies that are too large.
@@ -55,7 +53,7 @@ impl JsonHandler {
         if !call.hold(size.bytes()) {
             return Err(BodyError::OverBudget.into_response());
         }
-        self.messages.read(&body).map_err(|error| {
+        messages::read(&body).map_err(|error| {
             let error = format!("{error:#}");
             let response = bad_request(&format!("invalid request: {error}"), Some(EXAMPLE));
             tracing::debug!(error, "invalid body of /json");
@@ -81,7 +79,7 @@ impl JsonHandler {
         } else {
             StatusCode::OK
         };
-        match self.messages.write(&convert::response(answer)) {
+        match messages::write(&convert::response(answer)) {
             Ok(body) => {
                 (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
             }

@@ -1,5 +1,7 @@
 //! RateLimitRequest and RateLimitResponse in protobuf's JSON.
 
+use std::sync::LazyLock;
+
 use anyhow::Context as _;
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
@@ -14,58 +16,55 @@ use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 pub(crate) const EXAMPLE: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
 
-/// Reads and writes the messages, by the descriptors that are compiled in. Clones share them.
-#[derive(Debug, Clone)]
-pub struct Messages {
+/// Read at the first use, since most deployments never use `/json` and this memory is not small.
+static DESCRIPTORS: LazyLock<Descriptors> =
+    LazyLock::new(|| Descriptors::new(DESCRIPTOR_SET).expect("the descriptors were compiled in"));
+
+struct Descriptors {
     request: MessageDescriptor,
     response: MessageDescriptor,
 }
 
-impl Messages {
-    /// Loads the descriptors.
-    ///
-    /// # Errors
-    /// The descriptors that were compiled in cannot be read.
-    pub fn new() -> anyhow::Result<Self> {
-        let pool =
-            DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
+impl Descriptors {
+    fn new(set: &[u8]) -> anyhow::Result<Self> {
+        let pool = DescriptorPool::decode(set)?;
         let message = |name: &str| {
             pool.get_message_by_name(name)
-                .with_context(|| format!("find {name} in the compiled descriptors"))
+                .with_context(|| format!("find {name}"))
         };
         Ok(Self {
             request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
             response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
         })
     }
+}
 
-    /// Encodes a request in protobuf's JSON: names in either spelling, numbers as numbers or strings, null for
-    /// absent fields. The last of repeated names counts.
-    ///
-    /// # Errors
-    /// It is not JSON, not a request, has unknown names, or is too large.
-    pub(crate) fn read(&self, body: &[u8]) -> anyhow::Result<Vec<u8>> {
-        RequestSize::of_json(body)?;
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let message = DynamicMessage::deserialize_with_options(
-            self.request.clone(),
-            &mut reader,
-            &DeserializeOptions::new(),
-        )?;
-        reader.end()?;
-        Ok(message.encode_to_vec())
-    }
+/// Encodes a request in protobuf's JSON: names in either spelling, numbers as numbers or strings,
+/// null for absent fields. The last of repeated names counts.
+///
+/// # Errors
+/// It is not JSON, not a request, has unknown names, or is too large.
+pub(crate) fn read(body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    RequestSize::of_json(body)?;
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let message = DynamicMessage::deserialize_with_options(
+        DESCRIPTORS.request.clone(),
+        &mut reader,
+        &DeserializeOptions::new(),
+    )?;
+    reader.end()?;
+    Ok(message.encode_to_vec())
+}
 
-    pub(crate) fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
-        let mut message = DynamicMessage::new(self.response.clone());
-        message.transcode_from(response)?;
-        if response.dynamic_metadata.is_none() {
-            return Ok(serde_json::to_vec(&message)?);
-        }
-        let mut json = serde_json::to_value(&message)?;
-        shorten_numbers(&mut json);
-        Ok(serde_json::to_vec(&json)?)
+pub(crate) fn write(response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
+    let mut message = DynamicMessage::new(DESCRIPTORS.response.clone());
+    message.transcode_from(response)?;
+    if response.dynamic_metadata.is_none() {
+        return Ok(serde_json::to_vec(&message)?);
     }
+    let mut json = serde_json::to_value(&message)?;
+    shorten_numbers(&mut json);
+    Ok(serde_json::to_vec(&json)?)
 }
 
 /// Writes whole numbers of metadata, which has doubles only, as `2` instead of `2.0`, as the

@@ -14,7 +14,6 @@ use crate::admin::{Admin, Pages};
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
 use crate::api::listener::Listeners;
-use crate::api::messages::Messages;
 use crate::api::{Api, bind};
 use crate::app::banner::{InitialRules, Summary};
 use crate::config::metric_mapping;
@@ -104,7 +103,7 @@ impl App {
             prometheus,
         } = ports;
         let listeners_of_admin = (admin_listener, prometheus);
-        let admin = admin(&settings, listeners_of_admin, &rules, &lifecycle, &metrics)?;
+        let admin = admin(&settings, listeners_of_admin, &rules, &lifecycle, &metrics);
         let certificates = grpc_tls.map(|files| CertificateSource::new(files, &metrics));
         let certificates = certificates.transpose()?;
         let tls = certificates
@@ -121,7 +120,7 @@ impl App {
             http_metrics.clone(),
             traces.unwrap_or_default(),
             &metrics,
-        )?;
+        );
         Ok(Self {
             api,
             listeners,
@@ -255,11 +254,10 @@ fn admin(
     rules: &Rules,
     lifecycle: &Lifecycle,
     metrics: &Metrics,
-) -> anyhow::Result<Vec<(TcpListener, Router)>> {
+) -> Vec<(TcpListener, Router)> {
     let admin = Admin {
         rules: rules.live.clone(),
         modes: settings.limiter.modes(),
-        messages: Messages::new()?,
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
         pages: Pages::new(metrics),
@@ -270,7 +268,7 @@ fn admin(
         .metrics_router(&settings.telemetry.prometheus_path);
     let mut routes = vec![(listener, admin.router())];
     routes.extend(prometheus.map(|listener| (listener, metrics_page)));
-    Ok(routes)
+    routes
 }
 
 fn summary(

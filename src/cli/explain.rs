@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::api::decode;
-use crate::api::messages::Messages;
+use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::cli::check;
 use crate::cli::output::{Failure, print};
@@ -70,9 +70,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     } else {
         json.clone().into_bytes()
     };
-    let request = Messages::new()?
-        .read(&body)
-        .map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
+    let request =
+        messages::read(&body).map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
     let (query, _) =
         decode::query(&request).map_err(|error| Failure::Usage(format!("--json: {error}")))?;
     run_query(args, &query, environment)

@@ -1,0 +1,61 @@
+//! gRPC reflection, both versions.
+//!
+//! Their tables of symbols are built at the first call and shared by the workers, since most
+//! deployments never use them.
+
+use std::convert::Infallible;
+use std::sync::LazyLock;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic_reflection::server::{Builder, Error};
+use tower::Service;
+
+use crate::proto::DESCRIPTOR_SET;
+
+/// The methods of both versions, as routes of axum.
+pub(crate) const PATHS: [&str; 2] = [
+    "/grpc.reflection.v1.ServerReflection/{*method}",
+    "/grpc.reflection.v1alpha.ServerReflection/{*method}",
+];
+/// The services that reflection lists.
+const SERVICES: [&str; 2] = [
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "grpc.health.v1.Health",
+];
+
+static ROUTES: LazyLock<Routes> =
+    LazyLock::new(|| routes().expect("the descriptors were compiled in"));
+
+fn routes() -> Result<Routes, Error> {
+    let builder = || {
+        let builder = Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        SERVICES
+            .into_iter()
+            .fold(builder, Builder::with_service_name)
+    };
+    let (v1, v1alpha) = (builder().build_v1()?, builder().build_v1alpha()?);
+    Ok(Routes::new(v1).add_service(v1alpha).prepare())
+}
+
+/// Serves [`PATHS`].
+#[derive(Debug, Clone)]
+pub(crate) struct Reflection;
+
+impl Service<Request<axum::body::Body>> for Reflection {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = <Routes as Service<Request<axum::body::Body>>>::Future;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
+        ROUTES.clone().call(request)
+    }
+}
