@@ -23,7 +23,7 @@ use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
 use tollgate::store::redis::client::decode::ScriptReply;
-use tollgate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
+use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
@@ -71,12 +71,12 @@ struct Case {
     redis_us: [Vec<f64>; 4],
 }
 
-/// How Redis is asked.
+/// Whether the key of a window is new.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    Script,
-    /// As it is asked about windows that were seen.
-    Command,
+    /// Its lifetime is set.
+    New,
+    Later,
 }
 
 /// The calls of one pipeline, by their checks, and how often it is sent in a round. The last is as
@@ -141,23 +141,23 @@ fn cases() -> Vec<Case> {
         ..terms(Algorithm::Concurrency)
     };
     let cases = [
-        ("fixed_window", window, Way::Script),
-        ("fixed_window, seen before", window, Way::Command),
-        ("fixed_window, drop", drop, Way::Script),
-        ("sliding_window", sliding(None), Way::Script),
-        ("sliding_window, 10 buckets", sliding(Some(10)), Way::Script),
-        ("sliding_window, 60 buckets", sliding(Some(60)), Way::Script),
+        ("fixed_window", window, Way::New),
+        ("fixed_window, seen before", window, Way::Later),
+        ("fixed_window, drop", drop, Way::New),
+        ("sliding_window", sliding(None), Way::New),
+        ("sliding_window, 10 buckets", sliding(Some(10)), Way::New),
+        ("sliding_window, 60 buckets", sliding(Some(60)), Way::New),
         (
             "sliding_log, 100 calls",
             terms(Algorithm::SlidingLog),
-            Way::Script,
+            Way::New,
         ),
         (
             "token_bucket, leaky_bucket",
             terms(Algorithm::TokenBucket),
-            Way::Script,
+            Way::New,
         ),
-        ("concurrency, 50 holders", concurrency, Way::Script),
+        ("concurrency, 50 holders", concurrency, Way::New),
     ];
     let cases = cases.into_iter().enumerate();
     cases
@@ -281,12 +281,6 @@ impl Redis {
 
     /// Sends calls with so many checks each, in one pipeline.
     fn decide(&mut self, case: &mut Case, calls: &[u64]) {
-        let form = match (case.way, calls) {
-            (Way::Command, _) => WindowCommand::Incr,
-            (Way::Script, [_]) => WindowCommand::Script,
-            // Whose slots differ.
-            (Way::Script, _) => WindowCommand::SetNxIncr,
-        };
         let (mut commands, mut scripts) = (redis::pipe(), 0);
         for &checks in calls {
             let (_, now) = case.check(case.asked_redis);
@@ -294,15 +288,16 @@ impl Redis {
             for asked in case.asked_redis..case.asked_redis + checks {
                 let check = case.check(asked).0;
                 let charge = Counter::charge(&check.limit, check.call());
-                let mut line =
-                    EncodedCheck::new(&check, charge, 0, now, Mode::Independent, Span::ZERO);
-                line.set_command(form);
+                let line = EncodedCheck::new(&check, charge, 0, now, Mode::Independent, Span::ZERO);
                 lines.push(line);
             }
             case.asked_redis += checks;
             if lines.iter().all(EncodedCheck::is_direct) {
                 for line in &lines {
                     line.increment(&mut commands);
+                    if case.way == Way::New {
+                        line.expire(&mut commands);
+                    }
                 }
             } else {
                 commands.add_command(Script::serving().command(
@@ -364,7 +359,7 @@ impl Redis {
     /// What a counter of this kind takes of `used_memory`, with its key and its places in Redis'
     /// tables.
     fn bytes_of_memory(&mut self, case: &Case) -> f64 {
-        let mut case = Case::new(0, case.label, case.terms, Way::Script, KEYS_OF_MEMORY);
+        let mut case = Case::new(0, case.label, case.terms, Way::New, KEYS_OF_MEMORY);
         self.run::<()>(&["FLUSHALL", "SYNC"]);
         let before = self.number("MEMORY", "used_memory:");
         // A window is whole with its first hit, and the next one would be another key.

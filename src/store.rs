@@ -59,6 +59,13 @@ impl Backend {
         }
     }
 
+    /// Sends what must not be lost when the process ends. All workers have ended before.
+    pub async fn finish(&self) {
+        if let Self::Redis(redis) = self {
+            redis.finish().await;
+        }
+    }
+
     /// Runs the background work of the store, for as long as the process lives.
     pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle) {
         match self {

@@ -25,22 +25,3 @@ function fixed_window.keep(key, used, fresh, now, life)
     redis.call('SET', key, used, 'KEEPTTL')
   end
 end
-
--- Handles the replies of INCRBY other than a count with earlier hits in it.
-function fixed_window.settle(key, used, hits, life)
-  if not tonumber(used) then
-    if not string.find(used.err, 'overflow') then
-      error(used)
-    end
-    used = EXACT_MAX
-  end
-  if used >= EXACT_MAX then
-    -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
-    redis.call('SET', key, EXACT_MAX - 1, 'KEEPTTL')
-    return EXACT_MAX - 1
-  end
-  -- There was no key, or a negative value that another client wrote: treat as 0.
-  -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
-  redis.call('SET', key, hits, 'EX', life)
-  return tonumber(hits)
-end

@@ -35,6 +35,7 @@ pub(crate) enum Signal {
 struct Draining {
     lifecycle: Lifecycle,
     requests: Running,
+    backend: Backend,
     spans: Option<SpanExporterTask>,
     statsd: Option<StatsdTask>,
     period: Span,
@@ -62,6 +63,7 @@ impl App {
                 .api
                 .start(self.listeners, self.settings.api.workers(), &self.metrics)?,
             statsd: self.statsd.map(statsd::Exporter::start),
+            backend: self.backend.clone(),
             lifecycle: self.lifecycle.clone(),
             period: self.settings.api.drain_period,
             timeout: self.settings.api.shutdown_timeout,
@@ -134,7 +136,7 @@ impl Draining {
                 statsd.finish().await;
             }
         };
-        let flush = async { tokio::join!(flush_spans, flush_metrics).0 };
+        let flush = async { tokio::join!(flush_spans, flush_metrics, self.backend.finish()).0 };
         tokio::select! {
             are_spans_sent = flush => {
                 if !are_spans_sent {

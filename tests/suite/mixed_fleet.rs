@@ -179,6 +179,7 @@ async fn calendar_months_have_the_reference_key_until_their_end() {
             (1, Span::from_secs(end - now)),
             "{now}"
         );
+        bench.lifetimes_are_set().await;
         let all = old.all();
         let [(only, value, life)] = &all[..] else {
             panic!("{now}: {all:?}")

@@ -584,9 +584,6 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
             .filter(|limit| algorithms.contains(&limit.algorithm))
             .map(give_backs_beside_a_veto),
     );
-    if algorithms.contains(&Algorithm::FixedWindow) {
-        histories.push(many_alike());
-    }
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
     }
@@ -789,31 +786,6 @@ fn lease_given_back_beside_a_veto() -> History {
         counters,
         jitter: Span::ZERO,
         batches,
-    }
-}
-
-/// More checks that differ in nothing but their counters than one digit can count.
-fn many_alike() -> History {
-    let counters = std::array::from_fn(|_| Terms2 {
-        limits: [table_limits()[0]; 2],
-        found: None,
-    });
-    let asks = (0..12)
-        .map(|number| Group {
-            mode: Mode::Independent,
-            calls: vec![hit(number % KEYS)],
-        })
-        .collect();
-    let batch = Batch {
-        gap: Gap::Micros(0),
-        reloaded: [false; KEYS],
-        asks,
-        writes: Writes::Taken,
-    };
-    History {
-        counters,
-        jitter: Span::ZERO,
-        batches: vec![batch.clone(), batch],
     }
 }
 

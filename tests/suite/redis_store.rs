@@ -47,7 +47,7 @@ async fn codes(client: &mut Client, key: &str, times: usize) -> Vec<Code> {
 
 /// How often Redis was asked to count, by a script or by the command alone, or to look.
 fn times_asked(redis: &RedisProcess) -> u64 {
-    let calls = ["evalsha", "eval", "incrby"]
+    let calls = ["evalsha", "eval", "incr"]
         .map(|command| redis.info("commandstats", &format!("cmdstat_{command}:calls=")));
     calls.into_iter().flatten().sum()
 }
@@ -90,7 +90,8 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     let look = client.answer(with_hits(0, false)).await;
     assert_eq!(
         (times_asked(&redis), look.overall_code()),
-        (asked + 1, Code::OverLimit),
+        // By the script, which Redis gets with the second call.
+        (asked + 2, Code::OverLimit),
         "a look asks Redis, which counted a hit too many"
     );
     client.answer(with_hits(2, true)).await;
@@ -361,7 +362,7 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     assert_eq!(remaining().await, 8);
     let key = &*key_of_the_only_counter(&redis);
     let life = || redis.command::<i64>(&["TTL", key]);
-    assert!((year - 60..=year).contains(&life()), "{}", life());
+    look_until("a lifetime", || (year - 60..=year).contains(&life()));
 
     redis.command::<()>(&["EXPIRE", key, "100000"]);
     assert_eq!((remaining().await, remaining().await), (7, 6));
@@ -374,7 +375,7 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     // As if it had been evicted, or Redis had come back empty.
     redis.command::<()>(&["DEL", key]);
     assert_eq!(remaining().await, 8);
-    assert!(life() > 100_000, "it would never expire: {}", life());
+    look_until("a lifetime", || life() > 100_000);
     // As a caller of the reference can leave it.
     redis.command::<()>(&["SET", key, "-5", "KEEPTTL"]);
     assert_eq!(

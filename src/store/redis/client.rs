@@ -17,7 +17,7 @@ use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError,
 use crate::limit::OverLimitHits;
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
-use crate::store::redis::client::encode::{EncodedCheck, Mode, Route, WindowCommand};
+use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::node_batch::{NodeBatch, NodeBatches, batch_of, is_one_call};
 use crate::store::redis::client::waiting::{BATCH_SIZE_MAX, NodeReply};
 use crate::store::redis::shared::Redis;
@@ -30,9 +30,9 @@ mod batcher;
 mod batchers;
 pub mod decode;
 pub mod encode;
-pub(crate) mod lifetimes;
 mod node_batch;
 pub(crate) mod pipeline;
+pub(crate) mod repair;
 pub mod script;
 pub(crate) mod trace;
 pub mod waiting;
@@ -332,9 +332,6 @@ impl RedisClient {
                 Err(error) => match self.redirect(pool, node, &error) {
                     Some((node, route)) => {
                         encoded.route = route;
-                        if route.is_isolated() {
-                            encoded.set_command(WindowCommand::SetNxIncr);
-                        }
                         let batch = batch_of(&mut outcome.redirected, pool, &node, indices.len());
                         batch.indices.push(index);
                         batch.checks.push(encoded);

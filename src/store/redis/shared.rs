@@ -11,8 +11,7 @@ use crate::check::{Check, Hits, Verdict};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::store::memory::full_logs;
 use crate::store::redis::client::decode::CheckReply;
-use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
-use crate::store::redis::client::lifetimes::UnconfirmedLifetimes;
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::fallback::local::LocalFallback;
@@ -21,6 +20,7 @@ use crate::store::redis::fallback::usage_cache::UsageCache;
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use crate::store::redis::topology::health::HealthMetrics;
+use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
 use crate::store::redis::topology::snapshot::Topology;
@@ -62,7 +62,6 @@ pub struct Redis {
     expiration_jitter_max: Span,
     pub(crate) over_limit_cache: Option<OverLimitCache>,
     pub(crate) usage: UsageCache,
-    pub(crate) lifetimes: UnconfirmedLifetimes,
     /// Decides while Redis is unavailable.
     pub(crate) local: LocalFallback,
     pub(crate) membership: Membership,
@@ -90,6 +89,7 @@ impl Redis {
     /// Connects to nothing yet. With a manual clock, Redis gets the time instead of using its own.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
+        let lifetimes_lost = UnconfirmedLifetimes::lost(metrics);
         let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
             let timeouts = Timeouts {
                 connect: pool.connect_timeout.into(),
@@ -102,6 +102,7 @@ impl Redis {
                 clock: clock.clone(),
                 connections,
                 health: health.clone(),
+                lifetimes: Arc::new(UnconfirmedLifetimes::new(lifetimes_lost.clone())),
                 refresh: Arc::new(Notify::new()),
             };
             NodePool::new(pool.deployment, parts, topology.clone())
@@ -123,7 +124,6 @@ impl Redis {
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (cache_bytes > 0).then(|| OverLimitCache::new(cache_bytes, metrics)),
             usage: UsageCache::new(metrics),
-            lifetimes: UnconfirmedLifetimes::new(metrics),
             local: LocalFallback::new(metrics),
             membership,
             required: options.required,
@@ -182,24 +182,10 @@ impl Redis {
         let node = topology.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
-        // Any number that changes now and then. Successive checks have the same one, so that they
-        // share an argument of the script.
+        // Any number that changes now and then.
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        let mut encoded = EncodedCheck::new(check, charge, hash, at, mode, jitter);
-        if encoded.window.is_some() {
-            let window = |at: Time| check.limit.window(at).index;
-            let exists = self
-                .usage
-                .get(hash)
-                .is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
-            encoded.set_command(match exists {
-                true => WindowCommand::Incr,
-                false if topology.has_slots() => WindowCommand::SetNxIncr,
-                false => WindowCommand::Script,
-            });
-        }
-        encoded
+        EncodedCheck::new(check, charge, hash, at, mode, jitter)
     }
 
     /// The verdict of a check that was received at `received`, and replied to at the node's time

@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod deployment;
 mod discovery;
 pub(crate) mod health;
+pub(crate) mod lifetimes;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Key, StoreError};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::store::redis::RedisClient;
 use tollgate::store::redis::client::waiting::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
@@ -18,6 +18,8 @@ use crate::support::in_process::{ADDRESS, millis, network, redis, settle, single
 use crate::support::remote::{in_order, request_of};
 use crate::support::scripted_redis::{Fault, Reply, ScriptedRedis};
 
+/// The last command of a batch without the script.
+const BATCH: &str = "TIME";
 /// How long a call is in flight.
 const ROUND_TRIP: Duration = millis(10);
 
@@ -40,6 +42,16 @@ fn check(name: &str) -> Check {
     Check::new(Key::from(&*format!("{name}:")), limit, Hits::Add(1))
 }
 
+/// A hit that the script decides.
+fn scripted(name: &str) -> Check {
+    let terms = Terms {
+        over_limit_hits: Some(OverLimitHits::Drop),
+        ..Terms::new(9, Unit::Year, Algorithm::FixedWindow)
+    };
+    let limit = Limit::new(&terms).expect("a limit");
+    Check::new(Key::from(&*format!("{name}:")), limit, Hits::Add(1))
+}
+
 /// One that is connected, and whose Redis knows the script.
 async fn world() -> World {
     let (network, metrics) = (network(), Metrics::new());
@@ -49,7 +61,7 @@ async fn world() -> World {
         metrics,
         clock: network.clock,
     };
-    assert!(world.decide([check("start")]).await[0].is_ok());
+    assert!(world.decide([scripted("start")]).await[0].is_ok());
     world.server.forget_received();
     world
 }
@@ -128,7 +140,7 @@ async fn single_requests_are_sent_at_once() {
         let began = Instant::now();
         assert!(world.decide([check(&format!("{call}"))]).await[0].is_ok());
         assert_eq!(
-            (began.elapsed(), world.server.received("EVALSHA")),
+            (began.elapsed(), world.server.received(BATCH)),
             (ROUND_TRIP, call + 1)
         );
     }
@@ -155,7 +167,7 @@ async fn requests_behind_a_call_in_flight_share_the_next_one() {
                 "{call} of {waiting}"
             );
         }
-        assert_eq!(world.server.received("EVALSHA"), 1 + batches, "{waiting}");
+        assert_eq!(world.server.received(BATCH), 1 + batches, "{waiting}");
         assert_eq!(
             world.metric("tollgate_store_batches_full_total"),
             batches as u64 - 1,
@@ -198,7 +210,7 @@ async fn noscript_is_answered_with_the_script_once() {
     let world = world().await;
     world.server.forget_script();
     let decisions = world
-        .decide((0..8).map(|number| check(&format!("{number}"))))
+        .decide((0..8).map(|number| scripted(&format!("{number}"))))
         .await;
     assert!(
         decisions
@@ -207,7 +219,7 @@ async fn noscript_is_answered_with_the_script_once() {
         "{decisions:?}"
     );
     assert_eq!(world.scripts(), (1, 1));
-    assert!(world.decide([check("next")]).await[0].is_ok());
+    assert!(world.decide([scripted("next")]).await[0].is_ok());
     assert_eq!(world.scripts(), (2, 1));
 }
 
@@ -220,7 +232,7 @@ async fn noscript_retries_are_bounded() {
             .reply(command, Reply::error("NOSCRIPT No matching script."));
     }
     assert_eq!(
-        world.decide([check("v")]).await[0],
+        world.decide([scripted("v")]).await[0],
         Err(StoreError::Rejected.not_counted())
     );
     assert_eq!(world.scripts(), (1, 2));
@@ -228,11 +240,15 @@ async fn noscript_retries_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn check_errors_do_not_affect_neighbors() {
+    for check in [check, scripted] {
+        check_error_does_not_affect_neighbors(["a", "foreign", "b"].map(check)).await;
+    }
+}
+
+async fn check_error_does_not_affect_neighbors(checks: [Check; 3]) {
     let world = world().await;
     world.server.set_foreign("foreign", true);
-    let checks = ["a", "foreign", "b"].map(check);
     for expected in 1..4 {
-        // The first time by the script, then by INCRBY.
         let used: Vec<_> = world
             .decide(checks.clone())
             .await

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tollgate::check::StoreError;
 
 use crate::support::in_process::{
-    GRPC_TIMEOUT, POLICIES, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis, network,
-    settle, single,
+    GRPC_TIMEOUT, POLICIES, SCRIPT, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis,
+    network, settle, single,
 };
 use crate::support::scripted_redis::{Fault, LOADING, OOM, READ_ONLY};
 
@@ -74,11 +74,12 @@ async fn every_fault_is_decided_in_time_by_the_policy() {
     let mut wrong = Vec::new();
     for (fault, before, expected) in CASES {
         for (grpc_timeout, (took, cause)) in [Some(GRPC_TIMEOUT), None].into_iter().zip(expected) {
-            for policy in POLICIES {
-                let case = format!("{fault:?}, {before:?}, {grpc_timeout:?}, {policy}");
+            for key in POLICIES.into_iter().chain([SCRIPT]) {
+                let case = format!("{fault:?}, {before:?}, {grpc_timeout:?}, {key}");
+                let policy = if key == SCRIPT { "error" } else { key };
                 let service = service(before).await;
                 service.server.fail(fault);
-                let answer = service.ask_within(policy, "v", grpc_timeout).await;
+                let answer = service.ask_within(key, "v", grpc_timeout).await;
                 let fallbacks = BTreeMap::from([((policy.to_owned(), cause.name().to_owned()), 1)]);
                 let expected = (called(verdict_by(policy, cause), took), fallbacks);
                 let seen = (answer, service.fallbacks());
@@ -104,7 +105,7 @@ async fn noscript_retries_stay_within_the_deadline() {
         service.server.forget_script();
         service.server.fail(Fault::Delay(round_trip));
         assert_eq!(
-            service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await,
+            service.ask_within(SCRIPT, "v", Some(GRPC_TIMEOUT)).await,
             expected
         );
     }

@@ -1,10 +1,18 @@
 //! Whether Redis counted a check that got no verdict is known where it was sent: hits that were
-//! certainly not counted are written back, hits that may have been counted are not.
+//! certainly not counted are written back, hits that may have been counted are not. Either way the key
+//! gets a lifetime.
 
 use std::time::Duration;
 
-use crate::support::in_process::{GRPC_TIMEOUT, LIMIT, Service, Verdict, millis, pass, settle};
-use crate::support::scripted_redis::Fault;
+use tollgate::check::{Check, Hits, Key};
+use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::telemetry::metric::Metrics;
+
+use crate::support::in_process::{
+    ADDRESS, GRPC_TIMEOUT, LIMIT, Service, Verdict, millis, network, pass, redis, settle, single,
+};
+use crate::support::remote::request_of;
+use crate::support::scripted_redis::{Fault, READ_ONLY};
 
 /// A grpc-timeout that leaves no time for Redis.
 const NO_TIME: &str = "1900u";
@@ -87,24 +95,79 @@ async fn hits_withdrawn_before_they_were_sent_are_written_back() {
     assert_eq!(ambiguous(&service), 0);
 }
 
+/// Faults of the pipeline that creates a key, and of the one that sets its lifetime.
 #[tokio::test(start_paused = true)]
-async fn lifetimes_of_evicted_keys_are_set_until_redis_confirms_them() {
-    let service = Service::started().await;
-    assert_eq!(passed(&service, 2, None).await, 2);
-    service.server.evict(COUNTER);
-    service.server.fail(Fault::Delay(millis(10)));
-    let fault = async {
+async fn lifetimes_are_set_until_redis_confirms_them() {
+    for (creating, setting) in [
+        (Some(Fault::CloseInReply), None),
+        (Some(Fault::NoReply), None),
+        (None, Some(Fault::CloseBeforeRunning)),
+        (None, Some(Fault::NoReply)),
+        (None, Some(Fault::Error(READ_ONLY))),
+        (Some(Fault::CloseInReply), Some(Fault::CloseBeforeRunning)),
+    ] {
+        let service = Service::started().await;
+        if let Some(fault) = creating {
+            service.server.fail_next(1, fault);
+        }
+        assert_eq!(passed(&service, 1, None).await, 1);
+        assert_eq!(service.server.immortal_keys().len(), 1);
+        if let Some(fault) = setting {
+            service.server.fail(fault);
+            pass(WRITTEN_BACK).await;
+        }
+        service.server.recover();
+        pass(WRITTEN_BACK).await;
+        let immortal = service.server.immortal_keys();
+        assert!(immortal.is_empty(), "{creating:?}, {setting:?}");
+        assert_eq!(counted(&service), 1, "{creating:?}, {setting:?}");
+    }
+}
+
+/// TCP may deliver a call after its connection was given up, and after the next one was used.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_a_late_call_creates_gets_a_lifetime() {
+    let mut created = 0;
+    // Only one half of the connections has that of the worker.
+    for half in [0, 1] {
+        let service = Service::started().await;
+        service.server.fail_half(half, Fault::Stopped);
+        assert_eq!(passed(&service, 1, None).await, 1);
+        pass(WRITTEN_BACK).await;
+        service.server.recover();
         settle().await;
-        // INCRBY is answered, and EXPIRE never arrives.
-        service.server.fail(Fault::CloseBeforeRunning);
-    };
-    assert_eq!(tokio::join!(passed(&service, 1, None), fault).0, 1);
+        created += service.server.immortal_keys().len();
+        pass(WRITTEN_BACK * 2).await;
+        assert!(service.server.immortal_keys().is_empty());
+    }
+    assert_eq!(created, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_were_evicted_get_a_lifetime_again() {
+    let service = Service::started().await;
+    for _ in 0..2 {
+        assert_eq!(passed(&service, 2, None).await, 2);
+        pass(millis(100)).await;
+        assert!(service.server.immortal_keys().is_empty());
+        service.server.evict(COUNTER);
+    }
+}
+
+/// The key of a check that was counted a moment before its worker ends.
+#[tokio::test(start_paused = true)]
+async fn lifetimes_are_set_before_the_process_ends() {
+    let network = network();
+    let redis = redis(&network, single(), &Metrics::new(), 0);
+    let (server, worker) = (network.server(ADDRESS), redis.open());
+    let limit = Limit::new(&Terms::new(9, Unit::Year, Algorithm::FixedWindow)).expect("a limit");
+    let check = Check::new(Key::from("k"), limit, Hits::Add(1));
+    let request = request_of([check]);
+    let decisions = worker.decide(&request, network.clock.now()).await;
+    assert!(decisions[0].is_ok());
+    drop(worker);
     settle().await;
-    assert_eq!(service.server.received("EXPIRE"), 0);
-    service.server.recover();
-    pass(WRITTEN_BACK).await;
-    assert_eq!(
-        (service.server.received("EXPIRE"), counted(&service)),
-        (1, 1)
-    );
+    assert_eq!(server.immortal_keys().len(), 1);
+    redis.finish().await;
+    assert!(server.immortal_keys().is_empty());
 }

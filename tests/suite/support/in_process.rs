@@ -59,6 +59,9 @@ pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(1);
 pub(crate) const ADDRESS: &str = "10.0.0.1:6379";
 /// What is answered where Redis gives no verdict, each the key of a rule that says so.
 pub(crate) const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
+/// The key of a rule whose checks are decided by the script. Where Redis gives no verdict, an error is
+/// answered.
+pub(crate) const SCRIPT: &str = "script";
 /// The limit of those rules, in a year.
 pub(crate) const LIMIT: u64 = 6;
 
@@ -161,12 +164,14 @@ pub(crate) fn redis(
 
 /// A rule for each policy, with limits of a year.
 fn rules() -> String {
-    let rule = |policy: &str| {
+    let rule = |key: &str, policy: &str| {
         format!(
-            "  - key: {policy}\n    rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n    metadata: {{tollgate: {{on_store_error: {policy}}}}}\n"
+            "  - key: {key}\n    rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n    metadata: {{tollgate: {{on_store_error: {policy}}}}}\n"
         )
     };
-    format!("domain: d\ndescriptors:\n{}", POLICIES.map(rule).concat())
+    let script = rule(SCRIPT, "error, over_limit_hits: drop");
+    let rules = POLICIES.map(|policy| rule(policy, policy)).concat();
+    format!("domain: d\ndescriptors:\n{rules}{script}")
 }
 
 impl Rules {
@@ -280,19 +285,18 @@ impl Service {
         self.metric("tollgate_store_breaker_opened_total")
     }
 
-    /// Calls with Envoy's deadline, for each policy one every 50 ms, until it is dropped or
-    /// finished.
+    /// Calls with Envoy's deadline, for each rule one every 50 ms, until it is dropped or finished.
     pub(crate) fn traffic(&self) -> Traffic {
         let mut callers = JoinSet::new();
         let until = watch::Sender::new(false);
-        for policy in POLICIES {
+        for key in POLICIES.into_iter().chain([SCRIPT]) {
             let (limiter, mut until) = (self.limiter.clone(), until.subscribe());
             callers.spawn(async move {
                 let (mut called, mut calls) = (Vec::new(), tokio::time::interval(CALL_INTERVAL));
                 while !*until.borrow_and_update() {
                     calls.tick().await;
                     let value = format!("traffic {}", called.len());
-                    called.push(ask(&limiter, policy, &value, Some(GRPC_TIMEOUT)).await);
+                    called.push(ask(&limiter, key, &value, Some(GRPC_TIMEOUT)).await);
                 }
                 called
             });

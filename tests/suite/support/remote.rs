@@ -44,6 +44,19 @@ impl Bench {
         self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
     }
 
+    /// Waits until every key has a lifetime. Those of new windows get it after their first reply.
+    pub(crate) async fn lifetimes_are_set(&self) {
+        let has_lifetime = |key: &String| self.server.command::<i64>(&["TTL", key]) != -1;
+        while !self
+            .server
+            .command::<Vec<String>>(&["KEYS", "*"])
+            .iter()
+            .all(has_lifetime)
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Asks each check in a request of its own; all of them come at the same time.
     pub(crate) async fn ask_each(
         &self,

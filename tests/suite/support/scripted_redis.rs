@@ -376,9 +376,12 @@ impl ScriptedRedis {
 
     /// The fault that these commands meet.
     fn fault_of(&self, connection: usize, commands: &[Vec<Vec<u8>>]) -> Option<Fault> {
-        let counts = commands
-            .iter()
-            .any(|command| matches!(command[0].as_slice(), b"EVALSHA" | b"EVAL" | b"INCRBY"));
+        let counts = commands.iter().any(|command| {
+            matches!(
+                command[0].as_slice(),
+                b"EVALSHA" | b"EVAL" | b"INCR" | b"INCRBY"
+            )
+        });
         let mut fault = self.fault(connection);
         self.plan.send_if_modified(|plan| {
             match &mut plan.batches {

@@ -289,7 +289,10 @@ impl<'s> Twins<'s> {
             .iter()
             .map(|check| {
                 let charge = Counter::charge(&check.limit, check.call());
-                EncodedCheck::new(check, charge, 0, now, mode, self.jitter)
+                let mut line = EncodedCheck::new(check, charge, 0, now, mode, self.jitter);
+                // `redis_batches.rs` tests the commands of windows.
+                line.use_script();
+                line
             })
             .collect()
     }
@@ -357,13 +360,6 @@ impl Model {
         now: Time,
     ) -> Result<Verdict, &'static str> {
         let key = redis_key(check, now);
-        let charge = Counter::charge(&check.limit, check.call());
-        // It writes before it reads.
-        let adds_only =
-            check.limit.algorithm == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
-        if adds_only && self.is_read_only {
-            return Err(READ_ONLY);
-        }
         let loaded = self.load(&key, &check.limit, now)?;
         let (after, verdict) = loaded
             .counter
@@ -373,10 +369,8 @@ impl Model {
         if self.is_read_only && is_written {
             return Err(READ_ONLY);
         }
-        // A first hit sets the expiry, also if there is a value of 0.
-        let fresh = loaded.fresh || (adds_only && loaded.counter.is_new());
         if is_written {
-            self.keep(key, &check.limit, fresh, after, jitter, now);
+            self.keep(key, &check.limit, loaded.fresh, after, jitter, now);
         }
         Ok(verdict)
     }

@@ -6,24 +6,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
+use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::check::{CheckError, StoreError};
 use crate::store::redis::client::decode::ReplyError;
-use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
-use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
+use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::waiting::{
-    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waiting, until,
+    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waited,
+    Waiting, until,
 };
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::time::Time;
+
+/// How long repairs wait for a batch to be sent with. A pipeline of their own costs Redis, which it wakes,
+/// as much as 25 of them.
+const REPAIR_AFTER: Duration = Duration::from_millis(10);
 
 /// Sends one worker's batches to one server, one at a time, until it is dropped.
 #[derive(Debug)]
@@ -36,6 +41,10 @@ pub(crate) struct Batcher {
 struct Task {
     server: Server,
     waiting: Waiting,
+    /// In flight, until its reply is here.
+    batch: Batch,
+    /// Of keys that earlier batches have shown, until Redis has confirmed them.
+    repairs: Vec<Repair>,
 }
 
 struct Server {
@@ -58,6 +67,8 @@ impl Batcher {
                 node,
                 timeout,
             },
+            batch: Batch::default(),
+            repairs: Vec::new(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
@@ -105,8 +116,13 @@ impl Batcher {
 
 impl Task {
     async fn run(mut self) {
-        while self.waiting.wait().await {
-            self.send().await;
+        loop {
+            let repair_at = (!self.repairs.is_empty()).then(|| until(REPAIR_AFTER));
+            match self.waiting.wait(repair_at).await {
+                Waited::Request => self.send().await,
+                Waited::TimedOut => self.repair().await,
+                Waited::Dropped => return,
+            }
         }
     }
 
@@ -115,7 +131,8 @@ impl Task {
         let (Server { shared, node, .. }, waiting) = (&self.server, &mut self.waiting);
         let unreachable = StoreError::Unreachable.not_counted();
         if node.health.breaker.is_open() {
-            return waiting.take_batch().fail(unreachable);
+            self.keep_lifetimes();
+            return self.waiting.take_batch().fail(unreachable);
         }
         // The batch is what waits when there is a connection, which bounds the time of connecting.
         let connecting = self.server.connection.get();
@@ -127,36 +144,80 @@ impl Task {
             }
             None => return,
         };
-        let mut batch = waiting.take_batch();
-        if batch.callers.is_empty() {
+        self.batch = waiting.take_batch();
+        let Batch { groups, callers } = &mut self.batch;
+        if callers.is_empty() {
             return;
         }
-        keep_order(&mut batch.groups);
-        let groups = batch.groups.iter();
-        let groups = groups.map(|(mode, checks)| (*mode, checks.as_slice()));
-        let request = BatchRequest::new(groups, node.has_slots, shared.clock_for_redis());
+        keep_order(groups);
+        let checks = groups.iter().map(|(mode, checks)| (*mode, &checks[..]));
+        let now = shared.clock_for_redis();
+        let request = BatchRequest::new(checks, &self.repairs, node.has_slots, now);
         let checks = u32::try_from(request.len()).unwrap_or(u32::MAX);
         shared.metrics.checks.observe(checks.into());
         shared.metrics.in_flight.inc();
         let call = self.server.call(&mut connection, &request);
         let deadline = Some(until(self.server.timeout));
-        let result = waiting.during(&mut batch.callers, deadline, call).await;
+        let result = waiting.during(callers, deadline, call).await;
         shared.metrics.in_flight.dec();
+        drop(connection);
         match result {
             Some(Ok(mut reply)) => {
                 node.health.record_success();
-                let repairs = std::mem::take(&mut reply.repairs);
-                self.server.dispatch(batch, reply);
-                if !repairs.is_empty() {
-                    self.server.repair(&mut connection, repairs, waiting).await;
-                }
+                self.repairs = std::mem::take(&mut reply.repairs);
+                self.server.dispatch(std::mem::take(&mut self.batch), reply);
             }
             Some(Err(error)) if !error.is_timeout() => {
-                let cause = error.to_string();
-                self.server.fail(batch, &cause, StoreError::Unreachable);
+                self.fail(&error.to_string(), StoreError::Unreachable);
             }
-            Some(Err(_)) | None => self.server.fail(batch, "timed out", StoreError::TimedOut),
+            Some(Err(_)) | None => self.fail("timed out", StoreError::TimedOut),
         }
+    }
+
+    /// Sends the repairs in a pipeline of their own.
+    async fn repair(&mut self) {
+        let health = &self.server.node.health;
+        if health.breaker.is_open() {
+            return self.keep_lifetimes();
+        }
+        let mut commands = Pipeline::with_capacity(self.repairs.len());
+        Repair::add_all(&self.repairs, &mut commands);
+        let repair = self.server.repair(&commands);
+        let deadline = Some(until(self.server.timeout));
+        let result = self.waiting.during(&mut [], deadline, repair).await;
+        let replies = result.and_then(Result::ok).unwrap_or_default();
+        if replies.is_empty() {
+            let cause = "the lifetime of a key could not be set";
+            health.record_fault(FaultKind::Unreachable, cause);
+        }
+        let mut replies = replies.iter();
+        let is_confirmed = |reply: Option<&Value>| reply.is_some_and(Repair::is_confirmed);
+        self.repairs.retain(|_| !is_confirmed(replies.next()));
+        self.keep_lifetimes();
+    }
+
+    /// Redis may have decided the checks, but there is no reply.
+    fn fail(&mut self, cause: &str, error: StoreError) {
+        let Server { shared, node, .. } = &self.server;
+        node.health.record_failure(cause);
+        let callers = self.batch.callers.len() as u64;
+        shared.metrics.ambiguous.inc_by(callers);
+        self.keep_lifetimes();
+        std::mem::take(&mut self.batch).fail(error.maybe_counted());
+    }
+
+    /// Lets the lifetimes that Redis has not confirmed be set in the background: of keys that the batch
+    /// may have created, and of those to repair.
+    fn keep_lifetimes(&mut self) {
+        let created = self.batch.checks().filter_map(EncodedCheck::lifetime);
+        let shown = self.repairs.drain(..).filter_map(Repair::into_lifetime);
+        self.server.node.lifetimes.add(created.chain(shown));
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.keep_lifetimes();
     }
 }
 
@@ -174,7 +235,7 @@ impl Server {
         let seconds = received.since(sent).as_secs_f64();
         shared.metrics.seconds.observe(seconds);
         let read = request.read(values);
-        let reply = read.inspect_err(|_| connection.mark_broken())?;
+        let mut reply = read.inspect_err(|_| connection.mark_broken())?;
         if let Some(now) = reply.now {
             node.clock.observe(now, sent, received);
         }
@@ -186,24 +247,16 @@ impl Server {
         } else if node.relocation.is_suspected() && request.has_written(&reply) {
             node.relocation.record_write(connection.id);
         }
+        let unconfirmed = reply.unconfirmed.drain(..);
+        let unconfirmed = unconfirmed.filter_map(Repair::into_lifetime);
+        node.lifetimes.add(unconfirmed);
         Ok(reply)
     }
 
-    /// Repairs keys. The callers have their replies already.
-    async fn repair(
-        &self,
-        connection: &mut Connection,
-        repairs: Vec<Repair>,
-        waiting: &mut Waiting,
-    ) {
-        let commands = Repair::commands(&repairs);
-        let deadline = Some(until(self.timeout));
-        let repaired = waiting.during(&mut [], deadline, connection.call(&commands));
-        if !matches!(repaired.await, Some(Ok(_))) {
-            let cause = "the lifetime of a key could not be set";
-            self.node.health.record_fault(FaultKind::Unreachable, cause);
-            self.shared.lifetimes.add(self.node.id, repairs);
-        }
+    async fn repair(&self, commands: &Pipeline) -> Result<Vec<Value>, String> {
+        let mut connection = self.connection.get().await?;
+        let replies = connection.call(commands).await;
+        replies.map_err(|error| error.to_string())
     }
 
     /// Gives each caller its replies.
@@ -223,18 +276,6 @@ impl Server {
                 self.shared.metrics.ambiguous.inc();
             }
         }
-    }
-
-    /// Redis may have decided the checks, but there is no reply.
-    fn fail(&self, batch: Batch, cause: &str, error: StoreError) {
-        self.node.health.record_failure(cause);
-        let metrics = &self.shared.metrics;
-        metrics.ambiguous.inc_by(batch.callers.len() as u64);
-        // INCRBY may have created a key without a lifetime.
-        let checks = batch.groups.iter().flat_map(|(_, checks)| checks);
-        let lifetimes = checks.filter_map(EncodedCheck::lifetime);
-        self.shared.lifetimes.add(self.node.id, lifetimes);
-        batch.fail(error.maybe_counted());
     }
 
     /// Remembers the usage of counters, and records error replies.
@@ -257,7 +298,7 @@ fn keep_order(groups: &mut [(Mode, Vec<EncodedCheck>)]) {
     let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
     for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
         if check.is_direct() && scripted.contains(&check.hash) {
-            check.set_command(WindowCommand::Script);
+            check.use_script();
         }
         if !check.is_direct() {
             scripted.push(check.hash);

@@ -9,7 +9,7 @@ use crate::algorithm::counter::Kind;
 use crate::check::{Call, Check, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
 use crate::store::redis::client::encode::EncodedCheck;
-use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::time::{MICROS_PER_SECOND, Time};
 
@@ -46,16 +46,14 @@ pub struct ScriptReply {
 }
 
 impl CheckReply {
-    /// Reads the reply to INCRBY as if the script had replied, and how to repair the key if it was not
-    /// as expected. `created` says that SET created the key, with its lifetime.
+    /// Reads the reply to INCR as if the script had replied, and what it shows of the key.
     ///
     /// # Errors
     /// Redis' own.
     pub(crate) fn of_incr(
         check: &EncodedCheck,
         reply: Value,
-        created: bool,
-    ) -> Result<(Self, Option<Repair>), RedisError> {
+    ) -> Result<(Self, KeyState), RedisError> {
         let used = match reply {
             Value::Int(used) => used,
             Value::ServerError(error) => {
@@ -69,28 +67,15 @@ impl CheckReply {
             }
             _ => return Err(unexpected()),
         };
-        let (hits, lifetime_secs) = check
-            .window
-            .map_or((0, 0), |window| (window.hits, window.lifetime_secs));
+        let hits = check.window.map_or(0, |window| window.hits);
         let hits = i64::try_from(hits).unwrap_or(i64::MAX);
-        let key = || check.key.clone();
         Ok(match used.cmp(&hits) {
-            Ordering::Greater => (used.min(EXACT_MAX.cast_signed() - 1).into(), None),
-            Ordering::Equal if created => (hits.into(), None),
-            // The key was gone: it expired, was evicted, or Redis restarted empty.
-            Ordering::Equal => {
-                let key = key();
-                (hits.into(), Some(Repair::Expire { key, lifetime_secs }))
-            }
-            // A negative value, written by another client: treat as 0.
-            Ordering::Less => {
-                let repair = Repair::Reset {
-                    key: key(),
-                    hits,
-                    lifetime_secs,
-                };
-                (hits.into(), Some(repair))
-            }
+            Ordering::Greater => (
+                used.min(EXACT_MAX.cast_signed() - 1).into(),
+                KeyState::Known,
+            ),
+            Ordering::Equal => (hits.into(), KeyState::New),
+            Ordering::Less => (hits.into(), KeyState::Negative),
         })
     }
 
@@ -268,47 +253,6 @@ fn unexpected() -> RedisError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Hits, Key};
-    use crate::limit::{Algorithm, Limit, Terms, Unit};
-    use crate::store::redis::client::encode::{Mode, WindowCommand};
-    use crate::time::Span;
-
-    #[test]
-    fn lifetimes_are_set_on_keys_that_incrby_created() {
-        let terms = Terms::new(9, Unit::Minute, Algorithm::FixedWindow);
-        let limit = Limit::new(&terms).expect("a limit");
-        let check = Check::new(Key::from("k"), limit, Hits::Add(2));
-        let start = Time::from_micros(0);
-        let charge = Counter::charge(&check.limit, check.call());
-        let mut encoded =
-            EncodedCheck::new(&check, charge, 0, start, Mode::Independent, Span::ZERO);
-        encoded.set_command(WindowCommand::SetNxIncr);
-        let repair = |reply: i64, created: bool| {
-            let (_, repair) =
-                CheckReply::of_incr(&encoded, Value::Int(reply), created).expect("a reply");
-            repair
-        };
-        assert!(repair(2, true).is_none());
-        assert!(repair(3, false).is_none());
-        assert!(
-            matches!(
-                repair(2, false),
-                Some(Repair::Expire {
-                    lifetime_secs: 60,
-                    ..
-                })
-            ),
-            "it expired between SET and INCRBY"
-        );
-        assert!(matches!(
-            repair(-1, false),
-            Some(Repair::Reset {
-                hits: 2,
-                lifetime_secs: 60,
-                ..
-            })
-        ));
-    }
 
     #[test]
     fn errors_keep_the_names_of_redis() {

@@ -1,6 +1,5 @@
 -- Decides many checks in one call. KEYS has the key of each check; ARGV has the time (empty: Redis' clock), then the argument of each check.
--- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run; `i` and three numbers replace
--- the arguments of a run of fixed windows: how many, the hits of each, and the lifetime of their keys.
+-- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run.
 -- The reply is the time, then for each check what is spent after it, as -1 - spent if it was over limit, for some algorithms in a list with
 -- more numbers; or the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
@@ -10,144 +9,117 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 
--- Everything but the shortcut below. Creating it costs as much as several checks, so it is created when it is needed.
-local made
-local function twins()
-  if made then
-    return made
-  end
-  local makers, algorithms = {}, {}
-  --@ the twins of all algorithms
-  local FORMAT = '<BBBddddd'
+local makers, algorithms = {}, {}
+--@ the twins of all algorithms
+local FORMAT = '<BBBddddd'
 
-  local function algorithm_of(code)
-    -- equivalent: `code` -> `now`: a new instance is equal
-    if not algorithms[code] then
-      algorithms[code] = makers[code]()
-    end
-    return algorithms[code]
+local function algorithm_of(code)
+  if not algorithms[code] then
+    algorithms[code] = makers[code]()
   end
+  return algorithms[code]
+end
 
-  local function read(argument)
-    local code, drops, enforcing, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
-    -- equivalent: `==` -> `>=`: flags are 0 or 1
-    return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate
+local function read(argument)
+  local code, drops, enforcing, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
+  -- equivalent: `==` -> `>=`: flags are 0 or 1
+  return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate
+end
+
+-- What is spent after a check, whether it was over limit, and whether the state has changed even if as much is spent.
+local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
+  local cost, room = wanted, full
+  if algorithm.price then
+    -- equivalent: `full` -> `deepest`: there are never more holders than the limit
+    cost, room = algorithm.price(wanted, full, state, argument)
   end
-
-  -- What is spent after a check, whether it was over limit, and whether the state has changed even if as much is spent.
-  local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
-    local cost, room = wanted, full
-    if algorithm.price then
-      -- equivalent: `full` -> `deepest`: there are never more holders than the limit
-      cost, room = algorithm.price(wanted, full, state, argument)
-    end
-    local over = spent + cost > room
-    if over and drops then
-      -- equivalent: `over` -> `drops`: both are true here
-      return spent, over, false
-    end
-    if algorithm.charged then
-      -- equivalent: `deepest` -> `now`: no count reaches the microseconds since 1970
-      local after, changed = algorithm.charged(spent, cost, deepest, state, wanted, argument)
-      return after, over, changed
-    end
-    return charged(spent, cost, deepest), over, false
+  local over = spent + cost > room
+  if over and drops then
+    -- equivalent: `over` -> `drops`: both are true here
+    return spent, over, false
   end
-
-  -- The reply: spent, as -1 - spent if the check was over limit, or a list that begins with it.
-  local function told(algorithm, key, state, spent, over, cost, full)
-    local number = spent
-    if over then
-      -- equivalent: `spent` -> `number`: equal to spent here
-      number = -1 - spent
-    end
-    if not algorithm.told then
-      return number
-    end
-    local reply = {number}
-    algorithm.told(reply, state, key, now, spent, over, cost, full)
-    return reply
+  if algorithm.charged then
+    local after, changed = algorithm.charged(spent, cost, deepest, state, wanted, argument)
+    return after, over, changed
   end
+  return charged(spent, cost, deepest), over, false
+end
 
-  local function decide(key, argument, tried)
+-- The reply: spent, as -1 - spent if the check was over limit, or a list that begins with it.
+local function told(algorithm, key, state, spent, over, cost, full)
+  local number = spent
+  if over then
+    -- equivalent: `spent` -> `number`: equal to spent here
+    number = -1 - spent
+  end
+  if not algorithm.told then
+    return number
+  end
+  local reply = {number}
+  algorithm.told(reply, state, key, now, spent, over, cost, full)
+  return reply
+end
+
+local function decide(key, argument, tried)
+  local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
+  local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
+  local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
+  local reply = told(algorithm, key, state, after, over, cost, full)
+  if not tried and (changed or after ~= spent or not kept) then
+    algorithm.keep(key, after, state, now, life, rate)
+  end
+  return reply
+end
+
+-- All or nothing: decides on the loaded states, and writes them unless an enforcing check is over limit. Then they are loaded again, and
+-- only the checks that are over limit are charged.
+local function decide_all_or_nothing(first, arguments, count)
+  local slots, checks, blocked = {}, {}, false
+  local function slot_of(index)
+    local key, argument = KEYS[first + index], ARGV[arguments + index]
     local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
-    local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
-    local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
-    local reply = told(algorithm, key, state, after, over, cost, full)
-    if not tried and (changed or after ~= spent or not kept) then
-      algorithm.keep(key, after, state, now, life, rate)
+    local slot = slots[key]
+    if not slot then
+      local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
+      slot = {algorithm = algorithm, spent = spent, loaded = spent, changed = not kept, state = state, life = life, rate = rate}
+      slots[key] = slot
     end
-    return reply
+    return slot, key, argument, drops, enforcing, cost, full, deepest
   end
-
-  -- All or nothing: decides on the loaded states, and writes them unless an enforcing check is over limit. Then they are loaded again, and
-  -- only the checks that are over limit are charged.
-  local function decide_all_or_nothing(first, arguments, count)
-    local slots, checks, blocked = {}, {}, false
-    local function slot_of(index)
-      local key, argument = KEYS[first + index], ARGV[arguments + index]
-      local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
-      local slot = slots[key]
-      if not slot then
-        local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
-        slot = {algorithm = algorithm, spent = spent, loaded = spent, changed = not kept, state = state, life = life, rate = rate}
-        slots[key] = slot
-      end
-      return slot, key, argument, drops, enforcing, cost, full, deepest
-    end
+  for index = 0, count - 1 do
+    local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
+    local over, changed
+    -- equivalent: `over` -> `drops`, `enforcing`, `blocked`; `drops` -> `over`; `full` -> `arguments`, `cost`, `count`, `deepest`, `first`, `index`, `now`: hits that count are charged whether over or not
+    slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
+    slot.changed = slot.changed or changed
+    blocked = blocked or (over and enforcing)
+    checks[index] = {over = over, reply = told(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
+  end
+  if blocked then
+    slots = {}
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
-      local over, changed
-      -- equivalent: `over` -> `drops`, `enforcing`, `blocked`; `drops` -> `over`; `full` -> `arguments`, `cost`, `count`, `deepest`, `first`, `index`, `now`: hits that count are charged whether over or not
-      slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
-      slot.changed = slot.changed or changed
-      blocked = blocked or (over and enforcing)
-      checks[index] = {over = over, reply = told(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
-    end
-    if blocked then
-      slots = {}
-      for index = 0, count - 1 do
-        local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
-        local check = checks[index]
-        if not check.over then
-          -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
-          check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
-        elseif not drops then
-          local over, changed
-          slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
-          slot.changed = slot.changed or changed
-        end
+      local check = checks[index]
+      if not check.over then
+        -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
+        check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
+      elseif not drops then
+        local over, changed
+        slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
+        slot.changed = slot.changed or changed
       end
     end
-    for key, slot in pairs(slots) do
-      if slot.changed or slot.spent ~= slot.loaded then
-        slot.algorithm.keep(key, slot.spent, slot.state, now, slot.life, slot.rate)
-      end
-    end
-    return checks
   end
-
-  made = {decide = decide, decide_all_or_nothing = decide_all_or_nothing, algorithm_of = algorithm_of}
-  return made
+  for key, slot in pairs(slots) do
+    if slot.changed or slot.spent ~= slot.loaded then
+      slot.algorithm.keep(key, slot.spent, slot.state, now, slot.life, slot.rate)
+    end
+  end
+  return checks
 end
 
 local function text_of(trouble)
   return trouble.err or trouble
-end
-
--- Most calls need only this: hits that count even over limit, on successive windows.
-local function count(first, argument, replies)
-  local length, text, life = string.match(argument, '(%d+) (%d+) (%d+)')
-  local hits = tonumber(text)
-  for index = first, first + length - 1 do
-    local used = redis.pcall('INCRBY', KEYS[index], text)
-    if not tonumber(used) or used <= hits or used >= 9007199254740992 then
-      local ok, reply = pcall(twins().algorithm_of(1).settle, KEYS[index], used, text, life)
-      used = ok and reply or text_of(reply)
-    end
-    replies[index + 1] = used
-  end
-  return first + length
 end
 
 local replies = {now}
@@ -155,21 +127,18 @@ local key, argument, tried = 1, 2, false
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
   -- equivalent: `==` -> `>=`: no argument begins with a greater byte
-  if code == 105 then -- i
-    key, argument = count(key, ARGV[argument], replies), argument + 1
-  -- equivalent: `==` -> `>=`: only i (105) is greater, and was handled above
-  elseif code == 84 then -- T
+  if code == 84 then -- T
     local length = tonumber(string.sub(ARGV[argument], 2))
-    local ok, checks = pcall(twins().decide_all_or_nothing, key, argument + 1, length)
+    local ok, checks = pcall(decide_all_or_nothing, key, argument + 1, length)
     for index = 0, length - 1 do
       replies[key + index + 1] = ok and checks[index].reply or text_of(checks)
     end
     key, argument = key + length, argument + 1 + length
-  -- equivalent: `==` -> `>=`: only T and i are greater, and were handled above
+  -- equivalent: `==` -> `>=`: only T is greater, and was handled above
   elseif code == 76 then -- L
     argument, tried = argument + 1, true
   else
-    local ok, reply = pcall(twins().decide, KEYS[key], ARGV[argument], tried)
+    local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried)
     replies[key + 1] = ok and reply or text_of(reply)
     key, argument, tried = key + 1, argument + 1, false
   end

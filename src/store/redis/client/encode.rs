@@ -1,21 +1,19 @@
 //! Encodes a check as Redis gets it: as commands, or as a key and an argument of the script.
 //!
-//! Most checks are hits on a fixed window that count whether they are admitted or not. INCRBY does that, so
-//! such a check is a command if its key is known to exist. `driver.lua` has the other side.
+//! Most checks are hits on a fixed window that count whether they are admitted or not. INCR does that, in
+//! a fifth of the script's time. `driver.lua` has the other side.
 
-use redis::{Cmd, Pipeline};
+use redis::Pipeline;
 use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
 use crate::algorithm::sub_windows;
 use crate::check::{Check, Key};
-use crate::limit::{Limit, Months};
-use crate::store::redis::client::lifetimes::Repair;
+use crate::limit::{EXACT_MAX, Limit, Months};
+use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
+use crate::store::redis::topology::lifetimes::Lifetime;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
-
-/// Bytes of a command beside its key: names, and a number of at most 20 digits.
-const NUMBERS_BYTES: usize = 32;
 
 /// How the checks of a request are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,23 +37,11 @@ pub(crate) enum Route {
     Asking,
 }
 
-/// How a hit on a fixed window is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WindowCommand {
-    /// In the script, with others.
-    Script,
-    /// INCRBY: its key is known to exist.
-    Incr,
-    /// SET NX with the lifetime, and INCRBY: its key may not exist. This costs more than a share of a
-    /// script call and less than a call of its own.
-    SetNxIncr,
-}
-
 /// One check as Redis gets it.
 #[derive(Debug, Clone)]
 pub struct EncodedCheck {
     pub(crate) key: Key,
-    /// For the script, unless it is a [`Window`].
+    /// For the script; empty if it is sent as commands.
     pub(crate) argument: SmallVec<[u8; 48]>,
     pub(crate) window: Option<Window>,
     pub(crate) route: Route,
@@ -74,7 +60,6 @@ pub struct EncodedCheck {
 pub(crate) struct Window {
     pub(crate) hits: u64,
     pub(crate) lifetime_secs: u64,
-    command: WindowCommand,
 }
 
 impl Route {
@@ -112,7 +97,6 @@ impl EncodedCheck {
                     encoded.window = Some(Window {
                         hits: charge.cost.unsigned_abs(),
                         lifetime_secs,
-                        command: WindowCommand::Script,
                     });
                     return encoded;
                 }
@@ -126,7 +110,9 @@ impl EncodedCheck {
             Kind::SubWindows => (sub_windows::width(limit).as_micros(), limit.buckets.into()),
             Kind::SlidingLog | Kind::Concurrency => (limit.period.as_micros(), 0),
         };
-        encoded.write_argument(check, charge, lifetime, rate);
+        let kind = Kind::of(limit);
+        encoded.write_argument(kind, check.enforcing, charge, lifetime, rate);
+        encoded.argument.extend_from_slice(check.call().holder);
         encoded
     }
 
@@ -143,9 +129,16 @@ impl EncodedCheck {
         lifetime.ceil_secs() + jitter.ceil_secs()
     }
 
-    /// Writes FORMAT of `driver.lua`, then the holder.
-    fn write_argument(&mut self, check: &Check, charge: Charge, lifetime: u64, rate: u64) {
-        let code = Kind::of(&check.limit) as u8 + 1;
+    /// Writes FORMAT of `driver.lua`.
+    fn write_argument(
+        &mut self,
+        kind: Kind,
+        enforcing: bool,
+        charge: Charge,
+        lifetime: u64,
+        rate: u64,
+    ) {
+        let code = kind as u8 + 1;
         let Charge {
             cost,
             drops,
@@ -153,13 +146,12 @@ impl EncodedCheck {
             deepest,
         } = charge;
         self.argument
-            .extend_from_slice(&[code, drops.into(), check.enforcing.into()]);
+            .extend_from_slice(&[code, drops.into(), enforcing.into()]);
         let rest = [full, deepest, lifetime, rate].map(u64::cast_signed);
         for number in std::iter::once(cost).chain(rest) {
             self.argument
                 .extend_from_slice(&double(number).to_le_bytes());
         }
-        self.argument.extend_from_slice(check.call().holder);
     }
 
     /// Bytes on the heap, at most.
@@ -167,36 +159,56 @@ impl EncodedCheck {
         self.key.len() + self.argument.len()
     }
 
-    /// Chooses how a hit on a fixed window is sent. No effect on other checks.
-    pub fn set_command(&mut self, command: WindowCommand) {
-        if let Some(window) = &mut self.window {
-            window.command = command;
+    /// Sends a hit on a fixed window by the script. No effect on other checks.
+    pub fn use_script(&mut self) {
+        if let Some(window) = self.window.filter(|_| self.is_direct()) {
+            // Hits that count are charged whether over limit or not. `decode.rs` compares with the limit.
+            let charge = Charge {
+                cost: window.hits.cast_signed(),
+                drops: false,
+                full: EXACT_MAX,
+                deepest: EXACT_MAX - 1,
+            };
+            self.write_argument(Kind::FixedWindow, false, charge, window.lifetime_secs, 0);
         }
     }
 
     /// Whether it is sent as commands, without the script.
     pub fn is_direct(&self) -> bool {
-        self.window
-            .is_some_and(|window| window.command != WindowCommand::Script)
+        self.window.is_some() && self.argument.is_empty()
     }
 
-    /// Adds its commands. The last reply is that of INCRBY.
-    pub fn increment(&self, commands: &mut Pipeline) {
-        let Some(window) = self.window else { return };
-        let key = self.key.as_bytes();
-        let mut add = |command: Cmd| {
+    /// Adds its commands. Returns the index of the reply to INCR.
+    pub fn increment(&self, commands: &mut Pipeline) -> usize {
+        let Some(window) = self.window else { return 0 };
+        self.add_asking(commands);
+        commands.add_command(match window.hits {
+            1 => key_cmd("INCR", &self.key),
+            hits => {
+                let mut incrby = key_cmd("INCRBY", &self.key);
+                incrby.arg(hits);
+                incrby
+            }
+        });
+        let reply = commands.len() - 1;
+        if self.route == Route::Asking {
+            // Later the node would not be asked for this key.
             self.add_asking(commands);
-            commands.add_command(command);
-        };
-        if window.command == WindowCommand::SetNxIncr {
-            let mut set = Cmd::with_capacity(6, key.len() + NUMBERS_BYTES);
-            set.arg("SET").arg(key).arg(0);
-            set.arg("EX").arg(window.lifetime_secs).arg("NX");
-            add(set);
+            self.expire(commands);
         }
-        let mut incr = Cmd::with_capacity(3, key.len() + NUMBERS_BYTES);
-        incr.arg("INCRBY").arg(key).arg(window.hits);
-        add(incr);
+        reply
+    }
+
+    /// Adds EXPIRE for the key of a window.
+    pub fn expire(&self, commands: &mut Pipeline) {
+        if let Some(lifetime) = self.lifetime() {
+            commands.add_command(Repair::expire(&lifetime));
+        }
+    }
+
+    /// The index of the reply to EXPIRE, if INCR, whose reply is at `incr`, sends it too.
+    pub(crate) fn reply_to_expire(&self, incr: usize) -> Option<usize> {
+        (self.is_direct() && self.route == Route::Asking).then_some(incr + 2)
     }
 
     /// Adds ASKING, which each command needs on a node that a slot migrates to.
@@ -206,20 +218,19 @@ impl EncodedCheck {
         }
     }
 
-    /// The index of the reply to SET, if the one to INCRBY is at `reply`.
-    pub(crate) fn reply_to_set(&self, reply: usize) -> Option<usize> {
-        let window = self.window?;
-        (window.command == WindowCommand::SetNxIncr)
-            .then(|| reply - 1 - usize::from(self.route == Route::Asking))
+    /// The lifetime of its key, if it is sent as commands.
+    pub(crate) fn lifetime(&self) -> Option<Lifetime> {
+        let window = self.window.filter(|_| self.is_direct())?;
+        Some(Lifetime {
+            key: self.key.clone(),
+            secs: window.lifetime_secs,
+        })
     }
 
-    /// Sets the lifetime of its key, if it is sent as commands.
-    pub(crate) fn lifetime(&self) -> Option<Repair> {
-        let window = self.window.filter(|_| self.is_direct())?;
-        Some(Repair::Expire {
-            key: self.key.clone(),
-            lifetime_secs: window.lifetime_secs,
-        })
+    /// What its key needs after its hits.
+    pub(crate) fn repair(&self, state: KeyState) -> Option<Repair> {
+        let window = self.window.filter(|_| state != KeyState::Known)?;
+        Repair::of(state, self.lifetime()?, window.hits)
     }
 
     /// Whether a check that was, or was not, over limit has changed its counter.

@@ -1,14 +1,15 @@
 //! One round trip: a pipeline with the checks of a batch, and its replies.
 //!
-//! Hits on known windows are commands; all other checks are in calls of the script. The keys of one call
-//! must share a slot on a cluster, so there is a call for each slot.
+//! Hits on windows are commands; all other checks are in calls of the script. The keys of one call must
+//! share a slot on a cluster, so there is a call for each slot. Repairs of keys that earlier replies
+//! have shown come first.
 
 use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::store::redis::client::decode::{self, CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
-use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::repair::{KeyState, Repair};
 use crate::store::redis::client::script::{Form, Script};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::relocation::is_unwritable;
@@ -23,7 +24,9 @@ const NOSCRIPT_RETRIES_MAX: usize = 2;
 pub(crate) struct BatchRequest<'b> {
     /// All checks, in order.
     checks: Vec<&'b EncodedCheck>,
-    /// Checks that are sent as commands, each with the index of INCRBY's reply.
+    /// The first commands.
+    repairs: &'b [Repair],
+    /// Checks that are sent as commands, each with the index of INCR's reply.
     direct: Vec<(usize, usize)>,
     calls: Vec<ScriptCall>,
     commands: Pipeline,
@@ -52,33 +55,37 @@ pub(crate) struct BatchReply {
     pub(crate) now: Option<Time>,
     /// One for each check, in order.
     pub(crate) replies: Vec<Result<CheckReply, ReplyError>>,
-    /// For keys that were not as expected.
+    /// What is left to do: for keys that were not as expected, and what the server did not confirm.
     pub(crate) repairs: Vec<Repair>,
+    pub(crate) unconfirmed: Vec<Repair>,
 }
 
 impl<'b> BatchRequest<'b> {
     /// A pipeline for groups of checks. `by_slot` is for a cluster.
     pub(crate) fn new(
         groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])> + Clone,
+        repairs: &'b [Repair],
         by_slot: bool,
         now: Option<Time>,
     ) -> Self {
         let size = groups.clone().map(|(_, checks)| checks.len()).sum();
         let mut request = Self {
             checks: Vec::with_capacity(size),
+            repairs,
             direct: Vec::with_capacity(size),
             calls: Vec::new(),
-            commands: Pipeline::with_capacity(size + 1),
+            commands: Pipeline::with_capacity(repairs.len() + size + 1),
             now,
         };
+        Repair::add_all(repairs, &mut request.commands);
         for (mode, checks) in groups {
             let first = request.checks.len();
             request.checks.extend(checks);
             let mut scripted = Group::new();
             for (index, check) in (first..).zip(checks) {
                 if check.is_direct() {
-                    check.increment(&mut request.commands);
-                    request.direct.push((index, request.commands.len() - 1));
+                    let reply = check.increment(&mut request.commands);
+                    request.direct.push((index, reply));
                 } else {
                     scripted.push(index);
                 }
@@ -182,14 +189,22 @@ impl<'b> BatchRequest<'b> {
             now: self.now,
             replies: self.checks.iter().map(|_| missing()).collect(),
             repairs: Vec::new(),
+            unconfirmed: Vec::new(),
         };
-        for &(index, reply) in &self.direct {
+        for (index, repair) in self.repairs.iter().enumerate() {
+            if !Repair::is_confirmed(&take(index)) {
+                batch.unconfirmed.push(repair.clone());
+            }
+        }
+        for &(index, incr) in &self.direct {
             let check = self.checks[index];
-            let set = check.reply_to_set(reply);
-            let created = set.is_some_and(|reply| take(reply) == Value::Okay);
-            batch.replies[index] = match CheckReply::of_incr(check, take(reply), created) {
-                Ok((reply, repair)) => {
-                    batch.repairs.extend(repair);
+            batch.replies[index] = match CheckReply::of_incr(check, take(incr)) {
+                Ok((reply, state)) => {
+                    let expire = check.reply_to_expire(incr).map(&mut take);
+                    let is_set = expire.is_some_and(|reply| Repair::is_confirmed(&reply));
+                    if !(state == KeyState::New && is_set) {
+                        batch.repairs.extend(check.repair(state));
+                    }
                     Ok(reply)
                 }
                 Err(error) => Err(error.into()),

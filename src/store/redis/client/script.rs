@@ -6,10 +6,9 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
-use smallvec::SmallVec;
 
 use crate::algorithm::counter;
-use crate::store::redis::client::encode::{EncodedCheck, Mode, Window};
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::time::Time;
 
 const DRIVER: &str = include_str!("driver.lua");
@@ -50,8 +49,8 @@ impl Script {
         &self.text
     }
 
-    /// One call for groups of checks, each with its mode. Checks that are sent as commands are left
-    /// out. `now` replaces the server's clock.
+    /// One call for groups of checks with an argument, each with its mode. `now` replaces the server's
+    /// clock.
     pub fn command<'c, C>(
         &self,
         groups: impl Iterator<Item = (Mode, C)> + Clone,
@@ -59,10 +58,9 @@ impl Script {
         form: Form,
     ) -> Cmd
     where
-        C: IntoIterator<Item = &'c EncodedCheck>,
+        C: IntoIterator<Item = &'c EncodedCheck, IntoIter: ExactSizeIterator>,
     {
-        let scripted = |checks: C| checks.into_iter().filter(|check| !check.is_direct());
-        let all = || groups.clone().flat_map(|(_, checks)| scripted(checks));
+        let all = || groups.clone().flat_map(|(_, checks)| checks);
         let (name, script) = match form {
             Form::Hash => ("EVALSHA", &self.hash),
             Form::Text => ("EVAL", &self.text),
@@ -76,26 +74,18 @@ impl Script {
             Some(now) => command.arg(now.as_micros()),
             None => command.arg(""),
         };
-        let mut run = Run::default();
         for (mode, checks) in groups {
-            let checks: SmallVec<[&EncodedCheck; 8]> = scripted(checks).collect();
+            let checks = checks.into_iter();
             if mode == Mode::Atomic {
-                run.end(&mut command);
                 command.arg(format!("T{}", checks.len()));
             }
             for check in checks {
-                if let Some(window) = check.window {
-                    run.add(window, &mut command);
-                    continue;
-                }
-                run.end(&mut command);
                 if mode == Mode::DryRun {
                     command.arg("L");
                 }
                 command.arg(check.argument.as_slice());
             }
         }
-        run.end(&mut command);
         command
     }
 }
@@ -107,29 +97,4 @@ fn assemble() -> String {
     });
     let twins = [counter::LUA_SHARED, &makers.concat()].concat();
     counter::without_comments(&DRIVER.replace(TWINS, &twins))
-}
-
-/// Successive windows with the same hits and lifetime, which share one argument.
-#[derive(Default)]
-struct Run {
-    window: Option<Window>,
-    length: usize,
-}
-
-impl Run {
-    fn add(&mut self, window: Window, command: &mut Cmd) {
-        if self.window != Some(window) {
-            self.end(command);
-            self.window = Some(window);
-        }
-        self.length += 1;
-    }
-
-    fn end(&mut self, command: &mut Cmd) {
-        if let Some(window) = self.window {
-            let (hits, lifetime) = (window.hits, window.lifetime_secs);
-            command.arg(format!("i{} {hits} {lifetime}", self.length));
-        }
-        *self = Self::default();
-    }
 }

@@ -78,7 +78,7 @@ pub(crate) struct Caller {
 }
 
 /// Requests that share a round trip: the checks of each, and its caller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) groups: Vec<(Mode, Vec<EncodedCheck>)>,
     pub(crate) callers: Vec<Caller>,
@@ -96,6 +96,16 @@ pub(crate) struct Reserved {
 pub(crate) struct Reservation {
     all: Arc<Reserved>,
     bytes: usize,
+}
+
+/// Why a wait has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// A request waits.
+    Request,
+    TimedOut,
+    /// The batcher was dropped.
+    Dropped,
 }
 
 struct Timer {
@@ -152,6 +162,11 @@ impl Batch {
         }
     }
 
+    /// The checks of all requests, in order.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &EncodedCheck> {
+        self.groups.iter().flat_map(|(_, checks)| checks)
+    }
+
     /// Gives all callers the same error.
     pub(crate) fn fail(mut self, error: CheckError) {
         for caller in &mut self.callers {
@@ -198,19 +213,26 @@ impl Waiting {
         }
     }
 
-    /// Waits for a request. `false` if the batcher was dropped.
-    pub(crate) async fn wait(&mut self) -> bool {
+    /// Waits for a request, at most until `until`.
+    pub(crate) async fn wait(&mut self, until: Option<Instant>) -> Waited {
         while self.requests.is_empty() {
+            if let Some(until) = until {
+                self.timer.set(until);
+            }
             tokio::select! {
                 biased;
                 received = self.queue.recv() => match received {
                     Some(request) => self.add(request),
-                    None => return false,
+                    None => return Waited::Dropped,
                 },
-                () = self.timer.fired() => {}
+                () = self.timer.fired() => {
+                    if until.is_some_and(|until| until <= Instant::now()) {
+                        return Waited::TimedOut;
+                    }
+                }
             }
         }
-        true
+        Waited::Request
     }
 
     /// Does some work until `until`. Requests that come meanwhile wait. Those whose time ends get their

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
@@ -18,6 +18,9 @@ use crate::time::{Span, Time};
 
 /// How often pending hits are written back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// For the last lifetimes. A server in use replies in a fraction of it.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redis {
     /// Decides checks without a verdict of Redis, against this replica's share of each limit.
@@ -79,13 +82,25 @@ impl Redis {
     /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
     /// `false` if it is unreachable again.
     async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> bool {
-        let lifetimes = self.lifetimes.take(node.id);
         let mut target = ServerTarget::new(self, pool, node);
-        if !lifetimes.is_empty() && !target.repair(&lifetimes).await {
-            self.lifetimes.add(node.id, lifetimes);
+        if !target.set_lifetimes().await {
             return false;
         }
         !self.local.has_pending() || self.local.write_back(&mut target, within).await
+    }
+
+    /// Sets the lifetimes that no server has confirmed, before the process ends.
+    pub async fn finish(&self) {
+        for pool in self.pools() {
+            let topology = Arc::clone(&pool.topology());
+            let nodes = topology.nodes.iter();
+            let in_use = nodes.filter(|node| !node.health.breaker.is_open());
+            let set = in_use.map(async |node| {
+                ServerTarget::new(self, pool, node).set_lifetimes().await;
+            });
+            // What is not done by then is lost with the process.
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, join_all(set)).await;
+        }
     }
 
     /// Writes back to servers in use: what they rejected, what became pending meanwhile, what there

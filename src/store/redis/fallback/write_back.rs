@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 
-use redis::RedisError;
+use redis::{Pipeline, RedisError};
 
 use crate::check::{Check, CheckError, Hits, Key, StoreError};
 use crate::limit::Limit;
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
-use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
-use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
+use crate::store::redis::client::repair::Repair;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackTarget};
 use crate::store::redis::shared::Redis;
+use crate::store::redis::topology::lifetimes::DueLifetime;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
@@ -39,15 +40,32 @@ impl<'r> ServerTarget<'r> {
         }
     }
 
-    /// Repairs keys. `false` if the server did not reply.
-    pub(crate) async fn repair(&mut self, repairs: &[Repair]) -> bool {
+    /// Sets the unconfirmed lifetimes of the keys that the server has. `false` if it did not reply.
+    pub(crate) async fn set_lifetimes(&mut self) -> bool {
+        let (lifetimes, clock) = (&self.node.lifetimes, &self.shared.clock);
+        let topology = Arc::clone(&self.pool.topology());
+        let owner = |key: &Key| topology.owner(key.as_bytes()).map(|node| node.id);
+        let due = lifetimes.due(clock.now(), |key| owner(key) == Some(self.node.id));
+        if due.is_empty() {
+            return true;
+        }
         self.connect().await;
         let Some(mut connection) = self.connection.take() else {
             return false;
         };
-        let has_replied = connection.call(&Repair::commands(repairs)).await.is_ok();
-        self.connection = has_replied.then_some(connection);
-        has_replied
+        let mut commands = Pipeline::with_capacity(due.len());
+        for DueLifetime { lifetime, .. } in &due {
+            commands.add_command(Repair::expire(lifetime));
+        }
+        let Ok(replies) = connection.call(&commands).await else {
+            return false;
+        };
+        if replies.iter().any(Repair::is_confirmed) {
+            self.node.relocation.record_write(connection.id);
+        }
+        self.connection = Some(connection);
+        lifetimes.record(due.iter().zip(&replies), clock.now());
+        true
     }
 
     async fn call(
@@ -57,6 +75,7 @@ impl<'r> ServerTarget<'r> {
     ) -> Result<BatchReply, RedisError> {
         let request = BatchRequest::new(
             [(Mode::Independent, checks)].into_iter(),
+            &[],
             self.node.has_slots,
             self.shared.clock_for_redis(),
         );
@@ -74,7 +93,7 @@ impl<'r> ServerTarget<'r> {
         let mut encoded = self
             .shared
             .encode(check, *charge, topology, Mode::Independent, now);
-        encoded.set_command(WindowCommand::Script);
+        encoded.use_script();
         encoded
     }
 }

@@ -12,6 +12,7 @@ use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::connect::relocation::Relocation;
 use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
+use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::time::Clock;
 
 /// Its address never changes: a server elsewhere is another node.
@@ -24,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) relocation: Relocation,
     pub(crate) health: Health,
     pub(crate) clock: RedisClock,
+    /// Of all nodes of the pool.
+    pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     recoveries: AtomicU64,
     /// Whether it is one of a cluster: the keys of one command must share a slot.
     pub(crate) has_slots: bool,
@@ -44,6 +47,7 @@ pub(crate) struct NodeParts {
     pub(crate) clock: Clock,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) health: HealthMetrics,
+    pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     /// Notified when the keys of a node may have moved.
     pub(crate) refresh: Arc<Notify>,
 }
@@ -64,6 +68,7 @@ impl Node {
             relocation: Relocation::default(),
             health: Health::new(&parts.health, parts.clock.clone(), parts.refresh.clone()),
             clock: RedisClock::default(),
+            lifetimes: parts.lifetimes.clone(),
             recoveries: AtomicU64::new(0),
             has_slots: parts.has_slots,
         }

@@ -144,9 +144,9 @@ impl Database {
         session: &mut Session,
         now: Time,
     ) -> Reply {
-        if let Some(error) =
-            error.filter(|error| is_for_all(error) || matches!(name, "INCRBY" | "SET" | "EXPIRE"))
-        {
+        if let Some(error) = error.filter(|error| {
+            is_for_all(error) || matches!(name, "INCR" | "INCRBY" | "SET" | "EXPIRE")
+        }) {
             return Reply::error(error);
         }
         if name == "AUTH" {
@@ -182,8 +182,12 @@ impl Database {
                 ])
             }
             "ROLE" => Reply::role("master"),
-            "INCRBY" => self
-                .add(&command[1], number(&command[2]), now)
+            "INCR" | "INCRBY" => self
+                .add(
+                    &command[1],
+                    command.get(2).map_or(1, |hits| number(hits)),
+                    now,
+                )
                 .map_or_else(Reply::error, Reply::Int),
             "SET" => self.set(command, now),
             "EXPIRE" => self.expire(&command[1], number(&command[2]), now),
@@ -209,7 +213,7 @@ impl Database {
 
     fn redirect(&self, name: &str, command: &[Vec<u8>], was_asking: bool) -> Option<Reply> {
         let key = match name {
-            "INCRBY" | "SET" | "EXPIRE" => &command[1],
+            "INCR" | "INCRBY" | "SET" | "EXPIRE" => &command[1],
             "EVAL" | "EVALSHA" => command.get(3)?,
             _ => return None,
         };
@@ -223,23 +227,14 @@ impl Database {
         }
     }
 
-    /// SET with a number, and EX, NX and KEEPTTL.
+    /// SET with a number, and EX.
     fn set(&mut self, command: &[Vec<u8>], now: Time) -> Reply {
-        let word = |word: &[u8]| {
-            command
-                .iter()
-                .position(|option| option.eq_ignore_ascii_case(word))
+        let [_, key, value, ex, life] = command else {
+            return Reply::error("ERR syntax error");
         };
-        let found = self.live(&command[1], now);
-        if word(b"NX").is_some() && found.is_some() {
-            return Reply::Nil;
-        }
-        let life = word(b"EX").map(|at| number(&command[at + 1]).unsigned_abs());
-        let kept = found
-            .and_then(|kept| kept.expires)
-            .filter(|_| word(b"KEEPTTL").is_some());
-        let expires = life.map(|life| now.plus(Span::from_secs(life))).or(kept);
-        self.put(&command[1], number(&command[2]), expires);
+        assert_eq!(ex, b"EX");
+        let expires = now.plus(Span::from_secs(number(life).unsigned_abs()));
+        self.put(key, number(value), Some(expires));
         Reply::Status("OK")
     }
 
@@ -306,26 +301,6 @@ impl Database {
         let (mut keys, mut arguments, mut is_tried) = (keys.iter(), arguments[1..].iter(), false);
         while let Some(argument) = arguments.next() {
             match argument[0] {
-                b'i' => {
-                    let run = String::from_utf8_lossy(&argument[1..]).into_owned();
-                    let [length, hits, life] = run
-                        .split(' ')
-                        .map(|number| number.parse().expect("a number"))
-                        .collect::<Vec<i64>>()[..]
-                    else {
-                        panic!("{run} has three numbers");
-                    };
-                    for key in keys
-                        .by_ref()
-                        .take(usize::try_from(length).expect("a length"))
-                    {
-                        let counted = error.map_or_else(
-                            || self.count(key, hits, life, now),
-                            |error| Err(error.to_owned()),
-                        );
-                        replies.push(counted.map_or_else(Reply::Text, Reply::Int));
-                    }
-                }
                 b'L' => is_tried = true,
                 b'T' => {
                     let length = usize::try_from(number(&argument[1..])).expect("a length");
@@ -357,16 +332,6 @@ impl Database {
             }
         }
         Reply::List(replies)
-    }
-
-    /// `driver.lua`, count: a key that was not there begins to live.
-    fn count(&mut self, key: &[u8], hits: i64, life: i64, now: Time) -> Result<i64, String> {
-        let used = self.add(key, hits, now)?;
-        if used <= hits {
-            let expires = Some(now.plus(Span::from_secs(life.unsigned_abs())));
-            self.put(key, hits, expires);
-        }
-        Ok(used.max(hits))
     }
 }
 

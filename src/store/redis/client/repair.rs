@@ -1,0 +1,86 @@
+//! What a key needs after INCR: a lifetime if it is new, or another value if it had one that no counter
+//! has. No caller waits for it.
+
+use redis::{Cmd, Pipeline, Value};
+
+use crate::check::Key;
+use crate::store::redis::topology::lifetimes::Lifetime;
+
+/// Arguments of a command on a key, and bytes of them beside the key: names, and two numbers.
+const ARGS_MAX: usize = 5;
+const OTHER_BYTES_MAX: usize = 48;
+
+/// What the reply to INCR shows of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// It was there, and has a lifetime.
+    Known,
+    /// It is new, and has no lifetime.
+    New,
+    /// It had a negative value, written by another client: treat as 0.
+    Negative,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// Sets the lifetime of a key that INCR created.
+    Expire(Lifetime),
+    /// Replaces a value that no counter has.
+    Reset { lifetime: Lifetime, hits: i64 },
+}
+
+impl Repair {
+    /// What a key needs after a number of hits.
+    pub(crate) fn of(state: KeyState, lifetime: Lifetime, hits: u64) -> Option<Self> {
+        match state {
+            KeyState::Known => None,
+            KeyState::New => Some(Self::Expire(lifetime)),
+            KeyState::Negative => {
+                let hits = hits.cast_signed();
+                Some(Self::Reset { lifetime, hits })
+            }
+        }
+    }
+
+    /// Adds the commands of several repairs, one for each.
+    pub(crate) fn add_all(repairs: &[Self], commands: &mut Pipeline) {
+        for repair in repairs {
+            commands.add_command(match repair {
+                Self::Expire(lifetime) => Self::expire(lifetime),
+                Self::Reset { lifetime, hits } => {
+                    let mut set = key_cmd("SET", &lifetime.key);
+                    set.arg(hits).arg("EX").arg(lifetime.secs);
+                    set
+                }
+            });
+        }
+    }
+
+    /// Sets the lifetime of a key.
+    pub(crate) fn expire(lifetime: &Lifetime) -> Cmd {
+        let mut expire = key_cmd("EXPIRE", &lifetime.key);
+        expire.arg(lifetime.secs);
+        expire
+    }
+
+    /// Whether this reply to a repair means that it need not be sent again.
+    pub(crate) fn is_confirmed(reply: &Value) -> bool {
+        !matches!(reply, Value::ServerError(_))
+    }
+
+    /// The lifetime to set again if this was not confirmed. A value is not replaced twice: it has
+    /// changed meanwhile.
+    pub(crate) fn into_lifetime(self) -> Option<Lifetime> {
+        match self {
+            Self::Expire(lifetime) => Some(lifetime),
+            Self::Reset { .. } => None,
+        }
+    }
+}
+
+/// The begin of a command on a key.
+pub(crate) fn key_cmd(name: &str, key: &Key) -> Cmd {
+    let mut command = Cmd::with_capacity(ARGS_MAX, key.len() + OTHER_BYTES_MAX);
+    command.arg(name).arg(key.as_bytes());
+    command
+}
