@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use prost::bytes::BytesMut;
@@ -39,8 +39,11 @@ pub(crate) async fn read_body(
     hold: impl Fn(usize) -> bool,
 ) -> Result<Bytes, BodyError> {
     let reading = async {
+        // Its `content-length`. Only pages that are written take memory; growing by copies would
+        // take twice as much.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let mut read = BytesMut::with_capacity(announced.min(bytes_max));
         let mut pieces = body.into_data_stream();
-        let mut read = BytesMut::new();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|_| BodyError::Broken)?;
             if read.len() + piece.len() > bytes_max {
