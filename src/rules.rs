@@ -3,6 +3,7 @@
 //! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which threads share, have
 //! atomics and a lock.
 
+pub use enforced_share::EnforcedShare;
 pub use key::KeyFormat;
 pub use live::LiveRules;
 pub use plan::{Plan, Step, plan};
@@ -13,6 +14,7 @@ pub use rule::{
 pub use tree::RuleSet;
 
 mod dump;
+mod enforced_share;
 pub mod explain;
 pub mod key;
 mod live;

@@ -14,7 +14,7 @@ use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{Level, Node};
-use crate::rules::{Allowance, Naming, Origin, Provenance, Rule, metric_name};
+use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -138,6 +138,9 @@ impl Context<'_> {
             name: rate_limit.name.as_str().into(),
             replaces: replaces.collect(),
             shadow_mode: spec.shadow_mode,
+            enforced_share: resolved
+                .enforce_percent
+                .map_or(EnforcedShare::ALL, |option| *option),
             quota_mode: spec.quota_mode,
             metadata,
             naming,
@@ -291,9 +294,15 @@ fn warn_about_limit(
             "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
         ));
     }
-    if let Some(location) = options.own_queue().filter(|_| spec.shadow_mode) {
-        let text = "on_limit: queue has no effect in shadow_mode";
-        findings.warning(Diagnostic::new(location, text));
+    let without_effect = [
+        ("on_limit: queue", options.own_queue()),
+        ("enforce_percent", options.own_enforce_percent()),
+    ];
+    for (option, location) in without_effect {
+        if let Some(location) = location.filter(|_| spec.shadow_mode) {
+            let text = format!("{option} has no effect in shadow_mode");
+            findings.warning(Diagnostic::new(location, text));
+        }
     }
 }
 

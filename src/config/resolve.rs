@@ -81,6 +81,12 @@ impl ResolvedOptions<'_> {
             .then_some(option.located.location)
     }
 
+    /// Where the rule itself has `enforce_percent`.
+    pub(crate) fn own_enforce_percent(&self) -> Option<Location> {
+        let option = self.enforce_percent?;
+        (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
+    }
+
     /// Options that contradict each other or the descriptor, and where. [`LimitError`] covers the
     /// others.
     pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, String)> {

@@ -7,6 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
+use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::rules::tree::{Domain, Node, RuleSet};
 use crate::time::Span;
@@ -122,6 +123,7 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
         && limit.over_limit_hits == OverLimitHits::Count
         && rule.on_limit == (OnLimit::Reject { body: None })
         && rule.on_store_error.is_none()
+        && rule.enforced_share == EnforcedShare::ALL
         && !domain.all_or_nothing
 }
 
@@ -165,6 +167,9 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
         rule.on_store_error
             .map(|policy| ("on_store_error", json!(policy.name()))),
     );
+    if rule.enforced_share != EnforcedShare::ALL {
+        options.push(("enforce_percent", json!(rule.enforced_share.percent())));
+    }
     options
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
+use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::lookup::{End, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
@@ -179,8 +180,23 @@ fn hits_note(hits: Hits) -> String {
 
 /// What happens to a request over the limit, if not the default.
 fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
-    match &rule.on_limit {
-        _ if step.in_shadow() => "\n     shadow_mode: counted, never rejected".to_owned(),
+    let is_shadow_rule = rule.shadow_mode && matches!(step, Step::Counted { .. });
+    if is_shadow_rule {
+        return "\n     shadow_mode: counted, never rejected".to_owned();
+    }
+    if step.in_shadow() {
+        return "\n     enforce_percent leaves this key out: counted, never rejected".to_owned();
+    }
+    let text = on_limit(&rule.on_limit);
+    if rule.enforced_share == EnforcedShare::ALL {
+        text
+    } else {
+        format!("\n     enforce_percent includes this key: over limit is enforced{text}")
+    }
+}
+
+fn on_limit(on_limit: &OnLimit) -> String {
+    match on_limit {
         OnLimit::Reject { body: None } => String::new(),
         OnLimit::Reject { body: Some(body) } => {
             format!("\n     on_limit: reject: the response body is {body:?}")

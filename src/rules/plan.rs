@@ -41,6 +41,8 @@ pub enum Step<'r> {
         rule: Option<&'r Rule>,
         /// Index of its check.
         check: usize,
+        /// Whether the rule's `enforce_percent` includes its key.
+        enforced: bool,
         /// Name of its metrics.
         metric_name: String,
     },
@@ -50,6 +52,8 @@ pub enum Step<'r> {
         rule: &'r Rule,
         /// Index of its check.
         check: usize,
+        /// Whether `enforce_percent` includes its key.
+        enforced: bool,
         /// Name of its metrics, where it depends on the request.
         metric_name: Option<String>,
     },
@@ -169,8 +173,8 @@ impl Planner<'_, '_> {
             Some(rule) => &rule.key_tail,
             None => &KeyTail::new(self.domain.key_head.format(), &limit, 1),
         };
-        let key_entries = counted_by(entries, hops, *rule);
-        let key = key::counter_key(&self.domain.key_head, key_entries, tail);
+        let key_entries = || counted_by(entries, hops, *rule);
+        let key = key::counter_key(&self.domain.key_head, key_entries(), tail);
         let mut check = Check::new(key, limit, descriptor.hits);
         if rule.is_some_and(Rule::names_holders) {
             check.holder = Some(holder(descriptor, index)?);
@@ -180,7 +184,11 @@ impl Planner<'_, '_> {
                 Hits::Peek => Hits::Peek,
             };
         }
-        let in_shadow = self.modes.shadow || own.is_some_and(|rule| rule.shadow_mode);
+        let enforced = rule.is_none_or(|rule| {
+            let share = rule.enforced_share;
+            share.includes(&self.domain.name, key_entries())
+        });
+        let in_shadow = self.modes.shadow || !enforced || own.is_some_and(|rule| rule.shadow_mode);
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         check.enforcing = !in_shadow
             && !is_quota
@@ -198,16 +206,15 @@ impl Planner<'_, '_> {
             Some(rule) => Step::Counted {
                 rule,
                 check,
+                enforced,
                 metric_name: (rule.naming != Naming::Fixed)
                     .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
             },
             None => Step::Override {
                 rule: *rule,
                 check,
-                metric_name: metric_name::of_override(
-                    self.domain,
-                    counted_by(entries, hops, *rule),
-                ),
+                enforced,
+                metric_name: metric_name::of_override(self.domain, key_entries()),
             },
         })
     }
@@ -305,9 +312,14 @@ impl<'r> Step<'r> {
         }
     }
 
-    /// Whether its rule only counts. A limit in a request is never in shadow, as in the reference.
+    /// Whether over limit is only counted, by `shadow_mode` or `enforce_percent`. As in
+    /// envoyproxy/ratelimit, `shadow_mode` does not apply to a limit in a request.
     pub fn in_shadow(&self) -> bool {
-        matches!(self, Self::Counted { rule, .. } if rule.shadow_mode)
+        match self {
+            Self::Counted { rule, enforced, .. } => rule.shadow_mode || !enforced,
+            Self::Override { enforced, .. } => !enforced,
+            Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => false,
+        }
     }
 
     /// The index of its check, if it has one.

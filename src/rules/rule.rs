@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::named_enum::named_enum;
+use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::RuleStats;
 
@@ -28,6 +29,8 @@ pub struct Rule {
     pub replaces: Box<[Box<str>]>,
     /// Counted and reported, never rejected.
     pub shadow_mode: bool,
+    /// The other keys are counted and reported, never rejected.
+    pub enforced_share: EnforcedShare,
     /// Rejects only if every quota of the request is used up.
     pub quota_mode: bool,
     /// Sent to Envoy as dynamic metadata.

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use hashbrown::HashMap;
 
 use crate::limit::Terms;
+use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::rule::{OnLimit, Rule};
@@ -268,7 +269,10 @@ fn rule_of<'r>(nodes: &[&'r Node]) -> Option<&'r Rule> {
 
 /// Whether one request is rejected when repeated. A holder keeps its slot.
 fn rejects_when_repeated(rule: &Rule) -> bool {
-    matches!(rule.on_limit, OnLimit::Reject { .. }) && !rule.shadow_mode && !rule.names_holders()
+    matches!(rule.on_limit, OnLimit::Reject { .. })
+        && !rule.shadow_mode
+        && rule.enforced_share == EnforcedShare::ALL
+        && !rule.names_holders()
 }
 
 #[cfg(test)]

@@ -180,6 +180,31 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
 }
 
 #[test]
+fn explain_shows_whether_the_key_is_enforced() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: 1}\n    metadata: {tollgate: {enforce_percent: 19}}\n";
+    for (percent, expected) in [
+        (
+            19,
+            "enforce_percent leaves this key out: counted, never rejected",
+        ),
+        (
+            20,
+            "enforce_percent includes this key: over limit is enforced",
+        ),
+    ] {
+        let rules = rules.replace("19", &percent.to_string());
+        let path = rules_in(&directory, &rules);
+        let ran = tollgate(&["explain", "--rules", &path, "shop", "user=42"]);
+        let option = format!("enforce_percent: {percent} (by the rule");
+        assert!(
+            ran.stdout.contains(expected) && ran.stdout.contains(&option),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
 fn explain_shows_the_key_in_the_configured_form() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, eventually, request};
 
 const RULES: &str = "
@@ -58,6 +59,25 @@ fn degraded_json_responses_are_200_with_upstream_headers() {
         json!([{"key": "x-degraded", "value": "true"}])
     );
     assert_eq!(answer["dynamicMetadata"], json!({"degraded": ["d.cheap"]}));
+}
+
+#[tokio::test]
+async fn keys_that_are_not_enforced_are_not_denied_without_redis() {
+    let mut redis = RedisProcess::start();
+    // Of user=a and user=d, 50 percent include the first.
+    let rules = "
+domain: ramp
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 9}
+    metadata: {tollgate: {enforce_percent: 50, on_store_error: deny}}
+";
+    let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
+    let server = server.start();
+    redis.kill();
+    let mut client = server.client().await;
+    assert_eq!(client.ask("ramp", &[("user", "a")]).await, Code::OverLimit);
+    assert_eq!(client.ask("ramp", &[("user", "d")]).await, Code::Ok);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use crate::limiter::Modes;
-use crate::rules::{OnLimit, Query, Rule, RuleSet, Step, plan};
+use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
 use crate::settings::parse;
 use crate::time::{Span, Time};
 
@@ -190,6 +190,10 @@ fn notes(rule: &Rule) -> Vec<String> {
         (
             matches!(rule.on_limit, OnLimit::Degrade { .. }),
             "on_limit: degrade: requests over the limit are admitted, and a header asks the upstream for a cheap response",
+        ),
+        (
+            rule.enforced_share != EnforcedShare::ALL,
+            "enforce_percent: over limit as shown, but only for a share of keys",
         ),
     ];
     let apply = notes.into_iter().filter(|(applies, _)| *applies);

@@ -12,7 +12,7 @@ use crate::config::error::SourceFindings;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Located, Location, Node};
 use crate::limit::{Algorithm, OverLimitHits};
-use crate::rules::{EffectiveOption, OnStoreError, Origin, Provenance};
+use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 use crate::time::Span;
 
 /// A block that applies to a rule.
@@ -125,6 +125,7 @@ options! {
     request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
     response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
     on_store_error: OnStoreError, |_, _| true;
+    enforce_percent: EnforcedShare, |_, _| true;
     lease_by: Box<str>, |_, form| form.algorithm == Algorithm::Concurrency;
     lease: Span, |_, form| form.algorithm == Algorithm::Concurrency;
 }

@@ -7,7 +7,7 @@ use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::named_enum::named_enum;
-use crate::rules::OnStoreError;
+use crate::rules::{EnforcedShare, OnStoreError};
 use crate::settings::parse;
 use crate::time::Span;
 
@@ -79,6 +79,24 @@ impl OptionValue for u32 {
 
     fn display(&self) -> String {
         self.to_string()
+    }
+}
+
+impl OptionValue for EnforcedShare {
+    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        if let Some(Value::Int(value)) = node.value()
+            && let Ok(value) = u64::try_from(value)
+            && let Some(share) = Self::from_percent(value)
+        {
+            return Some(share);
+        }
+        let text = format!("`{key}` must be a whole number from 0 to 100, without quotes");
+        findings.problem(Diagnostic::new(node.location, text));
+        None
+    }
+
+    fn display(&self) -> String {
+        self.percent().to_string()
     }
 }
 

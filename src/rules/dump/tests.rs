@@ -11,6 +11,8 @@ descriptors:
   - {key: a_minute, rate_limit: {unit: second, requests_per_unit: 6}, metadata: {tollgate: {unit_multiplier: 60}}}
   - {key: dropping, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {over_limit_hits: drop}}}
   - {key: denied, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {on_store_error: deny}}}
+  - {key: partly, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {enforce_percent: 25}}}
+  - {key: wholly, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {enforce_percent: 100}}}
   - {key: body, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {response_body: "no\nmore"}}}
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 10}, metadata: {tollgate: {algorithm: token_bucket, burst: 20}}}
   - key: queue
@@ -38,9 +40,11 @@ d.denied: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, a
 d.dropping: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: drop, on_limit: reject
 d.free: unit=UNKNOWN requests_per_unit=4, shadow_mode: false, quota_mode: false
 d.minutes: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject
+d.partly: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, enforce_percent: 25
 d.path_/a/*.id: requests_per_unit=8, shadow_mode: false, quota_mode: true, algorithm: concurrency, lease_by: id, lease: 90s, on_limit: reject
 d.plain: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false
 d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: leaky_bucket, burst: 1, over_limit_hits: drop, on_limit: queue, max_wait: 1500us
+d.wholly: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false
 "#;
 
 #[test]
