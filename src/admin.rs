@@ -15,6 +15,7 @@ use http::{StatusCode, header};
 
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::SharedPage;
+use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::HttpMetrics;
 use crate::http::{self as server, ADMIN_BOUNDS, health};
@@ -36,6 +37,7 @@ const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) rules: Arc<LiveRules>,
+    pub(crate) candidate: Candidate,
     pub(crate) modes: Modes,
     /// The default of rules without `on_store_error`.
     pub(crate) on_store_error: OnStoreError,
@@ -51,6 +53,7 @@ pub(crate) struct Pages {
     stats: SharedPage,
     rlconfig: SharedPage,
     rlconfig_json: SharedPage,
+    candidate: SharedPage,
 }
 
 impl Pages {
@@ -66,14 +69,20 @@ impl Pages {
             stats: page(),
             rlconfig: page(),
             rlconfig_json: page(),
+            candidate: page(),
         }
     }
 }
 
 impl Admin {
     /// Every route and its line on the index page.
-    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 6] {
+    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 7] {
         [
+            (
+                "/candidate",
+                "what the candidate rules would change, as JSON",
+                get(candidate),
+            ),
             (
                 "/explain",
                 "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
@@ -222,6 +231,11 @@ async fn rlconfig(
         )
             .into_response(),
     }
+}
+
+async fn candidate(State(admin): State<Admin>) -> Response {
+    let page = move || admin.candidate.page();
+    respond("application/json", admin.pages.candidate.get(page).await)
 }
 
 async fn stats(State(admin): State<Admin>) -> Response {

@@ -3,4 +3,5 @@
 
 pub(crate) mod banner;
 pub(crate) mod build;
+mod rules;
 pub(crate) mod run;

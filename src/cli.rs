@@ -11,8 +11,10 @@ use crate::cli::output::{Failure, print_error};
 use crate::config::error::did_you_mean;
 use crate::settings::environment::{self, Environment};
 
+mod candidate;
 mod check;
 mod explain;
+mod fetch;
 mod output;
 mod serve;
 mod simulate;
@@ -45,6 +47,8 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Check rules: report every problem of every file, with its place and how to fix it
     Check(check::Args),
+    /// Show what candidate rules would change on a running service
+    Candidate(candidate::Args),
     /// Explain which rules a request matches, and why
     #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
@@ -80,6 +84,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         None => serve::run(cli.serve, &environment, &subcommands()),
         Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
+        Some(Command::Candidate(args)) => candidate::run(&args),
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),

@@ -4,12 +4,13 @@
 //!
 //! ```text
 //! main
-//! cli                           serve | check | explain | simulate
+//! cli                           serve | check | candidate | explain | simulate
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP
 //! api                           Envoy-facing servers
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
+//! candidate                     candidate rules, decided beside those in force
 //! store        config           memory and Redis counters  | YAML and xDS to rules
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
@@ -34,6 +35,7 @@ pub mod http;
 pub mod limit;
 pub mod telemetry;
 
+pub mod candidate;
 pub mod check;
 
 pub mod algorithm;

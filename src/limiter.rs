@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::candidate::{self, Candidate};
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
@@ -40,6 +41,8 @@ pub mod settings;
 pub struct Limiter {
     shared: Arc<Shared>,
     store: Store,
+    /// `None` without a source of candidate rules.
+    candidate: Option<candidate::Worker>,
     queue: Queue,
 }
 
@@ -47,6 +50,7 @@ pub struct Limiter {
 #[derive(Debug)]
 pub struct Shared {
     parts: Parts,
+    candidate: Option<Candidate>,
     over_limit_log: OverLimitLog,
     service_error: Counter,
     invalid: Counter,
@@ -96,14 +100,21 @@ impl Shared {
                 &[],
             ),
             queue: QueueMetrics::new(metrics),
+            candidate: None,
             parts,
         }
+    }
+
+    /// Decides each request with candidate rules, too.
+    pub(crate) fn with_candidate(self, candidate: Option<Candidate>) -> Self {
+        Self { candidate, ..self }
     }
 
     /// A limiter for the worker that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
         Limiter {
             store: self.parts.backend.open(),
+            candidate: self.candidate.as_ref().map(Candidate::open),
             queue: Queue::new(self.queue.clone()),
             shared: self,
         }
@@ -159,7 +170,16 @@ impl Limiter {
         let mut plan = plan(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);
 
-        let decisions = self.store.decide(&plan.request, now, span.as_deref()).await;
+        let candidate = self
+            .candidate
+            .as_ref()
+            .and_then(|candidate| candidate.begin(query, settings.modes(), now, &self.store));
+        let decide = self.store.decide(&plan.request, now, span.as_deref());
+        let decisions = match candidate {
+            None => decide.await,
+            // Boxed to keep the future of requests without candidate rules small.
+            Some(call) => Box::pin(call.beside(query, &plan, decide)).await,
+        };
         let (mut verdicts, store_errors) = fallback.fill(&plan, decisions, &self.store, clock)?;
         let blocked = plan.request.is_blocked(&verdicts);
         // A blocked request has booked nothing.

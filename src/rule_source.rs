@@ -9,6 +9,7 @@ use crate::time::Clock;
 
 pub use settings::Origin;
 
+pub(crate) mod candidate;
 pub(crate) mod files;
 mod loader;
 pub(crate) mod publisher;

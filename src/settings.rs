@@ -10,6 +10,7 @@ use clap::{Args, Command};
 
 use crate::api::certificates::Files;
 use crate::rule_source::Origin;
+use crate::rule_source::files::Directory;
 use crate::settings::environment::Environment;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
@@ -53,6 +54,8 @@ pub(crate) struct Resolved {
     /// Settings whose values are used as they are.
     pub(crate) settings: Settings,
     pub(crate) rules_from: Origin,
+    /// The directory of candidate rules, if there may be any.
+    pub(crate) candidate_from: Option<Directory>,
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
@@ -82,6 +85,7 @@ impl Settings {
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
             backend,
+            candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
             settings: self,

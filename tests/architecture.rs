@@ -30,14 +30,15 @@ rules: check limit named_enum telemetry text time
 config: limit named_enum rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
-limiter: check limit rules sampling settings/parse store telemetry text time
+candidate: check named_enum rules store telemetry text time
+limiter: candidate check limit rules sampling settings/parse store telemetry text time
 rule_source: backoff config file_watch limit named_enum proto rules runtime settings/environment
     settings/parse shutdown telemetry text time tls
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls
-admin: api http limiter rules settings/parse shutdown telemetry
+admin: api candidate http limiter rules settings/parse shutdown telemetry
 settings: admin api limiter rule_source settings/environment store telemetry
-app: admin api config file_watch http limiter rule_source rules runtime settings shutdown store
+app: admin api candidate config file_watch http limiter rule_source rules runtime settings shutdown store
     telemetry time
 cli: api app check config limit limiter rule_source rules settings settings/environment
     settings/parse store telemetry time

@@ -15,16 +15,15 @@ use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
 use crate::api::listener::Listeners;
 use crate::api::{Api, bind};
-use crate::app::banner::{InitialRules, Summary};
+use crate::app::banner::Summary;
+use crate::app::rules::{Candidates, Rules};
 use crate::config::metric_mapping;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::publisher::RulePublisher;
-use crate::rule_source::{Origin, RuleSource};
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use crate::rules::{KeyFormat, LiveRules};
+use crate::rule_source::RuleSource;
+use crate::rule_source::candidate::CandidateLoader;
 use crate::settings::{Resolved, Settings};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::connect::credentials::CredentialReloader;
@@ -46,6 +45,7 @@ pub(crate) struct App {
     pub(super) accept_errors: AcceptErrors,
     pub(super) http_metrics: HttpMetrics,
     pub(super) rule_source: RuleSource,
+    pub(super) candidate_source: Option<CandidateLoader>,
     pub(super) certificates: Option<CertificateSource>,
     pub(super) backend: Backend,
     pub(super) credentials: Option<CredentialReloader>,
@@ -63,16 +63,6 @@ struct Ports {
     prometheus: Option<TcpListener>,
 }
 
-/// The live rules and what loads them.
-struct Rules {
-    /// The source, as text.
-    origin: String,
-    live: Arc<LiveRules>,
-    source: RuleSource,
-    initial: InitialRules,
-    stats: Arc<StatsTable>,
-}
-
 impl App {
     /// # Errors
     /// A port that cannot be bound, or files of TLS that cannot be used.
@@ -80,6 +70,7 @@ impl App {
         let Resolved {
             settings,
             rules_from,
+            candidate_from,
             backend,
             grpc_tls,
             statsd,
@@ -96,14 +87,16 @@ impl App {
         let rules = Rules::load(
             rules_from, &settings, &backend, &clock, &lifecycle, &metrics,
         );
+        let candidates = Candidates::load(candidate_from, &settings, &backend, &metrics);
         let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
-        let Ports {
-            listeners,
-            admin: admin_listener,
-            prometheus,
-        } = ports;
-        let listeners_of_admin = (admin_listener, prometheus);
-        let admin = admin(&settings, listeners_of_admin, &rules, &lifecycle, &metrics);
+        let listeners_of_admin = (ports.admin, ports.prometheus);
+        let admin = admin(
+            &settings,
+            listeners_of_admin,
+            (&rules, &candidates),
+            &lifecycle,
+            &metrics,
+        );
         let certificates = grpc_tls.map(|files| CertificateSource::new(files, &metrics));
         let certificates = certificates.transpose()?;
         let tls = certificates
@@ -114,7 +107,7 @@ impl App {
             .unzip();
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            limiter(&settings, &rules, &backend, &clock, &metrics),
+            limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
@@ -123,11 +116,12 @@ impl App {
         );
         Ok(Self {
             api,
-            listeners,
+            listeners: ports.listeners,
             admin,
             accept_errors,
             http_metrics,
             rule_source: rules.source,
+            candidate_source: candidates.source,
             certificates,
             backend,
             credentials,
@@ -154,49 +148,6 @@ impl Ports {
             admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
             prometheus: prometheus.map(bind_prometheus).transpose()?,
         })
-    }
-}
-
-impl Rules {
-    fn load(
-        origin: Origin,
-        settings: &Settings,
-        backend: &Backend,
-        clock: &Clock,
-        lifecycle: &Lifecycle,
-        metrics: &Metrics,
-    ) -> Self {
-        let origin_text = origin.to_string();
-        let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
-        let mut options = settings.rules.reading.options(stats.clone());
-        if let Backend::Memory(_) = backend {
-            // No other process reads these keys: no two counters need to share one.
-            options.key_format = KeyFormat::Safe;
-        }
-        let live = Arc::new(LiveRules::default());
-        let publisher = RulePublisher::new(
-            options,
-            settings.rules.clone(),
-            live.clone(),
-            lifecycle.clone(),
-            metrics,
-        );
-        let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
-        let initial = match (&*live.load(), &source) {
-            (Some(rules), _) => InitialRules::Loaded {
-                limits: rules.rule_count(),
-                domains: rules.domain_count(),
-            },
-            (None, RuleSource::Files(_)) => InitialRules::Rejected,
-            (None, RuleSource::Xds(_)) => InitialRules::Pending,
-        };
-        Self {
-            origin: origin_text,
-            live,
-            source,
-            initial,
-            stats,
-        }
     }
 }
 
@@ -231,7 +182,7 @@ fn store(
 
 fn limiter(
     settings: &Settings,
-    rules: &Rules,
+    (rules, candidates): (&Rules, &Candidates),
     backend: &Backend,
     clock: &Clock,
     metrics: &Metrics,
@@ -244,19 +195,21 @@ fn limiter(
         stats: rules.stats.clone(),
         settings: settings.limiter.clone(),
     };
-    Arc::new(limiter::Shared::new(parts, metrics))
+    let limiter = limiter::Shared::new(parts, metrics);
+    Arc::new(limiter.with_candidate(candidates.in_use()))
 }
 
 /// The admin pages, and the additional metrics page.
 fn admin(
     settings: &Settings,
     (listener, prometheus): (TcpListener, Option<TcpListener>),
-    rules: &Rules,
+    (rules, candidates): (&Rules, &Candidates),
     lifecycle: &Lifecycle,
     metrics: &Metrics,
 ) -> Vec<(TcpListener, Router)> {
     let admin = Admin {
         rules: rules.live.clone(),
+        candidate: candidates.rules.clone(),
         modes: settings.limiter.modes(),
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),

@@ -55,6 +55,7 @@ impl App {
         mut reload: impl AsyncFnMut(),
     ) -> anyhow::Result<()> {
         let rules = self.rule_source.start()?;
+        let candidates = self.candidate_source.map(FileWatch::start).transpose()?;
         let certificates = self.certificates.map(FileWatch::start).transpose()?;
         let credentials = self.credentials.map(FileWatch::start).transpose()?;
         let draining = Draining {
@@ -87,7 +88,7 @@ impl App {
                 signal = stop() => break signal,
                 () = reload() => {
                     rules.load();
-                    certificates.iter().chain(&credentials).for_each(FileWatch::load);
+                    certificates.iter().chain(&credentials).chain(&candidates).for_each(FileWatch::load);
                 }
                 within = &mut unreachable => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
@@ -96,7 +97,7 @@ impl App {
         };
         // The kernel takes seconds to close a watch of many files, and the process cannot end
         // before. Begun now, that ends with the drain.
-        drop((rules, certificates, credentials));
+        drop((rules, candidates, certificates, credentials));
         tokio::select! {
             () = draining.finish(signal) => {}
             _ = stop() => tracing::warn!("second signal: stopping at once"),

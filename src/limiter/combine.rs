@@ -101,13 +101,12 @@ fn status<'r>(step: &Step<'r>, decision: &Decision<'_, '_, 'r>) -> Status {
         return Status::default();
     };
     let name = step.rule().map_or("", |rule| &rule.name);
-    let admits = step.in_shadow() || step.rule().is_some_and(Rule::degrades);
     let reset = verdict
         .retry_after
         .filter(|_| verdict.over)
         .unwrap_or(verdict.reset_after);
     Status {
-        over_limit: decision.is_over(step) && !admits,
+        over_limit: decision.is_over(step) && !step.admits(),
         limit: Some((check.limit, name.into())),
         remaining: verdict.remaining,
         reset_secs: reset.ceil_secs().max(1),

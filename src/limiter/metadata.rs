@@ -47,7 +47,7 @@ pub(crate) fn dynamic_metadata(
 pub(crate) fn add_degraded(metadata: &mut Metadata, degraded: &[&Rule]) {
     let name = |rule: &&Rule| {
         if rule.name.is_empty() {
-            json!(rule.path)
+            json!(*rule.path)
         } else {
             json!(rule.name)
         }

@@ -28,6 +28,8 @@ pub struct Directory {
     /// What the names of its files in messages begin with.
     pub(crate) name_prefix: String,
     pub(crate) ignore_dot_files: bool,
+    /// A directory below, whose files are other rules.
+    pub(crate) excluded: Option<PathBuf>,
 }
 
 impl Directory {
@@ -75,6 +77,11 @@ impl Directory {
         Ok(sources)
     }
 
+    /// Whether it has files, or cannot be read.
+    pub(crate) fn has_files(&self) -> bool {
+        self.path.is_dir() && self.files().map_or(true, |files| !files.is_empty())
+    }
+
     /// The metadata of all files. Opens none of them.
     pub(crate) fn stat(&self) -> Option<Vec<FileStat>> {
         let files = self.files().ok()?;
@@ -118,8 +125,9 @@ impl Directory {
     }
 
     fn is_ignored(&self, entry: &DirEntry) -> bool {
+        let is_excluded = self.excluded.as_deref() == Some(entry.path());
         let is_dot = entry.file_name().as_encoded_bytes().starts_with(b".");
-        self.ignore_dot_files && is_dot && entry.depth() > 0
+        is_excluded || self.ignore_dot_files && is_dot && entry.depth() > 0
     }
 }
 

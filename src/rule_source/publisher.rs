@@ -21,6 +21,22 @@ pub(crate) struct RulePublisher {
     /// Which rules make the process healthy, and the path of the overlay.
     settings: Settings,
     live: Arc<LiveRules>,
+    role: Role,
+}
+
+/// What the rules are for, and where the result of a load is reported besides the log.
+#[derive(Debug)]
+enum Role {
+    InForce(Box<InForce>),
+    /// Without an effect on health.
+    Candidate {
+        rules: Gauge,
+        rejected: Gauge,
+    },
+}
+
+#[derive(Debug)]
+struct InForce {
     lifecycle: Lifecycle,
     load_success: Counter,
     load_error: Counter,
@@ -31,7 +47,7 @@ pub(crate) struct RulePublisher {
 }
 
 impl RulePublisher {
-    /// Registers the metrics.
+    /// For the rules in force. Registers the metrics.
     pub(crate) fn new(
         options: CompileOptions,
         settings: Settings,
@@ -43,32 +59,58 @@ impl RulePublisher {
             options,
             settings,
             live,
-            lifecycle,
-            load_success: metrics.reference_counter(
-                "ratelimit.service.config_load_success",
-                "ratelimit_service_config_load_success",
-                "Loads of rules that took effect.",
-                &[],
-            ),
-            load_error: metrics.reference_counter(
-                "ratelimit.service.config_load_error",
-                "ratelimit_service_config_load_error",
-                "Loads of rules that were rejected.",
-                &[],
-            ),
-            rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
-            domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
-            rejected: metrics.gauge(
-                "tollgate_rules_rejected",
-                "1 while the newest rules are invalid and the last good configuration, if any, serves.",
-            ),
-            hash: metrics.gauge(
-                "tollgate_rules_hash",
-                "A hash of the rules in force; 0 before the first.",
-            ),
+            role: Role::InForce(Box::new(InForce {
+                lifecycle,
+                load_success: metrics.reference_counter(
+                    "ratelimit.service.config_load_success",
+                    "ratelimit_service_config_load_success",
+                    "Loads of rules that took effect.",
+                    &[],
+                ),
+                load_error: metrics.reference_counter(
+                    "ratelimit.service.config_load_error",
+                    "ratelimit_service_config_load_error",
+                    "Loads of rules that were rejected.",
+                    &[],
+                ),
+                rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
+                domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
+                rejected: metrics.gauge(
+                    "tollgate_rules_rejected",
+                    "1 while the newest rules are invalid and the last good configuration, if any, serves.",
+                ),
+                hash: metrics.gauge(
+                    "tollgate_rules_hash",
+                    "A hash of the rules in force; 0 before the first.",
+                ),
+            })),
         };
         publisher.update_health();
         publisher
+    }
+
+    /// For candidate rules. Registers the metrics.
+    pub(crate) fn of_candidate(
+        options: CompileOptions,
+        settings: Settings,
+        live: Arc<LiveRules>,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            options,
+            settings,
+            live,
+            role: Role::Candidate {
+                rules: metrics.gauge(
+                    "tollgate_candidate_rules",
+                    "Limits in the candidate rules; 0 without candidate rules.",
+                ),
+                rejected: metrics.gauge(
+                    "tollgate_candidate_rules_rejected",
+                    "1 while the newest candidate rules are invalid and the last valid ones, if any, are used.",
+                ),
+            },
+        }
     }
 
     /// TOLLGATE_OVERLAY
@@ -106,21 +148,24 @@ impl RulePublisher {
         }
         let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
         let event = match (&*self.live.load(), self.live.last_error()) {
-            (None, _) => "rules loaded",
-            (Some(_), None) => "rules reloaded",
-            (Some(_), Some(_)) => "rules valid again",
+            (None, _) => "loaded",
+            (Some(_), None) => "reloaded",
+            (Some(_), Some(_)) => "valid again",
         };
+        let name = self.role.name();
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
-        tracing::info!(rules, domains, sources = inputs.len(), hash, "{event}");
+        tracing::info!(
+            rules,
+            domains,
+            sources = inputs.len(),
+            hash,
+            "{name} {event}"
+        );
         self.update_health();
         // Last: a reader that sees these finds the rules in force.
-        self.rules.set(gauged(rules));
-        self.domains.set(gauged(domains));
-        self.hash.set(gauged(hash));
-        self.load_success.inc();
-        self.rejected.set(0);
+        self.role.record_load(rules, domains, hash);
         Ok(())
     }
 
@@ -146,12 +191,7 @@ impl RulePublisher {
         for finding in findings {
             let (headline, at) = (finding.headline(), finding.source_location());
             let hint = finding.hint.as_deref();
-            tracing::error!(
-                at,
-                hint,
-                in_force,
-                "Error loading new configuration: {headline}"
-            );
+            tracing::error!(at, hint, in_force, "{}: {headline}", self.role.error());
         }
         self.record_rejection(findings.iter().map(ToString::to_string).collect())
     }
@@ -160,7 +200,7 @@ impl RulePublisher {
     pub(crate) fn reject(&self, problems: Vec<String>) -> Vec<String> {
         let in_force = self.in_force();
         for problem in &problems {
-            tracing::error!(in_force, "Error loading new configuration: {problem}");
+            tracing::error!(in_force, "{}: {problem}", self.role.error());
         }
         self.record_rejection(problems)
     }
@@ -168,9 +208,17 @@ impl RulePublisher {
     fn record_rejection(&self, problems: Vec<String>) -> Vec<String> {
         self.live.reject(problems.join("\n"));
         self.update_health();
-        self.load_error.inc();
-        self.rejected.set(1);
+        self.role.record_rejection();
         problems
+    }
+
+    /// Takes candidate rules out of use, which are no longer there.
+    pub(crate) fn withdraw(&self) {
+        if self.live.load().is_some() {
+            tracing::info!("{} removed", self.role.name());
+        }
+        self.live.withdraw();
+        self.role.record_load(0, 0, 0);
     }
 
     /// What stays in force after a rejection, for the log.
@@ -189,6 +237,9 @@ impl RulePublisher {
 
     /// Reports to health whether the rules are good enough to serve.
     fn update_health(&self) {
+        let Role::InForce(in_force) = &self.role else {
+            return;
+        };
         let current = self.live.load();
         let domains = current.as_ref().map(|rules| rules.domain_count());
         let needs_a_domain = self.settings.healthy_with_at_least_one_config_loaded;
@@ -206,7 +257,51 @@ impl RulePublisher {
                 format!("the newest are invalid, the last good configuration serves\n{error}")
             }
         };
-        self.lifecycle.set_rules(ready, note);
+        in_force.lifecycle.set_rules(ready, note);
+    }
+}
+
+impl Role {
+    /// In the log.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::InForce(_) => "rules",
+            Self::Candidate { .. } => "candidate rules",
+        }
+    }
+
+    /// The beginning of errors in the log; of rules in force that of envoyproxy/ratelimit.
+    const fn error(&self) -> &'static str {
+        match self {
+            Self::InForce(_) => "Error loading new configuration",
+            Self::Candidate { .. } => "Error loading candidate rules",
+        }
+    }
+
+    fn record_load(&self, rules_loaded: usize, domains_loaded: usize, hash_loaded: u64) {
+        match self {
+            Self::InForce(in_force) => {
+                in_force.rules.set(gauged(rules_loaded));
+                in_force.domains.set(gauged(domains_loaded));
+                in_force.hash.set(gauged(hash_loaded));
+                in_force.load_success.inc();
+                in_force.rejected.set(0);
+            }
+            Self::Candidate { rules, rejected } => {
+                rules.set(gauged(rules_loaded));
+                rejected.set(0);
+            }
+        }
+    }
+
+    fn record_rejection(&self) {
+        match self {
+            Self::InForce(in_force) => {
+                in_force.load_error.inc();
+                in_force.rejected.set(1);
+            }
+            Self::Candidate { rejected, .. } => rejected.set(1),
+        }
     }
 }
 

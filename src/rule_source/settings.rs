@@ -20,6 +20,8 @@ use crate::settings::parse;
 
 /// Name of the folder of rules, below RUNTIME_ROOT and in a checkout.
 const DIRECTORY_DEFAULT: &str = "config";
+/// Name of the folder of candidate rules in a directory on the command line.
+const CANDIDATE: &str = "candidate";
 /// Settings that say where rules are. While none is set, ./config is used if it exists.
 const LOCATION: [&str; 5] = [
     "CONFIG_TYPE",
@@ -67,6 +69,17 @@ pub struct Reading {
     /// See RUNTIME_ROOT
     #[arg(long, env, default_value = DIRECTORY_DEFAULT, value_name = "DIR")]
     pub runtime_appdirectory: String,
+    /// Candidate rules are read from RUNTIME_ROOT/CANDIDATE_SUBDIRECTORY/RUNTIME_APPDIRECTORY, and
+    /// decided beside the rules in force without an effect on answers [default: none; DIR/candidate
+    /// for DIR]
+    #[arg(
+        long,
+        env,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "DIR"
+    )]
+    pub candidate_subdirectory: String,
     /// Ignore files and directories whose names begin with a dot, as mounted ConfigMaps need
     /// [default: false; true for DIR]
     #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
@@ -192,6 +205,34 @@ impl Reading {
         Ok(self.directory(argument, environment))
     }
 
+    /// The directory of candidate rules; `None` if no setting names one.
+    pub(crate) fn candidate(
+        &self,
+        argument: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Option<Directory> {
+        let rules = self.directory(argument, environment);
+        if rules.root.is_none() {
+            return Some(Directory {
+                path: rules.path.join(CANDIDATE),
+                root: Some(rules.path),
+                name_prefix: format!("{CANDIDATE}."),
+                excluded: None,
+                ..rules
+            });
+        }
+        Some(Directory {
+            path: self.runtime_candidate()?,
+            excluded: None,
+            ..rules
+        })
+    }
+
+    fn runtime_candidate(&self) -> Option<PathBuf> {
+        let (below, app) = (&self.candidate_subdirectory, &self.runtime_appdirectory);
+        (!below.is_empty()).then(|| self.runtime_root.join(below).join(app))
+    }
+
     /// The directory on the command line, else that of RUNTIME_*; while none of [`LOCATION`] is set
     /// `./config`, if it exists.
     fn directory(&self, argument: Option<PathBuf>, environment: &Environment) -> Directory {
@@ -200,6 +241,7 @@ impl Reading {
         let direct = argument.or_else(|| (!is_located && here.is_dir()).then_some(here));
         if let Some(path) = direct {
             return Directory {
+                excluded: Some(path.join(CANDIDATE)),
                 path,
                 root: None,
                 name_prefix: String::new(),
@@ -212,8 +254,12 @@ impl Reading {
         } else {
             String::new()
         };
+        let path = self.runtime_root.join(&self.runtime_subdirectory).join(app);
         Directory {
-            path: self.runtime_root.join(&self.runtime_subdirectory).join(app),
+            excluded: self
+                .runtime_candidate()
+                .filter(|candidate| *candidate != path),
+            path,
             root: Some(self.runtime_root.clone()),
             name_prefix,
             ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(false),

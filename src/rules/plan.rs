@@ -322,6 +322,11 @@ impl<'r> Step<'r> {
         }
     }
 
+    /// Whether its status is OK even over its limit.
+    pub fn admits(&self) -> bool {
+        self.in_shadow() || self.rule().is_some_and(Rule::degrades)
+    }
+
     /// The index of its check, if it has one.
     pub fn check(&self) -> Option<usize> {
         match self {

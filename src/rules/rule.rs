@@ -17,7 +17,7 @@ pub type Metadata = serde_json::Map<String, serde_json::Value>;
 pub struct Rule {
     /// `domain.key_value.key_value`: the path in the rules, and the name of its metrics as in
     /// envoyproxy/ratelimit.
-    pub path: Box<str>,
+    pub path: Arc<str>,
     /// Its limit, if any.
     pub allowance: Allowance,
     /// The terms of a limit in a request, except for number and unit. `None` if no `tollgate` block

@@ -108,7 +108,8 @@ descriptors:
 async fn metrics_page_is_current() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
-    let local = TestServer::with_rules(RULES).start();
+    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", RULES)];
+    let local = TestServer::with_files(files).start();
     let turn = r#"{"entries":[{"key":"turn"}]}"#;
     // Of three at once two have to wait, however slow the machine is.
     for (domain, descriptors) in [

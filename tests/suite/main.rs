@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod candidate;
 mod cli;
 mod cluster;
 mod compat;

@@ -1,0 +1,115 @@
+//! Loads rules and candidate rules for the first time.
+
+use std::sync::Arc;
+
+use crate::app::banner::InitialRules;
+use crate::candidate::{self, Candidate};
+use crate::config::CompileOptions;
+use crate::file_watch::Watched as _;
+use crate::rule_source::candidate::CandidateLoader;
+use crate::rule_source::files::Directory;
+use crate::rule_source::publisher::RulePublisher;
+use crate::rule_source::{Origin, RuleSource};
+use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::rules::{KeyFormat, LiveRules};
+use crate::settings::Settings;
+use crate::shutdown::Lifecycle;
+use crate::store::Backend;
+use crate::telemetry::metric::Metrics;
+use crate::time::Clock;
+
+/// The live rules and what loads them.
+pub(super) struct Rules {
+    /// The source, as text.
+    pub(super) origin: String,
+    pub(super) live: Arc<LiveRules>,
+    pub(super) source: RuleSource,
+    pub(super) initial: InitialRules,
+    pub(super) stats: Arc<StatsTable>,
+}
+
+/// Candidate rules and what loads them, if anything does.
+pub(super) struct Candidates {
+    pub(super) source: Option<CandidateLoader>,
+    pub(super) rules: Candidate,
+}
+
+impl Candidates {
+    pub(super) fn load(
+        directory: Option<Directory>,
+        settings: &Settings,
+        backend: &Backend,
+        metrics: &Metrics,
+    ) -> Self {
+        let live = Arc::new(LiveRules::default());
+        let source = directory.map(|directory| {
+            // Not exposed: metrics of rules are those of the rules in force.
+            let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+            let mut options = options(settings, backend, stats);
+            options.key_prefix = format!("{}{}", candidate::KEY_PREFIX, options.key_prefix).into();
+            let settings = settings.rules.clone();
+            let publisher = RulePublisher::of_candidate(options, settings, live.clone(), metrics);
+            let mut loader = CandidateLoader::new(directory, publisher);
+            loader.load();
+            loader
+        });
+        Self {
+            source,
+            rules: Candidate::new(live, metrics),
+        }
+    }
+
+    /// For the limiter: `None` without a source.
+    pub(super) fn in_use(&self) -> Option<Candidate> {
+        self.source.as_ref().map(|_| self.rules.clone())
+    }
+}
+
+impl Rules {
+    pub(super) fn load(
+        origin: Origin,
+        settings: &Settings,
+        backend: &Backend,
+        clock: &Clock,
+        lifecycle: &Lifecycle,
+        metrics: &Metrics,
+    ) -> Self {
+        let origin_text = origin.to_string();
+        let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
+        let options = options(settings, backend, stats.clone());
+        let live = Arc::new(LiveRules::default());
+        let publisher = RulePublisher::new(
+            options,
+            settings.rules.clone(),
+            live.clone(),
+            lifecycle.clone(),
+            metrics,
+        );
+        let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
+        let initial = match (&*live.load(), &source) {
+            (Some(rules), _) => InitialRules::Loaded {
+                limits: rules.rule_count(),
+                domains: rules.domain_count(),
+            },
+            (None, RuleSource::Files(_)) => InitialRules::Rejected,
+            (None, RuleSource::Xds(_)) => InitialRules::Pending,
+        };
+        Self {
+            origin: origin_text,
+            live,
+            source,
+            initial,
+            stats,
+        }
+    }
+}
+
+/// The options of the compiler, without the overlay.
+fn options(settings: &Settings, backend: &Backend, stats: Arc<StatsTable>) -> CompileOptions {
+    let mut options = settings.rules.reading.options(stats);
+    if let Backend::Memory(_) = backend {
+        // No other process reads these keys: no two counters need to share one.
+        options.key_format = KeyFormat::Safe;
+    }
+    options
+}

@@ -1,0 +1,130 @@
+//! Candidate rules: decided for every request beside the rules in force, and never part of an answer.
+//!
+//! ```text
+//!  query --> plan ------------ checks --\               /--> verdicts --> response
+//!       \                                 same batches                       |
+//!        -> candidate plan --- checks --/               \--> verdicts --> compare --> counts
+//! ```
+//! Counters of candidate rules are separate, by [`KEY_PREFIX`]. A request without a verdict of the
+//! store on either side is not compared: it would say nothing about the rules.
+//!
+//! [`side`] is one descriptor under one rule set, [`call`] decides a request, [`tally`] counts what
+//! changes, and [`page`] shows it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::candidate::tally::Tally;
+use crate::rules::{LiveRules, RuleSet};
+use crate::telemetry::metric::{Counter, Metrics, Series, Source};
+
+pub(crate) mod call;
+mod page;
+mod side;
+mod tally;
+
+/// What the keys of candidate counters begin with, before CACHE_KEY_PREFIX.
+pub(crate) const KEY_PREFIX: &str = "candidate:";
+/// Requests of one worker whose candidate checks are still undecided when their response is sent. One
+/// has the memory of a request that waits for the store, which has as many.
+pub(crate) const PENDING_MAX: usize = 1_024;
+
+/// The candidate rules of the process, and what they change. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Candidate(Arc<Shared>);
+
+/// Candidate rules on one worker. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    pending: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: Arc<LiveRules>,
+    tally: Mutex<Tally>,
+    undecided: Undecided,
+    keys_full: Counter,
+}
+
+/// Requests that were not compared, by reason.
+#[derive(Debug)]
+struct Undecided {
+    invalid: Counter,
+    store_error: Counter,
+    pending_max: Counter,
+}
+
+impl Candidate {
+    /// Registers the metrics.
+    pub(crate) fn new(rules: Arc<LiveRules>, metrics: &Metrics) -> Self {
+        let undecided = |reason| {
+            metrics.counter_with(
+                "tollgate_candidate_undecided_total",
+                "Requests that were not compared with the candidate rules: the request is invalid under them, the store gave no verdict, \
+                 or too many were undecided when their response was sent (candidate_pending_max).",
+                &[("reason", reason)],
+            )
+        };
+        let shared = Arc::new(Shared {
+            rules,
+            tally: Mutex::default(),
+            undecided: Undecided {
+                invalid: undecided("invalid"),
+                store_error: undecided("store_error"),
+                pending_max: undecided("pending_max"),
+            },
+            keys_full: metrics.counter(
+                "tollgate_candidate_keys_full_total",
+                "Changed decisions whose key was not counted as a distinct key, because there were too many (candidate_keys_max).",
+            ),
+        });
+        metrics.add_source(shared.clone());
+        Self(shared)
+    }
+
+    /// For the worker that this is called on.
+    pub(crate) fn open(&self) -> Worker {
+        Worker {
+            shared: self.0.clone(),
+            pending: Arc::new(Semaphore::new(PENDING_MAX)),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// The results, as JSON.
+    pub(crate) fn page(&self) -> String {
+        self.0.with_tally(None, |tally| page::page(tally))
+    }
+}
+
+impl Shared {
+    /// The counts of the rules in force, which begin again when these are replaced. Without `rules`
+    /// those of the current ones; nothing is done for rules that are no longer the current ones.
+    fn with_tally<T: Default>(
+        &self,
+        rules: Option<&Arc<RuleSet>>,
+        use_tally: impl FnOnce(&mut Tally) -> T,
+    ) -> T {
+        let current = self.rules.load();
+        if let Some(rules) = rules
+            && !current.as_ref().is_some_and(|now| Arc::ptr_eq(now, rules))
+        {
+            return T::default();
+        }
+        let mut tally = self.tally.lock();
+        tally.restart_if_not_of(current.as_ref());
+        use_tally(&mut tally)
+    }
+}
+
+impl Source for Shared {
+    fn collect(&self, series: &mut Vec<Series>) {
+        self.with_tally(None, |tally| tally.collect(series));
+    }
+}

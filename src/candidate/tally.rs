@@ -1,0 +1,259 @@
+//! Counts what candidate rules change, per rule, since they were loaded.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use crate::named_enum::named_enum;
+use crate::rules::RuleSet;
+use crate::telemetry::metric::Series;
+use crate::time::Time;
+
+/// Changed keys that are told apart, of all rules: 16 bytes each. Of more, the counts of keys are
+/// lower bounds.
+pub(crate) const KEYS_MAX: usize = 100_000;
+/// The last changes of a key that had none before.
+pub(crate) const EXAMPLES_MAX: usize = 20;
+const HELP: &str =
+    "Descriptors by what the candidate rules change about them, since these were loaded.";
+
+named_enum! {
+    /// What the candidate rules change about a descriptor.
+    pub enum Change {
+        /// Over limit with both rule sets, or with neither.
+        Same = "same",
+        /// Over limit with the candidate rules only.
+        NewlyOver = "newly_over",
+        /// Over limit with the rules in force only.
+        NoLongerOver = "no_longer_over",
+    }
+}
+
+/// One descriptor, compared.
+#[derive(Clone, Copy)]
+pub(crate) struct Changed<'c> {
+    pub(crate) domain: &'c str,
+    pub(crate) rule: &'c Arc<str>,
+    pub(crate) key_hash: u64,
+    pub(crate) change: Change,
+}
+
+/// Whether a changed key is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyCount {
+    Counted,
+    /// There is no room for it.
+    Full,
+}
+
+/// The counts of one candidate rule set. Its rules, and so the entries, are bounded by the files.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    of: Option<Arc<RuleSet>>,
+    pub(crate) requests: u64,
+    pub(crate) domains: BTreeMap<Box<str>, BTreeMap<Arc<str>, RuleTally>>,
+    pub(crate) examples: VecDeque<Example>,
+    keys: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RuleTally {
+    /// By [`Change`].
+    pub(crate) changes: [u64; 3],
+    /// Hashes of changed keys.
+    keys: HashSet<u64>,
+}
+
+/// A changed decision.
+#[derive(Debug)]
+pub(crate) struct Example {
+    pub(crate) time: Time,
+    pub(crate) domain: Box<str>,
+    pub(crate) rule: Arc<str>,
+    pub(crate) change: Change,
+    pub(crate) descriptor: String,
+}
+
+impl Change {
+    /// From over limit now to over limit with the candidate rules.
+    pub(crate) const fn new(now: bool, then: bool) -> Self {
+        match (now, then) {
+            (false, true) => Self::NewlyOver,
+            (true, false) => Self::NoLongerOver,
+            (true, true) | (false, false) => Self::Same,
+        }
+    }
+}
+
+impl KeyCount {
+    pub(crate) fn is_full(self) -> bool {
+        self == Self::Full
+    }
+}
+
+impl Tally {
+    /// Begins again unless it counts these rules.
+    pub(crate) fn restart_if_not_of(&mut self, rules: Option<&Arc<RuleSet>>) {
+        let is_same = match (&self.of, rules) {
+            (Some(of), Some(rules)) => Arc::ptr_eq(of, rules),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            *self = Self {
+                of: rules.cloned(),
+                ..Self::default()
+            };
+        }
+    }
+
+    /// Counts one descriptor, which `describe` shows.
+    pub(crate) fn count(
+        &mut self,
+        changed: Changed<'_>,
+        now: Time,
+        describe: impl FnOnce() -> String,
+    ) -> KeyCount {
+        let Changed {
+            domain,
+            rule,
+            key_hash,
+            change,
+        } = changed;
+        if !self.domains.contains_key(domain) {
+            self.domains.insert(domain.into(), BTreeMap::new());
+        }
+        let rules = self.domains.get_mut(domain).expect("it was added");
+        if !rules.contains_key(rule) {
+            rules.insert(rule.clone(), RuleTally::default());
+        }
+        let tally = rules.get_mut(rule).expect("it was added");
+        tally.changes[change as usize] += 1;
+        if change == Change::Same || tally.keys.contains(&key_hash) {
+            return KeyCount::Counted;
+        }
+        if self.keys == KEYS_MAX {
+            return KeyCount::Full;
+        }
+        tally.keys.insert(key_hash);
+        self.keys += 1;
+        if self.examples.len() == EXAMPLES_MAX {
+            self.examples.pop_front();
+        }
+        self.examples.push_back(Example {
+            time: now,
+            domain: domain.into(),
+            rule: rule.clone(),
+            change,
+            descriptor: describe(),
+        });
+        KeyCount::Counted
+    }
+
+    /// Adds the metrics.
+    pub(crate) fn collect(&self, series: &mut Vec<Series>) {
+        for (domain, rules) in &self.domains {
+            for (rule, tally) in rules {
+                for change in Change::ALL {
+                    let labels = vec![
+                        ("domain", domain.to_string()),
+                        ("rule", rule.to_string()),
+                        ("change", change.name().to_owned()),
+                    ];
+                    let count = tally.changes[change as usize];
+                    series.push(Series::counter(
+                        "tollgate_candidate_decisions_total",
+                        HELP,
+                        labels,
+                        count,
+                        None,
+                    ));
+                }
+            }
+        }
+    }
+}
+
+impl RuleTally {
+    /// Distinct keys with a changed decision.
+    pub(crate) fn keys_changed(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(tally: &mut Tally, key_hash: u64, change: Change) -> KeyCount {
+        let changed = Changed {
+            domain: "d",
+            rule: &"d.user".into(),
+            key_hash,
+            change,
+        };
+        tally.count(changed, Time::default(), || key_hash.to_string())
+    }
+
+    fn of_user(tally: &Tally) -> ([u64; 3], usize) {
+        let tally = &tally.domains["d"]["d.user"];
+        (tally.changes, tally.keys_changed())
+    }
+
+    #[test]
+    fn a_key_is_counted_once_and_decisions_each_time() {
+        let mut tally = Tally::default();
+        for (key, change) in [
+            (1, Change::Same),
+            (2, Change::NewlyOver),
+            (2, Change::NewlyOver),
+            (2, Change::NoLongerOver),
+            (3, Change::NoLongerOver),
+        ] {
+            assert_eq!(count(&mut tally, key, change), KeyCount::Counted);
+        }
+        assert_eq!(of_user(&tally), ([1, 2, 2], 2));
+    }
+
+    #[test]
+    fn examples_are_the_last_keys_and_bounded() {
+        let mut tally = Tally::default();
+        for key in 0..30 {
+            count(&mut tally, key, Change::NewlyOver);
+            count(&mut tally, key, Change::NewlyOver);
+        }
+        let shown: Vec<&str> = tally
+            .examples
+            .iter()
+            .map(|example| &*example.descriptor)
+            .collect();
+        assert_eq!(shown.len(), EXAMPLES_MAX);
+        assert_eq!((shown[0], shown[19]), ("10", "29"));
+    }
+
+    #[test]
+    fn keys_are_bounded_and_decisions_are_counted_beyond() {
+        let mut tally = Tally::default();
+        for key in 0..KEYS_MAX as u64 {
+            assert_eq!(count(&mut tally, key, Change::NewlyOver), KeyCount::Counted);
+        }
+        let key = KEYS_MAX as u64;
+        assert_eq!(count(&mut tally, key, Change::NewlyOver), KeyCount::Full);
+        assert_eq!(count(&mut tally, 0, Change::NewlyOver), KeyCount::Counted);
+        assert_eq!(of_user(&tally), ([0, key + 2, 0], KEYS_MAX));
+    }
+
+    #[test]
+    fn other_rules_begin_again() {
+        let (first, second) = (Arc::new(RuleSet::default()), Arc::new(RuleSet::default()));
+        let mut tally = Tally::default();
+        tally.restart_if_not_of(Some(&first));
+        count(&mut tally, 1, Change::NewlyOver);
+        tally.restart_if_not_of(Some(&first));
+        assert_eq!(of_user(&tally), ([0, 1, 0], 1));
+        for rules in [Some(&second), None] {
+            count(&mut tally, 1, Change::NewlyOver);
+            tally.restart_if_not_of(rules);
+            assert!(tally.domains.is_empty() && tally.examples.is_empty());
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `tollgate candidate report`: what candidate rules would change on a running service.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::cli::fetch::{self, URL_DEFAULT};
+use crate::cli::output::{Failure, counted, print};
+
+const PAGE: &str = "/candidate";
+
+/// Arguments of `candidate`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print the requests and keys of each rule whose decision the candidate rules would change
+    Report {
+        /// The admin port of the service
+        #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+        url: String,
+    },
+}
+
+/// Prints the report.
+///
+/// # Errors
+/// The service is unreachable, or its page is not one of `/candidate`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Command::Report { url } = &args.command;
+    let page = fetch::get(url, PAGE)?;
+    let page: Value = serde_json::from_str(&page).context("read the page of the service")?;
+    print(&report(&page));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(page: &Value) -> String {
+    let requests = page["requests"].as_u64().unwrap_or_default();
+    if requests == 0 {
+        return "no request was decided with candidate rules yet\n".to_owned();
+    }
+    let mut text = format!(
+        "{} decided with the candidate rules since they were loaded\n\n",
+        counted(usize::try_from(requests).unwrap_or(usize::MAX), "request")
+    );
+    let mut rows = vec![
+        [
+            "domain",
+            "rule",
+            "same",
+            "newly over",
+            "no longer over",
+            "keys changed",
+        ]
+        .map(str::to_owned),
+    ];
+    let fields = [
+        "domain",
+        "rule",
+        "same",
+        "newly_over",
+        "no_longer_over",
+        "keys_changed",
+    ];
+    rows.extend(list(page, "rules").map(|rule| fields.map(|field| shown(&rule[field]))));
+    text += &table(&rows);
+    let mut examples = list(page, "examples").peekable();
+    if examples.peek().is_some() {
+        text += "\nthe last keys whose decision changed\n";
+    }
+    for example in examples {
+        let fields = ["time", "change", "domain", "rule", "descriptor"];
+        let _ = writeln!(
+            text,
+            "  {}",
+            fields.map(|field| shown(&example[field])).join("  ")
+        );
+    }
+    text
+}
+
+fn list<'p>(page: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
+    page[name].as_array().into_iter().flatten()
+}
+
+/// Without control characters, which clients may send.
+fn shown(value: &Value) -> String {
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    let escaped = |letter: char| {
+        if letter.is_control() {
+            letter.escape_unicode().to_string()
+        } else {
+            letter.to_string()
+        }
+    };
+    text.chars().map(escaped).collect()
+}
+
+/// Columns of names on the left, and of numbers on the right.
+fn table(rows: &[[String; 6]]) -> String {
+    const NAMES: usize = 2;
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or_default());
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| {
+            if column < NAMES {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
+        });
+        let cells: Vec<String> = cells.collect();
+        let _ = writeln!(text, "{}", cells.join("  "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn report_lists_rules_and_examples() {
+        let page = json!({
+            "requests": 12,
+            "rules": [{"domain": "shop", "rule": "shop.user", "same": 9, "newly_over": 3, "no_longer_over": 0, "keys_changed": 2}],
+            "examples": [{"time": "2026-11-23T10:00:00.000Z", "domain": "shop", "rule": "shop.user", "change": "newly_over", "descriptor": "user=\u{1b}4"}],
+        });
+        let expected = "12 requests decided with the candidate rules since they were loaded
+
+domain  rule       same  newly over  no longer over  keys changed
+shop    shop.user     9           3               0             2
+
+the last keys whose decision changed
+  2026-11-23T10:00:00.000Z  newly_over  shop  shop.user  user=\\u{1b}4
+";
+        assert_eq!(report(&page), expected);
+    }
+
+    #[test]
+    fn report_without_requests_says_so() {
+        let page = json!({"requests": 0, "rules": [], "examples": []});
+        assert_eq!(
+            report(&page),
+            "no request was decided with candidate rules yet\n"
+        );
+    }
+}
