@@ -13,11 +13,15 @@ use crate::settings::environment::{self, Environment};
 
 mod candidate;
 mod check;
+mod deciding;
+mod draw;
 mod explain;
 mod fetch;
 mod output;
+mod replay;
 mod serve;
 mod simulate;
+mod table;
 
 /// EX_USAGE of sysexits.h: the command line is invalid.
 const USAGE: u8 = 64;
@@ -54,6 +58,8 @@ enum Command {
     Explain(explain::Args),
     /// Show how each algorithm decides a pattern of requests
     Simulate(Box<simulate::Args>),
+    /// Play recorded traffic through rules: which requests would be over limit, and when
+    Replay(Box<replay::Args>),
 }
 
 /// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
@@ -88,6 +94,7 @@ pub fn run() -> ExitCode {
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
+        Some(Command::Replay(args)) => replay::run(&args, &environment),
     };
     let failure = match done {
         Ok(code) => return code,

@@ -4,11 +4,13 @@
 //!
 //! ```text
 //! main
-//! cli                           serve | check | candidate | explain | simulate
+//! cli                           serve | check | candidate | explain | simulate | replay
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP
+//! traffic                       reads recorded requests
 //! api                           Envoy-facing servers
+//! offline                       decides at the times of recorded requests
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate                     candidate rules, decided beside those in force
 //! store        config           memory and Redis counters  | YAML and xDS to rules
@@ -47,8 +49,12 @@ pub mod store;
 pub mod limiter;
 pub mod rule_source;
 
-pub mod admin;
+mod offline;
+
 pub mod api;
+mod traffic;
+
+pub mod admin;
 
 pub mod settings;
 

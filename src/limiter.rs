@@ -25,7 +25,7 @@ pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
 pub use settings::Settings;
 
 mod combine;
-mod decision;
+pub(crate) mod decision;
 mod error;
 pub mod fallback;
 mod headers;
@@ -76,7 +76,7 @@ pub struct Parts {
 }
 
 /// The right to wait for a booked slot, and how long that is.
-type Wait<'q> = Option<(QueuePermit<'q>, Span)>;
+pub(crate) type Wait<'q> = Option<(QueuePermit<'q>, Span)>;
 
 impl Shared {
     /// Builds what the limiters of all workers share.
@@ -138,8 +138,8 @@ impl Limiter {
         call: Option<&LiveSpan>,
     ) -> Result<Response, LimiterError> {
         let mut span = call.map(|call| observe::start_span(call, query));
-        let decided = self.decide_at_once(query, span.as_mut()).await;
-        let (response, wait) = decided.inspect_err(|error| {
+        let decided = self.decide_at_once(query, span.as_mut(), |_| ()).await;
+        let (response, wait, ()) = decided.inspect_err(|error| {
             if let Some(span) = &mut span {
                 span.fail(error.to_string());
             }
@@ -151,12 +151,14 @@ impl Limiter {
         Ok(response)
     }
 
-    /// Everything but the wait, which must not keep the rules snapshot alive.
-    async fn decide_at_once(
+    /// Everything but the wait, which must not keep the rules snapshot alive. `inspect` reads the
+    /// decision before it is dropped.
+    pub(crate) async fn decide_at_once<T>(
         &self,
         query: &Query<'_>,
         span: Option<&mut LiveSpan>,
-    ) -> Result<(Response, Wait<'_>), LimiterError> {
+        inspect: impl FnOnce(&Decision<'_, '_, '_>) -> T,
+    ) -> Result<(Response, Wait<'_>, T), LimiterError> {
         validate(query)?;
         let Parts {
             fallback,
@@ -212,7 +214,8 @@ impl Limiter {
         let wait = permit
             .filter(|_| !response.over_limit)
             .map(|permit| (permit, queue::wait(&verdicts)));
-        Ok((response, wait))
+        let inspected = inspect(&decision);
+        Ok((response, wait, inspected))
     }
 
     /// Adds a decision to the metrics.

@@ -13,6 +13,9 @@ use tokio::time::Instant;
 /// Microseconds in a second.
 pub const MICROS_PER_SECOND: u64 = 1_000_000;
 
+/// The last microsecond of the year 9999, up to which humantime formats.
+const RFC3339_MAX_MICROS: u64 = 253_402_300_799_999_999;
+
 /// A point in time: microseconds since the Unix epoch. Below 2^53 until the year 2255, so a Lua
 /// number holds it exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -57,10 +60,53 @@ impl Time {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// Reads a time of RFC 3339, in UTC or with an offset, from 1970 on.
+    pub fn from_rfc3339(text: &str) -> Option<Self> {
+        if let Ok(utc) = humantime::parse_rfc3339(text) {
+            return Self::since_epoch(utc);
+        }
+        let at = text.len().checked_sub("+hh:mm".len())?;
+        let (local, offset) = text.split_at_checked(at)?;
+        let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+        let (local, span) = (Self::since_epoch(local)?, offset_span(&offset[1..])?);
+        match offset.as_bytes()[0] {
+            b'+' => local.0.checked_sub(span.0).map(Self),
+            b'-' => Some(local.plus(span)),
+            _ => None,
+        }
+    }
+
+    /// As RFC 3339 in UTC: with microseconds unless it is a whole second.
+    pub fn to_rfc3339(self) -> String {
+        let time = UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS));
+        if self.0.is_multiple_of(MICROS_PER_SECOND) {
+            humantime::format_rfc3339_seconds(time).to_string()
+        } else {
+            humantime::format_rfc3339_micros(time).to_string()
+        }
+    }
+
+    fn since_epoch(time: SystemTime) -> Option<Self> {
+        let since_epoch = time.duration_since(UNIX_EPOCH).ok()?;
+        Some(Self(Span::from(since_epoch).0))
+    }
+
     /// The span since `earlier`; zero if this is not later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// Reads hours and minutes: `05:30`.
+fn offset_span(text: &str) -> Option<Span> {
+    let (hours, minutes) = text.split_once(':')?;
+    let number = |text: &str, max: u64| -> Option<u64> {
+        let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok();
+        number.filter(|number| is_number && *number <= max)
+    };
+    let minutes = number(hours, 23)? * 60 + number(minutes, 59)?;
+    Some(Span::from_secs(minutes * 60))
 }
 
 impl Span {
@@ -192,6 +238,40 @@ mod tests {
         assert_eq!(Span::from_micros(1).ceil_secs(), 1);
         assert_eq!(Span::from_secs(2).ceil_secs(), 2);
         assert_eq!(Span::from_micros(2_000_001).ceil_secs(), 3);
+    }
+
+    #[test]
+    fn times_are_read_and_written_as_rfc_3339() {
+        for (text, micros) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("2026-08-01T12:00:00Z", 1_785_585_600_000_000),
+            ("2026-08-01T12:00:00.25Z", 1_785_585_600_250_000),
+            ("2026-08-01T14:00:00+02:00", 1_785_585_600_000_000),
+            ("2026-08-01T06:30:00.000001-05:30", 1_785_585_600_000_001),
+        ] {
+            let time = Time::from_rfc3339(text);
+            assert_eq!(time, Some(Time::from_micros(micros)), "{text}");
+        }
+        for invalid in [
+            "",
+            "Z",
+            "now",
+            "2026-08-01",
+            "2026-08-01T12:00:00",
+            "2026-13-01T12:00:00Z",
+            "2026-08-01T12:00:00+2:00",
+            "2026-08-01T12:00:00+02:60",
+            "2026-08-01T12:00:00++1:00",
+            "1970-01-01T00:00:00+00:01",
+            "1969-12-31T23:59:59Z",
+            "ü6-08-01T12:00:00+02:00",
+        ] {
+            assert_eq!(Time::from_rfc3339(invalid), None, "{invalid}");
+        }
+        let written = |micros| Time::from_micros(micros).to_rfc3339();
+        assert_eq!(written(1_785_585_600_000_000), "2026-08-01T12:00:00Z");
+        assert_eq!(written(250_000), "1970-01-01T00:00:00.250000Z");
+        assert_eq!(written(u64::MAX), "9999-12-31T23:59:59.999999Z");
     }
 
     #[test]

@@ -34,14 +34,16 @@ candidate: check named_enum rules store telemetry text time
 limiter: candidate check limit rules sampling settings/parse store telemetry text time
 rule_source: backoff config file_watch limit named_enum proto rules runtime settings/environment
     settings/parse shutdown telemetry text time tls
+offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls
+traffic: api limit limiter proto rules time
 admin: api candidate http limiter rules settings/parse shutdown telemetry
 settings: admin api limiter rule_source settings/environment store telemetry
 app: admin api candidate config file_watch http limiter rule_source rules runtime settings shutdown store
     telemetry time
-cli: api app check config limit limiter rule_source rules settings settings/environment
-    settings/parse store telemetry time
+cli: api app check config limit limiter offline rule_source rules settings settings/environment
+    settings/parse store telemetry text time traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -162,7 +162,7 @@ fn merge_wrapped(so_far: &mut u64, message: &[u8]) -> Result<(), DecodeError> {
 
 /// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
 /// means 1.
-fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
+pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
     match own.unwrap_or(u64::from(of_request.max(1))) {
         0 => Hits::Peek,
         hits if is_negative => Hits::Refund(hits),

@@ -167,7 +167,8 @@ fn store(
 ) -> (Backend, Option<CredentialReloader>) {
     match choice {
         BackendChoice::Memory => {
-            let counters = memory::Counters::new(settings.store.memory_bytes_max, "store", metrics);
+            let counters =
+                memory::Counters::new(settings.store.memory.memory_bytes_max, "store", metrics);
             (Backend::Memory(Arc::new(counters)), None)
         }
         BackendChoice::Redis(options, secrets) => {

@@ -22,7 +22,7 @@ use crate::settings::environment::Environment;
 use crate::settings::parse;
 use crate::time::{Span, Time};
 
-mod compared;
+pub(crate) mod compared;
 mod play;
 mod report;
 mod svg;

@@ -6,7 +6,7 @@ use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyTail};
-use crate::rules::lookup::{End, lookup};
+use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::rule::{OnLimit, Rule};
@@ -78,6 +78,29 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         Outcome::Matched
     };
     explanation(outcome, text)
+}
+
+/// The entries that name the counter of a descriptor, such as `user=42,path=/api/*`: with the pattern
+/// instead of values that share a counter, and without the name of a holder.
+pub(crate) fn counter_entries(
+    rules: &RuleSet,
+    domain: &[u8],
+    descriptor: &Descriptor<'_>,
+) -> String {
+    let (hops, end) = match rules.domain(domain) {
+        Some(domain) if descriptor.limit.is_none() => lookup(domain, &descriptor.entries),
+        _ => (Hops::new(), End::NoEntries),
+    };
+    let rule = match end {
+        End::Rule(rule) => Some(rule),
+        _ => None,
+    };
+    let mut text = String::new();
+    for entry in counted_by(&descriptor.entries, &hops, rule) {
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = write!(text, "{comma}{}={}", Text(entry.key), Text(entry.value));
+    }
+    text
 }
 
 fn shown(entry: &Entry<'_>) -> String {

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use crate::limit::Terms;
 use crate::rules::enforced_share::EnforcedShare;
-use crate::rules::key::KeyHead;
+use crate::rules::key::{KeyFormat, KeyHead};
 use crate::rules::query::Entry;
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::wildcard::Pattern;
@@ -148,6 +148,14 @@ impl RuleSet {
         rules
     }
 
+    /// Shows every rule to be changed, with the format of the keys of its domain.
+    pub(crate) fn change_rules(&mut self, mut change: impl FnMut(&mut Rule, KeyFormat)) {
+        for domain in self.domains.values_mut() {
+            let format = domain.key_head.format();
+            domain.root.change_rules(&mut |rule| change(rule, format));
+        }
+    }
+
     /// A request for a first try: the first that matches the smallest limit. Repeated, it is
     /// rejected.
     pub fn example(&self) -> Option<Example> {
@@ -249,6 +257,17 @@ impl Level {
         let by_key = first(&self.starred_keys, &[entry.key, b"_", entry.value].concat());
         // The lower index is earlier in the file.
         by_value.into_iter().chain(by_key).min()
+    }
+
+    fn change_rules(&mut self, change: &mut impl FnMut(&mut Rule)) {
+        for node in &mut self.nodes {
+            if let Some(rule) = &mut node.rule {
+                change(rule);
+            }
+            if let Some(below) = &mut node.below {
+                below.change_rules(change);
+            }
+        }
     }
 
     fn visit<'r>(&'r self, nodes: &mut Vec<&'r Node>, show: &mut impl FnMut(&[&'r Node])) {

@@ -155,6 +155,11 @@ impl Counters {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// The number of counters that were thrown away before their time.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.metrics.evicted.get()
+    }
+
     /// Whether there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -22,11 +22,9 @@ pub struct Settings {
     /// Redis is set, else memory]
     #[arg(long, env, value_name = "STORE", value_parser = backend_type)]
     backend_type: Option<BackendType>,
-    // 256 MiB: three and a half million counters.
-    /// Memory for counters of the memory store; beyond it, counters closest to their reset are
-    /// evicted
-    #[arg(long, env, default_value = "268435456", value_name = "BYTES", value_parser = parse::bytes)]
-    pub memory_bytes_max: u64,
+    /// The memory store.
+    #[command(flatten)]
+    pub memory: Memory,
     // Callers that send no grpc-timeout, or a long one (Istio's samples use 10 s), should not wait
     // longer for a counter.
     /// How long a call to Redis may take; on_store_error decides what follows
@@ -48,6 +46,18 @@ pub struct Settings {
     /// Redis.
     #[command(flatten)]
     pub redis: redis::settings::Settings,
+}
+
+/// The memory store.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Store")]
+pub struct Memory {
+    // 256 MiB: three and a half million counters.
+    /// Memory for counters of the memory store; beyond it, counters closest to their reset are
+    /// evicted
+    #[arg(long, env, default_value = "268435456", value_name = "BYTES", value_parser = parse::bytes)]
+    pub memory_bytes_max: u64,
 }
 
 /// BACKEND_TYPE.

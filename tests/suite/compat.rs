@@ -231,7 +231,7 @@ impl World {
         };
         let rules = Arc::new(LiveRules::default());
         let counters = Arc::new(Counters::new(
-            settings.store.memory_bytes_max,
+            settings.store.memory.memory_bytes_max,
             "store",
             &metrics,
         ));

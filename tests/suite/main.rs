@@ -41,6 +41,7 @@ mod redis_store;
 mod redis_versions;
 mod reload;
 mod reload_under_load;
+mod replay;
 mod sentinel;
 mod settings;
 mod simulate;

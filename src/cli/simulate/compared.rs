@@ -7,7 +7,7 @@ use crate::settings::parse;
 use crate::time::{Span, Time};
 
 /// Sub-windows of the additional sliding window among all algorithms.
-const BUCKETS_DEFAULT: u32 = 10;
+pub(crate) const BUCKETS_DEFAULT: u32 = 10;
 /// The lease without --lease, as in the examples of rules.
 const LEASE_DEFAULT: Span = Span::from_secs(30);
 const NEEDS_HOLD: &str =
@@ -283,7 +283,7 @@ fn all(options: &Options) -> Vec<(Algorithm, Options)> {
 }
 
 /// Terms of another limit over the same period.
-fn same_period(limit: &Limit) -> Terms {
+pub(crate) fn same_period(limit: &Limit) -> Terms {
     let period = limit.period.as_micros();
     let mut units = Unit::ALL.into_iter().rev();
     let unit = units

@@ -14,17 +14,14 @@
 
 use std::fmt::Write as _;
 
+use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
 use crate::cli::simulate::play::{COLUMNS, Run};
 use crate::cli::simulate::report::{Report, Scene};
-use crate::cli::simulate::text::rounded;
+use crate::cli::table::rounded;
 use crate::limit::Algorithm;
 use crate::time::Span;
 
-const WIDTH: u64 = 720;
-/// Where columns begin; numbers of the axis stand before.
-const LEFT: u64 = 50;
-const COLUMN: u64 = 11;
-const PLOT: u64 = COLUMN * COLUMNS as u64;
+const COLUMN: u64 = PLOT / COLUMNS as u64;
 /// Heights: a line of text, the upper plot and the lower.
 const LINE: u64 = 18;
 const LEVEL: u64 = 44;
@@ -36,9 +33,6 @@ const ADMITTED: &str = "#2a78b8";
 const REFUSED: &str = "#e8a39b";
 const LEVEL_FILL: &str = "#d5e5f2";
 const LIMIT: &str = "#b03a2e";
-const INK: &str = "#24292f";
-const FAINT: &str = "#767d85";
-const PAPER: &str = "#fbfbfa";
 
 /// Writes everything.
 pub fn write(report: &Report) -> String {
@@ -49,11 +43,7 @@ pub fn write(report: &Report) -> String {
         .sum::<u64>();
     let scenes = report.scenes.len() as u64;
     let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"11\" fill=\"{INK}\">\n<title>{}</title>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"{PAPER}\"/>\n",
-        escaped(&report.title)
-    );
+    let mut svg = draw::start(&report.title, height);
     let mut y = LINE;
     for scene in &report.scenes {
         text(
@@ -216,44 +206,7 @@ fn legend(svg: &mut String, top: u64, report: &Report) {
     text(svg, (x + 18, top), "start", "limit");
 }
 
-/// The outline of bars side by side.
+/// The outline of all columns.
 fn skyline(base: u64, heights: &[u64]) -> String {
-    let mut outline = format!("M{LEFT} {base}");
-    let mut height = 0;
-    let last = heights.iter().rposition(|&height| height > 0);
-    let heights = &heights[..last.map_or(0, |last| last + 1)];
-    for run in heights.chunk_by(|one, next| one == next) {
-        if run[0] != height {
-            let _ = write!(outline, "v{}", i128::from(height) - i128::from(run[0]));
-            height = run[0];
-        }
-        let _ = write!(outline, "h{}", COLUMN * run.len() as u64);
-    }
-    if height > 0 {
-        let _ = write!(outline, "v{height}");
-    }
-    outline + "z"
-}
-
-/// What is more than nothing is seen.
-fn scaled(value: u64, most: u64, height: u64) -> u64 {
-    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most)))
-        .unwrap_or(height)
-}
-
-fn path(svg: &mut String, colour: &str, outline: &str) {
-    let _ = writeln!(svg, "<path fill=\"{colour}\" d=\"{outline}\"/>");
-}
-
-fn text(svg: &mut String, (x, y): (u64, u64), anchor: &str, text: &str) {
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"
-    );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    draw::skyline(COLUMN, base, heights)
 }

@@ -5,12 +5,11 @@
 
 use crate::cli::simulate::play::COLUMNS;
 use crate::cli::simulate::report::{Report, Scene};
+use crate::cli::table::{rounded, table};
 use crate::time::Span;
 
 /// A column's height, from nothing to the most of all rows.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Spans are written to so many digits.
-const DIGITS: usize = 3;
 
 /// Writes everything.
 pub fn write(report: &Report) -> String {
@@ -31,7 +30,7 @@ pub fn write(report: &Report) -> String {
             work.calls,
             rounded(scene.lasted)
         );
-        text += &table(scene);
+        text += &figures(scene);
         if let Some(note) = &scene.note {
             text += &format!("note: {note}\n");
         }
@@ -40,7 +39,7 @@ pub fn write(report: &Report) -> String {
     text
 }
 
-fn table(scene: &Scene) -> String {
+fn figures(scene: &Scene) -> String {
     let period = scene.traffic.period;
     let mut head = vec![
         String::new(),
@@ -80,23 +79,7 @@ fn table(scene: &Scene) -> String {
         }
         rows.push(row);
     }
-    let widths: Vec<usize> = (0..rows[0].len())
-        .map(|at| {
-            rows.iter()
-                .map(|row| row[at].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = format!("{:<width$}", row[0], width = widths[0]);
-        for (cell, &width) in row.iter().zip(&widths).skip(1) {
-            line += &format!("  {cell:>width$}");
-        }
-        text += &format!("{}\n", line.trim_end());
-    }
-    text
+    table(&rows)
 }
 
 fn chart(scene: &Scene) -> String {
@@ -162,59 +145,9 @@ fn axis(scene: &Scene) -> String {
     )
 }
 
-/// A span as people say it: to three digits, in the unit that leaves at least one before the point.
-pub fn rounded(span: Span) -> String {
-    const UNITS: [(u64, &str); 6] = [
-        (86_400_000_000, "d"),
-        (3_600_000_000, "h"),
-        (60_000_000, "min"),
-        (1_000_000, "s"),
-        (1_000, "ms"),
-        (1, "µs"),
-    ];
-    let micros = span.as_micros();
-    if micros == 0 {
-        return "0 s".to_owned();
-    }
-    let exact = span.to_string();
-    if exact.len() <= DIGITS + 4 {
-        return exact;
-    }
-    let (unit, name) = UNITS
-        .into_iter()
-        .find(|(unit, _)| micros >= *unit)
-        .unwrap_or((1, "µs"));
-    let (whole, part) = (
-        micros / unit,
-        u128::from(micros % unit) * 1_000 / u128::from(unit),
-    );
-    let digits = whole.to_string().len();
-    let fraction: String = format!("{part:03}")
-        .chars()
-        .take(DIGITS.saturating_sub(digits))
-        .collect();
-    let point = if fraction.is_empty() { "" } else { "." };
-    format!("{whole}{point}{fraction} {name}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_are_rounded_for_people() {
-        let cases = [
-            (0, "0 s"),
-            (1_000_000, "1 s"),
-            (100_000, "100 ms"),
-            (499_950_000, "8.33 min"),
-            (83_333, "83.3 ms"),
-            (90_000_000, "90 s"),
-        ];
-        for (micros, expected) in cases {
-            assert_eq!(rounded(Span::from_micros(micros)), expected);
-        }
-    }
 
     #[test]
     fn whatever_is_more_than_nothing_is_seen() {

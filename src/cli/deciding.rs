@@ -1,0 +1,49 @@
+//! Settings of subcommands that decide requests as `serve` would.
+
+use std::path::PathBuf;
+
+use crate::cli::check;
+use crate::cli::output::Failure;
+use crate::limiter;
+use crate::offline::Engine;
+use crate::rule_source::settings::Reading;
+use crate::rules::{KeyFormat, RuleSet};
+use crate::settings::environment::Environment;
+use crate::store::settings::Memory;
+
+/// Which rules decide, and how.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Deciding {
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    limiter: limiter::Settings,
+    #[command(flatten)]
+    memory: Memory,
+}
+
+impl Deciding {
+    /// The rules of a directory, by default of the one that `serve` reads. Their keys are those of
+    /// the memory store.
+    ///
+    /// # Errors
+    /// Files that cannot be read, rules that are invalid.
+    pub(crate) fn rules(
+        &self,
+        directory: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Result<RuleSet, Failure> {
+        let reading = Reading {
+            cache_key_format: KeyFormat::Safe,
+            ..self.reading.clone()
+        };
+        let checked = check::load(directory, &reading, environment)?;
+        Ok(checked.loaded.rules)
+    }
+
+    /// Decides by these rules.
+    pub(crate) fn engine(&self, rules: RuleSet) -> Engine {
+        Engine::new(rules, &self.limiter, self.memory.memory_bytes_max)
+    }
+}

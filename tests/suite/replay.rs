@@ -1,0 +1,300 @@
+//! `tollgate replay`: what rules do to recorded traffic, and which lines of a log are invalid.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{tollgate, write};
+
+const RULES: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: second, requests_per_unit: 2}
+  - key: path
+    value: /api/*
+    share_threshold: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: internal
+    rate_limit: {unlimited: true}
+";
+
+/// Rules, and files beside them.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new(rules: &str) -> Self {
+        let folder = Self(TempDir::new().expect("a temporary directory"));
+        fs::create_dir(folder.path("rules")).expect("a directory for rules");
+        folder.write("rules/shop.yaml", rules);
+        folder
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.0.path().join(name);
+        path.to_str().expect("a plain name").to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        write(Path::new(&self.path(name)), text);
+        self.path(name)
+    }
+
+    /// What it prints, as JSON.
+    fn replay(&self, file: &str, arguments: &str) -> Value {
+        let rules = self.path("rules");
+        let mut words = vec!["replay", file, "--rules", &*rules, "--format", "json"];
+        words.extend(arguments.split_whitespace());
+        let ran = tollgate(&words);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        serde_json::from_str(&ran.stdout).expect("it is JSON")
+    }
+}
+
+/// Requests of a user at these seconds.
+fn requests(user: &str, seconds: &[f64]) -> String {
+    let line = |second: &f64| {
+        format!(
+            r#"{{"time": {second}, "domain": "shop", "descriptors": [{{"entries": [{{"key": "user", "value": "{user}"}}]}}]}}"#
+        ) + "\n"
+    };
+    seconds.iter().map(line).collect()
+}
+
+fn rule<'r>(report: &'r Value, path: &str) -> &'r Value {
+    let rules = report["rules"].as_array().expect("there are rules");
+    let found = rules.iter().find(|rule| rule["rule"] == path);
+    found.unwrap_or_else(|| panic!("{path} is in {report:#}"))
+}
+
+#[test]
+fn requests_are_counted_at_their_recorded_times() {
+    let folder = Folder::new(RULES);
+    // Two a second are admitted: of ann's one is over the limit at 0 s and three at 120 s.
+    let log = requests(
+        "ann",
+        &[0.0, 0.1, 0.2, 1.0, 120.0, 120.1, 120.2, 120.3, 120.4],
+    ) + &requests("bob", &[120.5]);
+    let report = folder.replay(&folder.write("log", &log), "");
+    assert_eq!(report["requests"], 10);
+    assert_eq!(report["broken"], 0);
+    assert_eq!(report["over_limit"], 4);
+    assert_eq!(report["first"], "1970-01-01T00:00:00Z");
+    assert_eq!(report["last"], "1970-01-01T00:02:00.500000Z");
+    let user = rule(&report, "shop.user");
+    let expected: Value = serde_json::from_str(
+        r#"{"domain": "shop", "rule": "shop.user", "requests": 10, "over_limit": 4, "share": 0.4,
+            "first_minute": {"time": "1970-01-01T00:00:00Z", "requests": 4, "over_limit": 1},
+            "worst_minute": {"time": "1970-01-01T00:02:00Z", "requests": 6, "over_limit": 3},
+            "keys": [{"key": "user=ann", "over_limit": 4}], "keys_missed_max": 0}"#,
+    )
+    .expect("it is JSON");
+    assert_eq!(*user, expected);
+}
+
+#[test]
+fn the_text_shows_rules_minutes_and_keys() {
+    let folder = Folder::new(RULES);
+    let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 0.3]));
+    let ran = tollgate(&["replay", &log, "--rules", &folder.path("rules")]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for expected in [
+        "requests: 4, from 1970-01-01T00:00:00Z to 1970-01-01T00:00:00.300000Z",
+        "over limit: 2 (50.00 %)",
+        "rule shop.user at ",
+        "2 of 4 at 1970-01-01T00:00:00Z",
+        "         2  user=ann",
+    ] {
+        assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn values_that_share_a_counter_are_one_key() {
+    let folder = Folder::new(RULES);
+    let log: String = ["/api/a", "/api/b", "/api/c", "/other"]
+        .map(|path| requests(path, &[0.0]).replace("user", "path"))
+        .concat();
+    let report = folder.replay(&folder.write("log", &log), "");
+    let shared = &rule(&report, "shop.path_/api/*")["keys"];
+    assert_eq!(shared[0]["key"], "path=/api/*");
+    assert_eq!(shared[0]["over_limit"], 2);
+    assert_eq!(report["without_limit"], 1);
+}
+
+#[test]
+fn lines_of_envoys_access_log_are_requests() {
+    let folder = Folder::new(RULES);
+    let log = r#"{"time": "2026-08-01T12:00:00.100Z", "method": "GET", "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["user=42"]}]}}
+{"time": "2026-08-01T12:00:00.200Z", "ratelimit": "{\"domain\":\"shop\",\"descriptors\":[{\"entries\":[\"user=42\"]}],\"hitsAddend\":2}"}
+{"time": "2026-08-01T12:00:00.300Z", "ratelimit": null}
+"#;
+    let report = folder.replay(&folder.write("log", log), "");
+    assert_eq!(report["requests"], 2);
+    assert_eq!(report["without_request"], 1);
+    assert_eq!(rule(&report, "shop.user")["over_limit"], 1);
+}
+
+#[test]
+fn compressed_files_and_stdin_are_read() {
+    let folder = Folder::new(RULES);
+    let log = requests("ann", &[0.0; 2_000]);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(log.as_bytes()).expect("memory is writable");
+    let gzip = gzip.finish().expect("memory is writable");
+    let zstd = compress_to_vec(log.as_bytes(), CompressionLevel::Fastest);
+    for (name, bytes) in [
+        ("log.1", log.as_bytes()),
+        ("log.2", &gzip),
+        ("log.3", &zstd),
+    ] {
+        fs::write(folder.path(name), bytes).expect("the folder is writable");
+        assert_eq!(
+            folder.replay(&folder.path(name), "")["over_limit"],
+            1_998,
+            "{name}"
+        );
+    }
+    let stdin = fs::File::open(folder.path("log.2")).expect("it was written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "-", "--rules", &folder.path("rules")])
+        .stdin(Stdio::from(stdin))
+        .output()
+        .expect("the binary runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("over limit: 1998"), "{stdout}");
+}
+
+#[test]
+fn invalid_lines_are_counted_and_reported_with_their_numbers() {
+    let folder = Folder::new(RULES);
+    let log = format!("{}no json\n\n{{\"time\": 0}}\n", requests("ann", &[0.0]));
+    let log = folder.write("log", &log);
+    let report = folder.replay(&log, "--max-errors 2");
+    assert_eq!(report["requests"], 1);
+    assert_eq!(report["broken"], 2);
+    assert_eq!(report["invalid_lines"][0]["line"], 2);
+    assert_eq!(report["invalid_lines"][1]["line"], 4);
+    let rules = folder.path("rules");
+    let ran = tollgate(&["replay", &log, "--rules", &rules]);
+    assert!(ran.stdout.contains("invalid lines: 2"), "{ran:?}");
+    assert!(ran.stderr.contains("line 2: "), "{ran:?}");
+    assert!(ran.stderr.contains("line 4: "), "{ran:?}");
+    for (max, expected) in [
+        (
+            "1",
+            "more than 1 line is invalid (--max-errors 1); line 4: ",
+        ),
+        ("0", "a line is invalid (--max-errors 0); line 2: "),
+    ] {
+        let ran = tollgate(&["replay", &log, "--rules", &rules, "--max-errors", max]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
+    }
+}
+
+#[test]
+fn files_without_requests_are_errors() {
+    let folder = Folder::new(RULES);
+    let rules = folder.path("rules");
+    for (log, expected) in [
+        (folder.write("empty", ""), "has no request"),
+        (folder.write("text", "GET /\n"), "has no request; line 1: "),
+        (folder.path("missing"), "No such file"),
+    ] {
+        let ran = tollgate(&["replay", &log, "--rules", &rules]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
+    }
+    let log = folder.write("log", &requests("ann", &[0.0]));
+    folder.write("rules/shop.yaml", "domain: [");
+    let ran = tollgate(&["replay", &log, "--rules", &rules]);
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+}
+
+#[test]
+fn late_lines_count_at_the_latest_time_before() {
+    let folder = Folder::new(RULES);
+    let log = folder.write("log", &requests("ann", &[5.0, 4.9, 5.1]));
+    let report = folder.replay(&log, "");
+    assert_eq!(report["late"], 1);
+    assert_eq!(report["late_max_us"], 100_000);
+    assert_eq!(report["over_limit"], 1);
+}
+
+#[test]
+fn other_rules_and_algorithms_are_shown_beside_the_rules() {
+    let folder = Folder::new(RULES);
+    let other = TempDir::new().expect("a temporary directory");
+    write(
+        &other.path().join("shop.yaml"),
+        &RULES.replace("requests_per_unit: 2", "requests_per_unit: 3"),
+    );
+    let other = other.path().to_str().expect("a plain name");
+    let log = folder.write("log", &requests("ann", &[0.9, 0.91, 0.92, 0.93, 1.0, 1.01]));
+    let report = folder.replay(&log, &format!("--compare {other} --algorithm all"));
+    let compared = report["compared"].as_array().expect("there are others");
+    let figures: Vec<(&str, u64)> = [&report]
+        .into_iter()
+        .chain(compared)
+        .map(|rules| {
+            let label = rules["label"].as_str().expect("a label");
+            let over_limit = rule(rules, "shop.user")["over_limit"].as_u64();
+            (label, over_limit.expect("a number"))
+        })
+        .collect();
+    assert_eq!(
+        figures,
+        [
+            ("rules", 2),
+            (other, 1),
+            ("fixed_window", 2),
+            ("sliding_window", 4),
+            ("sliding_window, 10 buckets", 4),
+            ("sliding_log", 4),
+            ("token_bucket", 4),
+            ("leaky_bucket", 5),
+        ]
+    );
+    let rules = folder.path("rules");
+    let ran = tollgate(&["replay", &log, "--rules", &rules, "--algorithm", "all"]);
+    for expected in ["leaky_bucket: over limit: 5", "sliding_log: over limit: 4"] {
+        assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
+    }
+    let ran = tollgate(&[
+        "replay",
+        &log,
+        "--rules",
+        &rules,
+        "--algorithm",
+        "concurrency",
+    ]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+}
+
+#[test]
+fn the_picture_has_a_panel_for_each_rule() {
+    let folder = Folder::new(RULES);
+    let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 59.0]));
+    let picture = folder.path("picture.svg");
+    folder.replay(&log, &format!("--svg {picture} --algorithm token_bucket"));
+    let svg = fs::read_to_string(picture).expect("it was written");
+    assert!(
+        svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+        "{svg}"
+    );
+    for expected in [
+        ">shop.user<",
+        ">shop.user, token_bucket<",
+        ">1 of 4 over limit<",
+    ] {
+        assert!(svg.contains(expected), "{expected}: {svg}");
+    }
+}
