@@ -1,5 +1,6 @@
 """The table of redis_compare.py: ratios of medians, their range over the rounds, and targets."""
 
+import math
 import os
 import statistics
 
@@ -28,6 +29,9 @@ class Ratio:
         return f"{of}{side_of_bound} {bound:g}, {'met' if met else '**missed**'}"
 
     def __str__(self):
+        # A process that used less than a tick of CPU time has no ratio.
+        if math.isnan(self.value):
+            return ""
         return f"{self.value:.2f} ({self.least:.2f} to {self.most:.2f})"
 
 
