@@ -756,7 +756,9 @@ fn redis_url_and_key_settings_choose_where_hits_are_counted() {
         let [key] = &keys()[..] else {
             panic!("one key, not {:?}", keys())
         };
-        (key.clone(), redis.command(&["TTL", key]))
+        let life = || redis.command::<i64>(&["TTL", key]);
+        look_until("a lifetime", || life() != -1);
+        (key.clone(), life())
     };
     let (key, secs) = counted(start(&[
         ("BACKEND_TYPE", "redis"),
