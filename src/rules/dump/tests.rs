@@ -90,6 +90,8 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
         "a_minute",
         "dropping",
         "denied",
+        "partly",
+        "wholly",
         "body",
         "bucket",
         "queue",
@@ -124,11 +126,14 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
     assert_eq!(limit("d.minutes"), &with(6, minutes));
     let bucket = json!({"algorithm": "token_bucket", "requests_per_unit": 10, "unit": "second", "unit_multiplier": 1, "period_seconds": 1,
             "burst": 20, "over_limit_hits": "drop"});
-    assert_eq!(limit("d.bucket"), &with(12, bucket));
+    assert_eq!(limit("d.bucket"), &with(14, bucket));
+    let partly = json!({"algorithm": "fixed_window", "requests_per_unit": 1, "unit": "day", "unit_multiplier": 1, "period_seconds": 86_400,
+            "over_limit_hits": "count", "enforce_percent": 25});
+    assert_eq!(limit("d.partly"), &with(11, partly));
     let queue = json!({"algorithm": "leaky_bucket", "requests_per_unit": 10, "unit": "second", "unit_multiplier": 1, "period_seconds": 1,
             "burst": 1, "over_limit_hits": "drop", "on_limit": "queue", "max_wait": "1500us"});
-    assert_eq!(limit("d.queue"), &with(13, queue));
-    let held = json!({"source": {"file": "rules.yaml", "line": 24, "column": 9}, "quota_mode": true, "algorithm": "concurrency",
+    assert_eq!(limit("d.queue"), &with(15, queue));
+    let held = json!({"source": {"file": "rules.yaml", "line": 26, "column": 9}, "quota_mode": true, "algorithm": "concurrency",
             "requests_per_unit": 8, "lease_by": "id", "lease": "90s"});
     assert_eq!(limit("d.path_/a/*.id"), &with(0, held));
 
