@@ -79,7 +79,8 @@ impl Rls {
         if !call.hold(size.bytes()) {
             return Err(no_bytes_left());
         }
-        self.should_rate_limit(&head.headers, query).await
+        // Boxed: a call is moved several times before it begins, and may wait for its message.
+        Box::pin(self.should_rate_limit(&head.headers, query)).await
     }
 
     /// Decides a request. `headers` may have a grpc-timeout, which sets the deadline, and a trace.
