@@ -106,9 +106,9 @@ lint: format docs workflows ## format, clippy, documentation and workflows, warn
 format: ## check the formatting
 	$(CARGO) fmt --check
 
-workflows: ## the workflows of .github with actionlint
+workflows: ## the workflows of .github and deploy/ci with actionlint
 	@tests/tools.py workflows
-	.tools/bin/actionlint -shellcheck= -pyflakes=
+	.tools/bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml deploy/ci/rules.yaml
 
 docs: ## build the API documentation; missing docs and broken links are errors
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --lib --document-private-items

@@ -17,6 +17,8 @@ mod deciding;
 mod draw;
 mod explain;
 mod fetch;
+mod input;
+mod manifest;
 mod output;
 mod replay;
 mod serve;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::check;
+use crate::cli::input;
 use crate::cli::output::Failure;
 use crate::limiter;
 use crate::offline::Engine;
@@ -31,15 +31,14 @@ impl Deciding {
     /// Files that cannot be read, rules that are invalid.
     pub(crate) fn rules(
         &self,
-        directory: Option<PathBuf>,
+        directory: Option<&PathBuf>,
         environment: &Environment,
     ) -> Result<RuleSet, Failure> {
         let reading = Reading {
             cache_key_format: KeyFormat::Safe,
             ..self.reading.clone()
         };
-        let checked = check::load(directory, &reading, environment)?;
-        Ok(checked.loaded.rules)
+        input::load(directory, &reading, environment)
     }
 
     /// Decides by these rules.

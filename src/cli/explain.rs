@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
-use crate::cli::check;
+use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
 use crate::rule_source::settings::Reading;
@@ -83,8 +83,8 @@ fn run_query(
     environment: &Environment,
 ) -> Result<ExitCode, Failure> {
     limiter::validate(query).map_err(|invalid| Failure::Usage(invalid.to_string()))?;
-    let checked = check::load(args.rules.clone(), &args.reading, environment)?;
-    let explanation = explain(&checked.loaded.rules, query, Modes::default());
+    let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
+    let explanation = explain(&rules, query, Modes::default());
     print(&explanation.text);
     Ok(match explanation.outcome {
         Outcome::Matched => ExitCode::SUCCESS,

@@ -74,7 +74,7 @@ enum Format {
 /// Invalid rules, a file that cannot be read or has too many invalid lines.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let sources = Sources {
-        rules: args.rules.clone(),
+        rules: args.rules.as_ref(),
         compare: &args.compare,
         algorithms: &args.algorithm,
     };

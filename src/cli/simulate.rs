@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use crate::check::HITS_MAX;
-use crate::cli::check;
+use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::cli::simulate::compared::{Compared, Named, Options};
 use crate::cli::simulate::play::{Run, Work};
@@ -133,9 +133,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
 fn compared(args: &Args, environment: &Environment) -> Result<Compared, Failure> {
     let (named, options) = (&args.algorithm, &args.options);
     let compared = if let Some(domain) = &args.domain {
-        let checked = check::load(args.rules.clone(), &args.reading, environment)?;
-        let rules = &checked.loaded.rules;
-        Compared::of_rule(rules, domain, &args.entry, named, options)
+        let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
+        Compared::of_rule(&rules, domain, &args.entry, named, options)
     } else {
         let unit = args.unit.unwrap_or(Unit::Second);
         let terms = Terms {

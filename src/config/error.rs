@@ -125,11 +125,16 @@ impl SourceFindings<'_> {
 impl Finding {
     /// `name: text`, as envoyproxy/ratelimit reports it.
     pub fn headline(&self) -> String {
-        let (name, text) = (&self.source.name, &self.text);
+        format!("{}: {}", self.source.name, self.message())
+    }
+
+    /// The text, and the number of findings that are not shown.
+    pub(crate) fn message(&self) -> String {
+        let text = &self.text;
         match self.left_out {
-            0 => format!("{name}: {text}"),
-            1 => format!("{name}: {text} (and 1 more problem, not shown)"),
-            many => format!("{name}: {text} (and {many} more problems, not shown)"),
+            0 => text.clone(),
+            1 => format!("{text} (and 1 more problem, not shown)"),
+            many => format!("{text} (and {many} more problems, not shown)"),
         }
     }
 

@@ -154,10 +154,23 @@ pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
 ///
 /// # Errors
 /// It cannot be read, or is too large.
-fn read_text(path: &Path) -> anyhow::Result<String> {
-    let text = read_bounded(path).with_context(|| format!("read {}", path.display()))?;
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("read {name}"))?;
+    read_text_from(file, &name.to_string())
+}
+
+/// [`read_text`] of anything that is open.
+///
+/// # Errors
+/// As [`read_text`].
+pub(crate) fn read_text_from(input: impl io::Read, name: &str) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    // Up to the first byte beyond the bound.
+    let read = input.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text);
+    read.with_context(|| format!("read {name}"))?;
     if text.len() > FILE_BYTES_MAX {
-        bail!("{} has more than {FILE_BYTES_MAX} bytes", path.display());
+        bail!("{name} has more than {FILE_BYTES_MAX} bytes");
     }
     Ok(String::from_utf8(text).unwrap_or_else(|error| marked(error.as_bytes())))
 }
@@ -170,13 +183,4 @@ fn marked(bytes: &[u8]) -> String {
         chunk.valid().chars().chain(invalid)
     });
     parts.collect()
-}
-
-/// Reads a file up to the first byte beyond the bound.
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?
-        .take(FILE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut text)?;
-    Ok(text)
 }

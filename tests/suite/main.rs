@@ -5,6 +5,7 @@ mod support;
 
 mod bad_input;
 mod candidate;
+mod check;
 mod cli;
 mod cluster;
 mod compat;

@@ -440,6 +440,25 @@ pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) 
     finish(command, &home, stderr)
 }
 
+/// What `tollgate` prints on a terminal.
+pub(crate) fn tollgate_on_a_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = command(arguments);
+    command.envs(variables.iter().copied());
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let terminal = terminal::copied_to(&home.path().join(STDOUT));
+    let stderr = create(&home, STDERR);
+    spawn(command, &home, Some(terminal), stderr).wait_until_ended();
+    look_until("everything was copied", || {
+        read(&home, STDOUT).ends_with('\n')
+    });
+    read(&home, STDOUT)
+}
+
+/// A path of this repository.
+pub(crate) fn sample(path: &str) -> String {
+    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
 /// Runs `tollgate` with a text on stdin until it ends.
 pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
     let home = TempDir::new().expect("a temporary directory can be made");

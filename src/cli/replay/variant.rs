@@ -25,7 +25,7 @@ pub(super) struct Variant {
 
 /// Where rules come from.
 pub(super) struct Sources<'s> {
-    pub(super) rules: Option<PathBuf>,
+    pub(super) rules: Option<&'s PathBuf>,
     pub(super) compare: &'s [PathBuf],
     pub(super) algorithms: &'s [Named],
 }
@@ -62,10 +62,10 @@ pub(super) fn load(
     deciding: &Deciding,
     environment: &Environment,
 ) -> Result<Vec<Variant>, Failure> {
-    let rules = || deciding.rules(sources.rules.clone(), environment);
+    let rules = || deciding.rules(sources.rules, environment);
     let mut variants = vec![Variant::new("rules".to_owned(), deciding.engine(rules()?))];
     for directory in sources.compare {
-        let rules = deciding.rules(Some(directory.clone()), environment)?;
+        let rules = deciding.rules(Some(directory), environment)?;
         let label = directory.display().to_string();
         variants.push(Variant::new(label, deciding.engine(rules)));
     }

@@ -153,6 +153,14 @@ impl Node {
         }
     }
 
+    /// The items of a list.
+    pub(crate) fn items(&self) -> Option<&[Self]> {
+        match &self.kind {
+            Kind::List(items) => Some(items),
+            Kind::Scalar(_) | Kind::Map(_) => None,
+        }
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         self.value() == Some(Value::Null)
     }

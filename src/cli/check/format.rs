@@ -1,0 +1,176 @@
+//! Prints the result of a check: for people, for programs, and for GitHub.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::cli::check::report::{Report, Severity};
+use crate::cli::check::sarif;
+use crate::cli::output::{self, Failure, counted};
+
+/// --format
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Format {
+    /// Each with its line and a fix, in color on a terminal
+    Text,
+    /// One object
+    Json,
+    /// Annotations of a pull request, as a GitHub workflow prints them
+    Github,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+}
+
+/// Prints a report.
+///
+/// # Errors
+/// The rules are invalid.
+pub(super) fn print(report: &Report, format: Format) -> Result<(), Failure> {
+    let problems = report.count(Severity::Error);
+    let summary = if problems == 0 {
+        format!("{}: ok, {}", report.name, contents(report))
+    } else {
+        format!("{} in {}", counted(problems, "problem"), report.name)
+    };
+    match format {
+        Format::Text => return print_text(report, &summary, problems),
+        Format::Json => output::print(&format!("{:#}\n", json(report))),
+        Format::Sarif => output::print(&format!("{:#}\n", sarif::log(report))),
+        Format::Github => output::print(&github(report)),
+    }
+    match problems {
+        0 => Ok(()),
+        _ => Err(Failure::Config(summary)),
+    }
+}
+
+fn contents(report: &Report) -> String {
+    format!(
+        "{} in {} of {}",
+        counted(report.limits, "limit"),
+        counted(report.domains, "domain"),
+        counted(report.files, "file")
+    )
+}
+
+/// Problems go to stderr, everything else to stdout.
+fn print_text(report: &Report, summary: &str, problems: usize) -> Result<(), Failure> {
+    let color = Color::of(&io::stdout());
+    for severity in [Severity::Warning, Severity::Note] {
+        for finding in report.of(severity) {
+            let text = format!("{}: {finding}", severity.name());
+            output::print(&format!("{}\n\n", color.apply(severity, &text)));
+        }
+    }
+    if problems == 0 {
+        output::print(&format!("{summary}\n"));
+        return Ok(());
+    }
+    let color = Color::of(&io::stderr());
+    let found = report.of(Severity::Error);
+    let found = found.map(|finding| color.apply(Severity::Error, &finding.to_string()));
+    let found: Vec<String> = found.collect();
+    Err(Failure::Config(format!(
+        "{summary}\n\n{}",
+        found.join("\n\n")
+    )))
+}
+
+/// Whether a stream shows colors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Color {
+    Never,
+    Ansi,
+}
+
+impl Color {
+    /// On a terminal, unless NO_COLOR is set (<https://no-color.org>) or the terminal has none.
+    fn of(stream: &impl IsTerminal) -> Self {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb {
+            Self::Ansi
+        } else {
+            Self::Never
+        }
+    }
+
+    /// The first line and the carets have the color of the severity, the places another one.
+    fn apply(self, severity: Severity, text: &str) -> String {
+        if self == Self::Never {
+            return text.to_owned();
+        }
+        let own = match severity {
+            Severity::Error => "31",
+            Severity::Warning => "33",
+            Severity::Note => "36",
+        };
+        let lines = text.lines().enumerate().map(|(number, line)| {
+            let is_caret = line.trim_start_matches([' ', '|']).starts_with('^');
+            let code = match number {
+                0 => format!("1;{own}"),
+                _ if line.starts_with("  -->") => "34".to_owned(),
+                _ if is_caret => own.to_owned(),
+                _ if line.starts_with("   = ") => "32".to_owned(),
+                _ => return line.to_owned(),
+            };
+            format!("\x1b[{code}m{line}\x1b[0m")
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn json(report: &Report) -> Value {
+    let findings = report.findings.iter().map(|(severity, finding)| {
+        let place = report.place(finding);
+        json!({
+            "severity": severity.name(),
+            "file": place.file,
+            "line": place.range.map(|(line, _, _)| line),
+            "column": place.range.map(|(_, column, _)| column),
+            "end_column": place.range.map(|(_, _, end)| end),
+            "line_within": place.line_within,
+            "place": finding.place,
+            "message": finding.message(),
+            "hint": finding.hint,
+        })
+    });
+    json!({
+        "valid": report.count(Severity::Error) == 0,
+        "files": report.files,
+        "domains": report.domains,
+        "limits": report.limits,
+        "findings": findings.collect::<Vec<_>>(),
+    })
+}
+
+/// A line for each finding: see "Workflow commands" in GitHub's documentation.
+fn github(report: &Report) -> String {
+    let mut text = String::new();
+    for (severity, finding) in &report.findings {
+        let command = match severity {
+            Severity::Note => "notice",
+            severity => severity.name(),
+        };
+        let place = report.place(finding);
+        let mut properties = format!("file={}", property(place.file));
+        if let Some((line, column, end)) = place.range {
+            // Its end is the last column.
+            let end = end.saturating_sub(1).max(column);
+            properties += &format!(",line={line},col={column},endColumn={end}");
+        }
+        let message = data(&report.message(finding));
+        text += &format!("::{command} {properties}::{message}\n");
+    }
+    text
+}
+
+fn data(text: &str) -> String {
+    let escaped = text.replace('%', "%25").replace('\r', "%0D");
+    escaped.replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

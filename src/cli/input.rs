@@ -1,0 +1,178 @@
+//! The rules that a command line names: folders, files, Kubernetes manifests or stdin.
+//!
+//! A folder is read as `serve` reads it. A file is a rules file, or a Kubernetes manifest with rules in
+//! ConfigMaps.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::slice;
+
+use crate::cli::manifest::{self, Quoted};
+use crate::cli::output::{Failure, counted};
+use crate::config::error::{Finding, in_file_order};
+use crate::config::{self, CompileOptions, Source};
+use crate::rule_source::files::{read_overlay, read_text, read_text_from};
+use crate::rule_source::settings::Reading;
+use crate::rules::RuleSet;
+use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::settings::environment::Environment;
+use crate::telemetry::metric::Metrics;
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    /// As messages name it.
+    pub(crate) name: String,
+    /// Every file as it was read, and the sources in [`Input::quoted`].
+    pub(crate) files: Vec<Source>,
+    /// Rules files and folders are one set of rules; a ConfigMap is one of its own.
+    pub(crate) sets: Vec<Vec<Source>>,
+    /// Sources in manifests that have positions of their own.
+    pub(crate) quoted: Vec<Quoted>,
+}
+
+impl Input {
+    /// Reads folders, files, manifests and stdin (`-`); without any, the folder that `serve` reads.
+    ///
+    /// # Errors
+    /// Anything that cannot be read.
+    pub(crate) fn read(
+        paths: &[PathBuf],
+        reading: &Reading,
+        environment: &Environment,
+    ) -> Result<Self, Failure> {
+        let mut input = Self::default();
+        let mut rules = Vec::new();
+        match paths {
+            [] => {
+                let files = reading.files(None, environment).map_err(Failure::Config)?;
+                input.name = files.path.display().to_string();
+                let hint = "name the directory of the rules, or set RUNTIME_ROOT";
+                let read = files.read();
+                rules = read.map_err(|error| Failure::Config(format!("{error:#}; {hint}")))?;
+                input.files.clone_from(&rules);
+            }
+            [first, others @ ..] => {
+                input.name = shown(first);
+                if !others.is_empty() {
+                    input.name += &format!(" and {}", counted(others.len(), "other path"));
+                }
+            }
+        }
+        for path in paths {
+            input
+                .add(path, &mut rules, reading, environment)
+                .map_err(invalid)?;
+        }
+        if !rules.is_empty() || input.sets.is_empty() {
+            input.sets.push(rules);
+        }
+        Ok(input)
+    }
+
+    fn add(
+        &mut self,
+        path: &Path,
+        rules: &mut Vec<Source>,
+        reading: &Reading,
+        environment: &Environment,
+    ) -> anyhow::Result<()> {
+        if path.is_dir() {
+            let files = reading.files(Some(path.to_owned()), environment);
+            let sources = files.map_err(anyhow::Error::msg)?.read()?;
+            self.files.extend_from_slice(&sources);
+            rules.extend(sources);
+            return Ok(());
+        }
+        let file = read_file(path)?;
+        match manifest::read(&file) {
+            None => rules.push(file.clone()),
+            Some(manifest) => {
+                let sources = manifest.config_maps.iter().flatten();
+                let quoted = sources.filter(|source| source.path != file.path);
+                self.files.extend(quoted.cloned());
+                self.sets.extend(manifest.config_maps);
+                self.quoted.extend(manifest.quoted);
+            }
+        }
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+/// The options that `serve` compiles rules with.
+///
+/// # Errors
+/// The overlay cannot be read.
+pub(crate) fn compile_options(reading: &Reading) -> Result<CompileOptions, Failure> {
+    let overlay = reading.tollgate_overlay.as_deref();
+    Ok(CompileOptions {
+        overlay: overlay.map(read_overlay).transpose().map_err(invalid)?,
+        ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
+    })
+}
+
+/// Loads the rules that `serve` would load with the same directory and settings.
+///
+/// # Errors
+/// Files that cannot be read, rules that are invalid.
+pub(crate) fn load(
+    directory: Option<&PathBuf>,
+    reading: &Reading,
+    environment: &Environment,
+) -> Result<RuleSet, Failure> {
+    let paths = directory.map_or(&[][..], slice::from_ref);
+    let input = Input::read(paths, reading, environment)?;
+    let options = compile_options(reading)?;
+    let sources = input.sets.concat();
+    match config::load(&sources, &options) {
+        Ok(loaded) => Ok(loaded.rules),
+        Err(problems) => Err(rejected(&input.name, problems)),
+    }
+}
+
+/// Every problem of rules that are invalid.
+pub(crate) fn rejected(name: &str, problems: Vec<Finding>) -> Failure {
+    let problems: Vec<String> = in_file_order(problems)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    Failure::Config(format!(
+        "{} in {name}\n\n{}",
+        counted(problems.len(), "problem"),
+        problems.join("\n\n")
+    ))
+}
+
+fn read_file(path: &Path) -> anyhow::Result<Source> {
+    let shown = shown(path);
+    let text = if is_stdin(path) {
+        read_text_from(io::stdin(), &shown)?
+    } else {
+        read_text(path)?
+    };
+    let name = Path::new(&shown).file_name().unwrap_or_default();
+    Ok(Source {
+        name: name.to_string_lossy().into(),
+        path: shown.as_str().into(),
+        text: text.into(),
+    })
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A path in messages.
+fn shown(path: &Path) -> String {
+    if is_stdin(path) {
+        "stdin".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn invalid(error: anyhow::Error) -> Failure {
+    Failure::Config(format!("{error:#}"))
+}

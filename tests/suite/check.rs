@@ -1,0 +1,245 @@
+//! `tollgate check` in a pull request: what it reads, in which formats it reports, and when it fails.
+//! `cli.rs` has what it reports about a folder.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_stdin, write,
+};
+
+/// A stream of manifests: the third has a mistake.
+const MANIFESTS: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: tollgate}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: rules}
+data:
+  shop.yaml: |
+    # the shop
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 3}
+  envoy.yaml: |
+    static_resources: {}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other-rules}
+data:
+  shop.yaml: |
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minutes, requests_per_unit: 3}
+";
+
+/// How the mistake is reported.
+const MISTAKE: &str = "
+shop.yaml: invalid rate limit unit 'minutes'
+  --> stdin:26:28 (domain shop > descriptors[0].rate_limit)
+    |
+ 26 |         rate_limit: {unit: minutes, requests_per_unit: 3}
+    |                            ^^^^^^^
+   = write one of second, minute, hour, day, week, month, year
+";
+const AMBIGUOUS: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: user_agent
+    rate_limit: {unit: minute, requests_per_unit: 5}
+";
+
+fn path(folder: &TempDir, name: &str) -> String {
+    let path = folder.path().join(name);
+    path.to_str().expect("a plain name").to_owned()
+}
+
+fn written(folder: &TempDir, name: &str, text: &str) -> String {
+    let path = path(folder, name);
+    write(Path::new(&path), text);
+    path
+}
+
+#[test]
+fn config_maps_on_stdin_are_checked_with_their_positions() {
+    let ran = tollgate_with_stdin(&["check", "-"], MANIFESTS);
+    let expected = format!("tollgate: 1 problem in stdin\n{MISTAKE}");
+    assert_eq!((ran.code, ran.stderr), (Some(78), expected));
+    let ran = tollgate_with_stdin(&["check", "-"], &MANIFESTS.replace("minutes", "minute"));
+    // Each ConfigMap is a folder of its own, so both may have the domain.
+    let expected = "stdin: ok, 2 limits in 2 domains of 2 files\n";
+    assert_eq!((ran.code, &*ran.stdout), (Some(0), expected), "{ran:?}");
+}
+
+#[test]
+fn files_and_folders_are_one_set_of_rules() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let one = written(&folder, "one.yaml", &limit_of(1));
+    written(&folder, "rules/two.yaml", "domain: two\n");
+    let rules = path(&folder, "rules");
+    let ran = tollgate(&["check", &one, &rules]);
+    let expected = format!("{one} and 1 other path: ok, 1 limit in 2 domains of 2 files\n");
+    assert_eq!((ran.code, ran.stdout), (Some(0), expected));
+    written(&folder, "rules/two.yaml", &limit_of(2));
+    let ran = tollgate(&["check", &one, &rules]);
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    assert!(ran.stderr.contains("two.yaml: duplicate domain"), "{ran:?}");
+}
+
+#[test]
+fn missing_files_are_named() {
+    let ran = tollgate(&["check", "/no/such/rules.yaml"]);
+    let expected = "tollgate: read /no/such/rules.yaml: No such file or directory (os error 2)\n";
+    assert_eq!((ran.code, &*ran.stderr), (Some(78), expected));
+}
+
+#[test]
+fn manifests_without_rules_are_a_warning() {
+    let text = "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n";
+    let ran = tollgate_with_stdin(&["check", "-"], text);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("nothing would be limited"), "{ran:?}");
+}
+
+#[test]
+fn json_has_every_finding_and_its_place() {
+    let ran = tollgate_with_stdin(&["check", "-", "--format", "json"], MANIFESTS);
+    assert_eq!(ran.code, Some(78));
+    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let expected = json!({
+        "valid": false, "files": 2, "domains": 1, "limits": 1,
+        "findings": [{
+            "severity": "error", "file": "stdin", "line": 26, "column": 28, "end_column": 35,
+            "line_within": null, "place": "domain shop > descriptors[0].rate_limit",
+            "message": "invalid rate limit unit 'minutes'",
+            "hint": "write one of second, minute, hour, day, week, month, year",
+        }],
+    });
+    assert_eq!(report, expected);
+}
+
+#[test]
+fn a_mistake_in_quoted_data_is_reported_at_the_data() {
+    let manifest = json!({
+        "apiVersion": "v1", "kind": "List",
+        "items": [{"apiVersion": "v1", "kind": "ConfigMap", "data": {
+            "shop.yaml": "domain: shop\ndescriptors:\n  - kee: user\n",
+        }}],
+    });
+    let ran = tollgate_with_stdin(&["check", "-", "--format", "json"], &manifest.to_string());
+    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let finding = &report["findings"][0];
+    assert_eq!(finding["file"], "stdin", "{report}");
+    assert_eq!(finding["line"], 1);
+    assert_eq!(finding["line_within"], 3);
+}
+
+#[test]
+fn annotations_of_github_are_one_line_each() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "50%,rules.yaml", AMBIGUOUS);
+    let escaped = file.replace('%', "%25").replace(',', "%2C");
+    let ran = tollgate(&["check", &file, "--format", "github"]);
+    let expected = format!(
+        "::warning file={escaped},line=3,col=5,endColumn=5::user=agent_x and user_agent=x share a counter on Redis%0A\
+         set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key\n"
+    );
+    assert_eq!((ran.code, ran.stdout), (Some(0), expected));
+}
+
+#[test]
+fn sarif_has_a_location_and_a_rule_for_each_result() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "a b.yaml", AMBIGUOUS);
+    let ran = tollgate(&["check", &file, "--format", "sarif"]);
+    let log: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    assert_eq!(log["version"], "2.1.0");
+    let run = &log["runs"][0];
+    let result = &run["results"][0];
+    let rules = run["tool"]["driver"]["rules"].as_array().expect("a list");
+    let index = usize::try_from(result["ruleIndex"].as_u64().expect("a number")).expect("it fits");
+    assert_eq!(rules[index]["id"], result["ruleId"]);
+    assert_eq!(result["level"], "warning");
+    let place = &result["locations"][0]["physicalLocation"];
+    let uri = format!("file://{}", file.replace(' ', "%20"));
+    assert_eq!(place["artifactLocation"]["uri"], *uri);
+    assert_eq!(
+        place["region"],
+        json!({"startLine": 3, "startColumn": 5, "endColumn": 6})
+    );
+}
+
+#[test]
+fn warnings_fail_if_they_are_denied_and_notes_do_not() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "rules.yaml", AMBIGUOUS);
+    for format in ["text", "json", "github", "sarif"] {
+        let ran = tollgate(&["check", &file, "--format", format]);
+        assert_eq!(ran.code, Some(0), "{format}");
+        let denied = tollgate(&["check", &file, "--format", format, "--deny-warnings"]);
+        assert_eq!(denied.code, Some(78), "{format}");
+        assert_eq!(denied.stdout, ran.stdout, "{format}");
+        assert!(denied.stderr.contains("1 warning in "), "{denied:?}");
+    }
+    let config = sample("config");
+    let ran = tollgate(&["check", &config, "--deny-warnings"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.starts_with("note: "), "{ran:?}");
+}
+
+#[test]
+fn text_has_colors_on_a_terminal_unless_no_color_is_set() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "rules.yaml", AMBIGUOUS);
+    let colored = tollgate_on_a_terminal(&["check", &file], &[]);
+    assert!(
+        colored.starts_with("\x1b[1;33mwarning: rules.yaml: "),
+        "{colored}"
+    );
+    let plain = tollgate(&["check", &file]).stdout;
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let shown = tollgate_on_a_terminal(&["check", &file], &[variable]);
+        assert_eq!(shown, plain, "{variable:?}");
+    }
+}
+
+#[test]
+fn the_sample_hook_rejects_a_commit_of_invalid_rules() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let binary = Path::new(env!("CARGO_BIN_EXE_tollgate"));
+    let binaries = binary.parent().expect("it is in a folder");
+    let searched = std::env::var("PATH").expect("there is a PATH");
+    let commit = |rules: &str| {
+        written(&folder, "config/rules.yaml", rules);
+        let hook = sample("deploy/ci/pre-commit");
+        let script = format!(
+            "git init -q . && git add -A && cp {hook} .git/hooks/pre-commit && git commit -qm rules"
+        );
+        let ran = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(folder.path())
+            .env_clear()
+            .env("PATH", format!("{}:{searched}", binaries.display()))
+            .env("HOME", folder.path())
+            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "test")))
+            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "test@localhost")))
+            .output()
+            .expect("there is a shell");
+        let printed = String::from_utf8_lossy(&ran.stderr).into_owned();
+        (ran.status.success(), printed)
+    };
+    let (done, printed) = commit("domain: shop\ndescriptors: [{kee: user}]\n");
+    assert!(!done && printed.contains("unknown key 'kee'"), "{printed}");
+    let (done, printed) = commit(&limit_of(1));
+    assert!(done, "{printed}");
+}
