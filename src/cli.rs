@@ -22,6 +22,7 @@ mod manifest;
 mod output;
 mod replay;
 mod serve;
+mod shell;
 mod simulate;
 mod table;
 
@@ -62,6 +63,10 @@ enum Command {
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
+    /// Print the completion script of a shell
+    Completions(shell::Completions),
+    /// Print a manual page, for man -l
+    Man(shell::Man),
 }
 
 /// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
@@ -97,6 +102,8 @@ pub fn run() -> ExitCode {
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
         Some(Command::Replay(args)) => replay::run(&args, &environment),
+        Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
+        Some(Command::Man(args)) => shell::man(&args, Cli::command()),
     };
     let failure = match done {
         Ok(code) => return code,

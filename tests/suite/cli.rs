@@ -175,13 +175,41 @@ fn every_flag_has_a_description_and_the_name_of_its_variable() {
 
 #[test]
 fn every_subcommand_has_help() {
-    for subcommand in ["serve", "check", "explain", "simulate"] {
+    for subcommand in [
+        "serve",
+        "check",
+        "explain",
+        "simulate",
+        "completions",
+        "man",
+    ] {
         let help = tollgate(&[subcommand, "--help"]);
         assert_eq!(help.code, Some(0), "{subcommand}");
         assert!(help.stdout.contains("Usage: tollgate"), "{}", help.stdout);
     }
     let version = format!("tollgate {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(tollgate(&["--version"]).stdout, version);
+}
+
+#[test]
+fn completions_and_manual_pages_have_every_subcommand() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let ran = tollgate(&["completions", shell]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        for name in ["check", "simulate", "--deny-warnings"] {
+            let name = name.trim_start_matches("--");
+            assert!(ran.stdout.contains(name), "{shell}: {name}");
+        }
+    }
+    let page = tollgate(&["man"]).stdout;
+    assert!(page.contains("tollgate\\-check(1)"), "{page}");
+    let page = tollgate(&["man", "check"]).stdout;
+    let head = page.lines().find(|line| line.starts_with(".TH"));
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!(".TH tollgate-check 1  \"tollgate-check {version}\" ");
+    assert_eq!(head, Some(&*expected));
+    assert!(page.contains("deny\\-warnings"), "{page}");
+    assert_eq!(tollgate(&["man", "nothing"]).code, Some(64));
 }
 
 /// Command line, and what the message must contain.
@@ -576,7 +604,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
 const NO_DIRECTORY: &str = "
 explian => read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?
 serve chekc => did you mean `tollgate check`?
-man => name a directory of rules files, or a subcommand: serve, check, candidate, explain, simulate
+rules => name a directory of rules files, or a subcommand: serve, check, candidate, explain, simulate
 /no/such/rules => read rules from /no/such/rules: No such file or directory
 check /no/such/directory => /no/such/directory
 /dev/null => read rules from /dev/null: it is not a directory
