@@ -25,6 +25,7 @@ mod serve;
 mod shell;
 mod simulate;
 mod table;
+mod test;
 
 /// EX_USAGE of sysexits.h: the command line is invalid.
 const USAGE: u8 = 64;
@@ -67,6 +68,9 @@ enum Command {
     Completions(shell::Completions),
     /// Print a manual page, for man -l
     Man(shell::Man),
+    /// Run test cases of rules, on a clock of their own
+    #[command(after_help = test::EXIT_CODES)]
+    Test(Box<test::Args>),
 }
 
 /// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
@@ -104,6 +108,7 @@ pub fn run() -> ExitCode {
         Some(Command::Replay(args)) => replay::run(&args, &environment),
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
+        Some(Command::Test(args)) => test::run(&args, &environment),
     };
     let failure = match done {
         Ok(code) => return code,

@@ -90,6 +90,11 @@ impl Engine {
         Ok(response)
     }
 
+    /// Forgets all counters. The next request may have any time.
+    pub(crate) fn restart(&self) {
+        self.counters.clear();
+    }
+
     /// The number of counters that were removed early, because memory had reached its bound.
     pub(crate) fn evicted(&self) -> u64 {
         self.counters.evicted()

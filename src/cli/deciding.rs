@@ -1,6 +1,6 @@
 //! Settings of subcommands that decide requests as `serve` would.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cli::input;
 use crate::cli::output::Failure;
@@ -39,6 +39,28 @@ impl Deciding {
             ..self.reading.clone()
         };
         input::load(directory, &reading, environment)
+    }
+
+    /// The directory that these rules are in.
+    ///
+    /// # Errors
+    /// The rules come from a control plane.
+    pub(crate) fn directory(
+        &self,
+        rules: Option<&PathBuf>,
+        environment: &Environment,
+    ) -> Result<PathBuf, Failure> {
+        match rules {
+            None => match self.reading.files(None, environment) {
+                Ok(files) => Ok(files.path),
+                Err(error) => Err(Failure::Config(error)),
+            },
+            Some(path) if path.is_dir() => Ok(path.clone()),
+            Some(path) => {
+                let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
+                Ok(parent.unwrap_or(Path::new(".")).to_owned())
+            }
+        }
     }
 
     /// Decides by these rules.

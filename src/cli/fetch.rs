@@ -1,4 +1,4 @@
-//! Gets a page of the admin port of a running service.
+//! Gets a page of a running service, and posts to it.
 
 use std::time::Duration;
 
@@ -23,18 +23,39 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 /// # Errors
 /// The URL is invalid, the service is unreachable, or it has no such page.
 pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
+    let (status, text) = send(url, page, None).with_context(|| format!("get {url}"))?;
+    if status != StatusCode::OK {
+        bail!("get {url}: {status}: {}", text.trim());
+    }
+    Ok(text)
+}
+
+/// Posts a body to `page`, such as `/json`, of the service at `url`. Returns the status and the body
+/// of the response.
+///
+/// # Errors
+/// The URL is invalid, or the service is unreachable.
+pub(crate) fn post(url: &str, page: &str, body: String) -> anyhow::Result<(StatusCode, String)> {
+    send(url, page, Some(body)).with_context(|| format!("post to {url}"))
+}
+
+fn send(url: &str, page: &str, body: Option<String>) -> anyhow::Result<(StatusCode, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start a runtime")?;
-    let got = runtime.block_on(async { timeout(TIMEOUT, get_page(url, page)).await });
+    let sent = runtime.block_on(async { timeout(TIMEOUT, exchange(url, page, body)).await });
     // Dropping it would wait for `getaddrinfo`.
     runtime.shutdown_background();
-    got.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
-        .with_context(|| format!("get {url}"))
+    sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
 }
 
-async fn get_page(url: &str, page: &str) -> anyhow::Result<String> {
+/// Sends a body by POST; without one it is a GET.
+async fn exchange(
+    url: &str,
+    page: &str,
+    body: Option<String>,
+) -> anyhow::Result<(StatusCode, String)> {
     let url: Uri = url.parse().context("it is not a URL")?;
     let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {
         bail!("write it as {URL_DEFAULT}");
@@ -47,18 +68,18 @@ async fn get_page(url: &str, page: &str) -> anyhow::Result<String> {
         None | Some("/") => page,
         Some(path) => path,
     };
-    let request = Request::get(path)
+    let request = match body {
+        None => Request::get(path),
+        Some(_) => Request::post(path).header(header::CONTENT_TYPE, "application/json"),
+    };
+    let request = request
         .header(header::HOST, authority)
-        .body(Body::empty())?;
+        .body(body.map_or_else(Body::empty, Body::from))?;
     let body = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = to_bytes(Body::new(response.into_body()), PAGE_BYTES_MAX).await?;
-        let text = String::from_utf8(body.into())?;
-        if status != StatusCode::OK {
-            bail!("{status}: {}", text.trim());
-        }
-        Ok(text)
+        anyhow::Ok((status, String::from_utf8(body.into())?))
     };
     let mut body = std::pin::pin!(body);
     tokio::select! {

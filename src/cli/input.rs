@@ -11,7 +11,7 @@ use crate::cli::manifest::{self, Quoted};
 use crate::cli::output::{Failure, counted};
 use crate::config::error::{Finding, in_file_order};
 use crate::config::{self, CompileOptions, Source};
-use crate::rule_source::files::{read_overlay, read_text, read_text_from};
+use crate::rule_source::files::{has_cases, read_overlay, read_text, read_text_from};
 use crate::rule_source::settings::Reading;
 use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -82,6 +82,9 @@ impl Input {
             let sources = files.map_err(anyhow::Error::msg)?.read()?;
             self.files.extend_from_slice(&sources);
             rules.extend(sources);
+            return Ok(());
+        }
+        if has_cases(path) {
             return Ok(());
         }
         let file = read_file(path)?;

@@ -1,4 +1,5 @@
-//! A directory of rules files: all files in it and below, of any name, as in the reference.
+//! A directory of rules files: all files in it and below, of any name, as in the reference, except
+//! for test cases.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,6 +19,8 @@ pub(crate) const FILES_MAX: usize = 10_000;
 const DIRECTORIES_MAX: usize = 10_000;
 /// Depth of directories.
 const DEPTH_MAX: usize = 16;
+/// Test cases, which are no rules wherever they are.
+const CASES_SUFFIXES: [&str; 2] = [".test.yaml", ".test.yml"];
 
 /// A directory of rules, and how its files are named.
 #[derive(Debug, Clone)]
@@ -89,46 +92,91 @@ impl Directory {
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
-        // Follows links: the files of a mounted ConfigMap are links.
-        let walk = WalkDir::new(&self.path)
-            .follow_links(true)
-            .max_depth(DEPTH_MAX + 1)
-            .into_iter()
-            .filter_entry(|entry| !self.is_ignored(entry));
-        let (mut files, mut directories) = (Vec::new(), 0);
-        for entry in walk {
-            match entry {
-                Ok(entry) if entry.file_type().is_file() => files.push(entry.into_path()),
-                Ok(entry) => directories += usize::from(entry.file_type().is_dir()),
-                // A link to a parent: its files are being read already.
-                Err(error) if error.loop_ancestor().is_some() => {}
-                // Removed since the listing: a change is in progress, and will cause another event.
-                Err(error) if error.depth() > 0 && is_not_found(&error) => {}
-                Err(error) => {
-                    let path = error.path().unwrap_or(&self.path).display().to_string();
-                    // Only the error of the system shows a shortage of file descriptors.
-                    let error = error
-                        .into_io_error()
-                        .unwrap_or_else(|| io::ErrorKind::Other.into());
-                    return Err(error).with_context(|| format!("read rules from {path}"));
-                }
-            }
-            if files.len() > FILES_MAX || directories > DIRECTORIES_MAX {
-                bail!(
-                    "{} has more than {FILES_MAX} files or {DIRECTORIES_MAX} directories; is it the right one?",
-                    self.path.display()
-                );
-            }
-        }
-        files.sort();
+        let mut files = walk(&self.path, "rules", |entry| self.is_ignored(entry))?;
+        files.retain(|path| !has_cases(path));
         Ok(files)
     }
 
     fn is_ignored(&self, entry: &DirEntry) -> bool {
         let is_excluded = self.excluded.as_deref() == Some(entry.path());
-        let is_dot = entry.file_name().as_encoded_bytes().starts_with(b".");
-        is_excluded || self.ignore_dot_files && is_dot && entry.depth() > 0
+        is_excluded || self.ignore_dot_files && is_dot(entry) && entry.depth() > 0
     }
+}
+
+/// Reads the test cases of a directory and below, or of one file of any name, sorted by name.
+///
+/// # Errors
+/// As [`Directory::read`].
+pub(crate) fn read_cases(path: &Path) -> anyhow::Result<Vec<Source>> {
+    let mut files = walk(path, "test cases", |entry| {
+        is_dot(entry) && entry.depth() > 0
+    })?;
+    files.retain(|file| file == path || has_cases(file));
+    let read = |file: &PathBuf| {
+        Ok(Source {
+            name: file
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into(),
+            path: file.to_string_lossy().into(),
+            text: read_text(file)?.into(),
+        })
+    };
+    files.iter().map(read).collect()
+}
+
+/// The files of a directory and below, sorted.
+fn walk(
+    path: &Path,
+    content: &str,
+    is_ignored: impl Fn(&DirEntry) -> bool,
+) -> anyhow::Result<Vec<PathBuf>> {
+    // Follows links: the files of a mounted ConfigMap are links.
+    let walk = WalkDir::new(path)
+        .follow_links(true)
+        .max_depth(DEPTH_MAX + 1)
+        .into_iter()
+        .filter_entry(|entry| !is_ignored(entry));
+    let (mut files, mut directories) = (Vec::new(), 0);
+    for entry in walk {
+        match entry {
+            Ok(entry) if entry.file_type().is_file() => files.push(entry.into_path()),
+            Ok(entry) => directories += usize::from(entry.file_type().is_dir()),
+            // A link to a parent: its files are being read already.
+            Err(error) if error.loop_ancestor().is_some() => {}
+            // Removed since the listing: a change is in progress, and will cause another event.
+            Err(error) if error.depth() > 0 && is_not_found(&error) => {}
+            Err(error) => {
+                let path = error.path().unwrap_or(path).display().to_string();
+                // Only the error of the system shows a shortage of file descriptors.
+                let error = error
+                    .into_io_error()
+                    .unwrap_or_else(|| io::ErrorKind::Other.into());
+                return Err(error).with_context(|| format!("read {content} from {path}"));
+            }
+        }
+        if files.len() > FILES_MAX || directories > DIRECTORIES_MAX {
+            bail!(
+                "{} has more than {FILES_MAX} files or {DIRECTORIES_MAX} directories; is it the right one?",
+                path.display()
+            );
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn is_dot(entry: &DirEntry) -> bool {
+    entry.file_name().as_encoded_bytes().starts_with(b".")
+}
+
+/// Whether a file has test cases, by its name.
+pub(crate) fn has_cases(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    CASES_SUFFIXES
+        .iter()
+        .any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 fn is_not_found(error: &walkdir::Error) -> bool {

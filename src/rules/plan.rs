@@ -312,6 +312,14 @@ impl<'r> Step<'r> {
         }
     }
 
+    /// The rule that the descriptor matches, whether it is counted or not.
+    pub(crate) fn matched(&self) -> Option<&'r Rule> {
+        match self {
+            Self::Unlimited(rule) | Self::Replaced(rule) => Some(rule),
+            Self::NoRule | Self::Override { .. } | Self::Counted { .. } => self.rule(),
+        }
+    }
+
     /// Whether over limit is only counted, by `shadow_mode` or `enforce_percent`. As in
     /// envoyproxy/ratelimit, `shadow_mode` does not apply to a limit in a request.
     pub fn in_shadow(&self) -> bool {

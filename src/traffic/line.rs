@@ -15,11 +15,10 @@ use serde_json::Deserializer as Json;
 
 use crate::limit::EXACT_MAX;
 use crate::limiter;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::rules::query;
 use crate::time::Time;
 use crate::traffic::fields::{Clear, Fields, Flag, List, Number, Object, Text, seed};
-use crate::traffic::request::{Descriptor, Entry, Limit, Request};
+use crate::traffic::request::{Descriptor, Entry, Limit, Request, wire_unit};
 
 /// Times are exact before this one, in the year 2255. A number beyond is not in seconds.
 const SECONDS_MAX: f64 = 9_007_199_254.0;
@@ -48,8 +47,16 @@ struct When<'t>(&'t mut Option<Time>);
 impl Line {
     /// Reads a line; `None` if it is about no request.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Time>, String> {
-        if line.trim_ascii().is_empty() {
+        if !self.read_request(line)? {
             return Ok(None);
+        }
+        Ok(Some(self.time.ok_or(NO_TIME)?))
+    }
+
+    /// Reads a line whose time does not matter; false if it is about no request.
+    pub(super) fn read_request(&mut self, line: &[u8]) -> Result<bool, String> {
+        if line.trim_ascii().is_empty() {
+            return Ok(false);
         }
         (self.time, self.is_log) = (None, false);
         self.message.clear();
@@ -59,14 +66,18 @@ impl Line {
             .and_then(|()| reader.end())
             .map_err(|error| located(&error))?;
         if self.is_log && self.message.request.domain.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
-        let time = self.time.ok_or(NO_TIME)?;
         if !self.message.has_descriptors {
             self.message.request.descriptors.clear();
         }
         limiter::validate(&self.query()).map_err(|error| error.to_string())?;
-        Ok(Some(time))
+        Ok(true)
+    }
+
+    /// The request of the line, with its texts.
+    pub(super) fn request(&self) -> &Request {
+        &self.message.request
     }
 
     /// The request of the line.
@@ -228,7 +239,7 @@ impl Fields for Option<Limit> {
         if Self::NAMES[name] == "unit" {
             let mut unit = Vec::new();
             values.next_value_seed(Text(&mut unit))?;
-            limit.unit = unit_of(&String::from_utf8_lossy(&unit)).map_err(A::Error::custom)?;
+            limit.unit = wire_unit(&String::from_utf8_lossy(&unit)).map_err(A::Error::custom)?;
             return Ok(());
         }
         let mut requests = None;
@@ -247,20 +258,12 @@ impl Fields for Option<Limit> {
                 Some(("requests_per_unit", number)) => {
                     limit.requests_per_unit = number.parse().map_err(E::custom)?;
                 }
-                Some(("unit", unit)) => limit.unit = unit_of(unit).map_err(E::custom)?,
+                Some(("unit", unit)) => limit.unit = wire_unit(unit).map_err(E::custom)?,
                 _ => return Err(E::invalid_value(Unexpected::Str(text), &Self::EXPECTED)),
             }
         }
         Ok(())
     }
-}
-
-/// The number of a unit on the wire, by its name or as a number.
-fn unit_of(text: &str) -> Result<i32, String> {
-    let named = Unit::from_str_name(text).map(i32::from);
-    named
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| format!("`{text}` is no unit"))
 }
 
 seed!(When);

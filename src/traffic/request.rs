@@ -1,6 +1,7 @@
 //! A request that owns its texts.
 
 use crate::api::{convert, decode};
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::rules::query::{self, Query};
 
 /// A request as it is sent.
@@ -66,4 +67,12 @@ impl Descriptor {
             hits_addend: self.hits_addend,
         }
     }
+}
+
+/// The number of a unit on the wire, by its name or as a number.
+pub(crate) fn wire_unit(text: &str) -> Result<i32, String> {
+    let named = Unit::from_str_name(text).map(i32::from);
+    named
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("`{text}` is no unit"))
 }

@@ -43,6 +43,7 @@ mod redis_versions;
 mod reload;
 mod reload_under_load;
 mod replay;
+mod rule_tests;
 mod sentinel;
 mod settings;
 mod simulate;

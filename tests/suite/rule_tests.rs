@@ -1,0 +1,499 @@
+//! `tollgate test`: which cases pass, how failures are shown, and which files are invalid.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Ran, TestServer, tollgate, tollgate_with_env, tollgate_with_stdin, write};
+
+const RULES: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: second, requests_per_unit: 10}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: minute, requests_per_unit: 100}
+  - key: internal
+    rate_limit: {unlimited: true}
+  - key: cheap
+    rate_limit: {unit: hour, requests_per_unit: 0}
+    metadata: {tollgate: {on_limit: degrade, request_headers: {x-degraded: yes}}}
+";
+
+/// Rules in `rules`, and other files beside them.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = Self(TempDir::new().expect("a temporary directory"));
+        for (name, text) in [("rules/shop.yaml", RULES)].iter().chain(files) {
+            write(&folder.0.path().join(name), *text);
+        }
+        folder
+    }
+
+    /// With these steps, as the only test.
+    fn with_steps(steps: &str) -> Self {
+        let cases = format!("tests:\n  - name: a test\n    steps:\n{steps}\n");
+        Self::new(&[("tests/shop.test.yaml", &cases)])
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.0.path().join(name);
+        path.to_str().expect("a plain name").to_owned()
+    }
+
+    fn test(&self, arguments: &[&str]) -> Ran {
+        self.test_with(arguments, &[])
+    }
+
+    fn test_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+        let rules = self.path("rules");
+        let words: Vec<&str> = ["test", &rules].iter().chain(arguments).copied().collect();
+        tollgate_with_env(&words, variables)
+    }
+}
+
+/// The rules of `config` do what their comments promise, and every one has a test.
+#[test]
+fn sample_rules_pass_their_tests() {
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let ran = tollgate(&["test", config.to_str().expect("a plain name"), "--coverage"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stdout.contains("no test reaches"), "{}", ran.stdout);
+}
+
+const RETRY_AFTER: &str = r#"
+      - request: {domain: shop, descriptors: [{user: "42"}]}
+        times: 10
+        expect: {code: OK}
+      - request: {domain: shop, descriptors: [{user: "42"}], hits_addend: 1}
+        expect: {code: OVER_LIMIT, statuses: [{remaining: 0, rule: user, reset: 1s}], headers: {retry-after: "1"}}
+      - after: 1s
+        request: {domain: shop, descriptors: [{user: "42"}]}
+        expect: {code: OK}"#;
+
+#[test]
+fn cases_are_decided_with_the_settings_of_serve() {
+    let folder = Folder::with_steps(RETRY_AFTER);
+    let header = ("RETRY_AFTER_HEADER_ENABLED", "true");
+    let ran = folder.test_with(&[], &[header]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = folder.test(&[]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let absent = "headers.retry-after: expected 1, found null";
+    assert!(ran.stdout.contains(absent), "{ran:?}");
+    let ran = folder.test_with(&[], &[header, ("SHADOW_MODE", "true")]);
+    let shadow = "code: expected OVER_LIMIT, found OK";
+    assert!(ran.stdout.contains(shadow), "{ran:?}");
+}
+
+#[test]
+fn failure_has_a_caret_at_the_expectation_and_the_response() {
+    let folder = Folder::with_steps(
+        "      - request: {domain: shop, descriptors: [{user: ann}, {internal: }]}\n        \
+                 times: 2\n        \
+                 expect: {code: OK, statuses: [{remaining: 9, rule: shop.user}, {rule: internal}]}",
+    );
+    let ran = folder.test(&[]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let expected = format!(
+        "\
+{0}
+  failed  a test
+
+failed: a test
+shop.test.yaml: statuses[0].remaining: expected 9, found 8
+  --> {0}:6:51 (tests[0].steps[0].expect.statuses[0].remaining)
+   |
+ 6 |         expect: {{code: OK, statuses: [{{remaining: 9, rule: shop.user}}, {{rule: internal}}]}}
+   |                                                   ^
+   - remaining: 9
+   + remaining: 8
+
+request 2 of 2, at 2026-01-01T00:00:00Z: {{code: OK, statuses: [\
+{{code: OK, rule: user, limit: 10 per second, remaining: 8, reset: 1s}}, \
+{{code: OK, rule: internal, remaining: 4294967295}}]}}
+
+1 test: 0 passed, 1 failed
+",
+        folder.path("tests/shop.test.yaml")
+    );
+    assert_eq!(ran.stdout, expected);
+}
+
+/// What is expected of a response with two statuses => the difference; none if it passes.
+const EXPECTATIONS: &str = r"
+{code: OVER_LIMIT} => code: expected OVER_LIMIT, found OK
+{statuses: [{code: OVER_LIMIT}, {}]} => statuses[0].code: expected OVER_LIMIT, found OK
+{statuses: [{remaining: 3}, {}]} => statuses[0].remaining: expected 3, found 9
+{statuses: [{limit: 9}, {}]} => statuses[0].limit: expected 9, found 10
+{statuses: [{limit: 10 per minute}, {}]} => statuses[0].limit: expected 10 per minute, found 10 per second
+{statuses: [{limit: 10 per second}, {limit: null}]} => none
+{statuses: [{limit: null}, {}]} => statuses[0].limit: expected null, found 10 per second
+{statuses: [{reset: 2s}, {reset: null}]} => statuses[0].reset: expected 2s, found 1s
+{statuses: [{reset: 1000ms}, {}]} => none
+{statuses: [{}, {reset: 1s}]} => statuses[1].reset: expected 1s, found null
+{statuses: [{rule: path_/api/*}, {}]} => statuses[0].rule: expected path_/api/*, found user
+{statuses: [{rule: shop.path}, {}]} => statuses[0].rule: expected shop.path, found user
+{statuses: [{rule: null}, {}]} => statuses[0].rule: expected null, found user
+{statuses: [{rule: user}, {rule: null}]} => none
+{headers: {X-RateLimit-Limit: 10}} => none
+{headers: {x-ratelimit-limit: 11}} => headers.x-ratelimit-limit: expected 11, found 10
+{headers: {x-ratelimit-limit: null}} => headers.x-ratelimit-limit: expected null, found 10
+{headers: {x-other: null}} => none
+{request_headers: {x-degraded: yes}} => request_headers.x-degraded: expected yes, found null
+";
+
+#[test]
+fn each_expectation_finds_a_difference() {
+    let mut cases = "tests:\n".to_owned();
+    let rows: Vec<(&str, &str)> = EXPECTATIONS
+        .lines()
+        .filter_map(|line| line.split_once(" => "))
+        .collect();
+    for (index, (expect, _)) in rows.iter().enumerate() {
+        let request = "{domain: shop, descriptors: [{user: ann}, {unknown: x}]}";
+        cases +=
+            &format!("- {{name: n{index}, steps: [{{request: {request}, expect: {expect}}}]}}\n");
+    }
+    let folder = Folder::new(&[("tests/shop.test.yaml", &cases)]);
+    let variables = [
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-RateLimit-Limit"),
+    ];
+    let ran = folder.test_with(&["--format", "json"], &variables);
+    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    for (index, (expect, expected)) in rows.iter().enumerate() {
+        let test = &report["tests"][index];
+        let failure = &test["failure"]["mismatches"][0];
+        let found = match failure.as_object() {
+            None => "none".to_owned(),
+            Some(_) => {
+                let of = |name: &str| failure[name].as_str().unwrap_or("null");
+                let (_, name) = of("place").split_once(".expect.").expect("it has one");
+                format!("{name}: expected {}, found {}", of("expected"), of("found"))
+            }
+        };
+        assert_eq!(found, *expected, "{expect}");
+        assert_eq!(test["passed"], *expected == "none", "{expect}");
+    }
+}
+
+#[test]
+fn descriptors_have_three_forms_and_all_fields() {
+    let folder = Folder::with_steps(
+        r#"
+      - request: {domain: shop, descriptors: [{user: 42}], hits_addend: 3}
+        expect: {statuses: [{remaining: 7}]}
+      - request: {domain: shop, descriptors: [[[user, "42"]]]}
+        expect: {statuses: [{remaining: 6}]}
+      - request: {domain: shop, descriptors: [{entries: [{key: user, value: "42"}], hits_addend: 2}]}
+        expect: {statuses: [{remaining: 4}]}
+      - request: {domain: shop, descriptors: [{entries: {user: "42"}, hits_addend: 3, is_negative_hits: true}]}
+        expect: {statuses: [{remaining: 7}]}
+      - request: {domain: shop, descriptors: [{entries: {user: "42"}, hits_addend: 0}]}
+        expect: {statuses: [{remaining: 7}]}
+      - request: {domain: shop, descriptors: [{entries: {user: "42"}, limit: {requests_per_unit: 5, unit: hour}}]}
+        expect: {statuses: [{limit: 5 per hour, remaining: 4, rule: null}]}
+      - request: {domain: shop, descriptors: [{entries: x}, [[entries]]]}
+        expect: {statuses: [{rule: null}, {rule: null}]}"#,
+    );
+    let ran = folder.test(&[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn cases_begin_without_counters_and_years_pass_at_once() {
+    let case = |name| {
+        format!(
+            "- name: {name}
+  steps:
+    - request: {{domain: shop, descriptors: [{{user: ann}}]}}
+      times: 10
+      expect: {{code: OK}}
+    - after: 100y
+      request: {{domain: shop, descriptors: [{{user: ann}}]}}
+      times: 10
+      expect: {{code: OK}}
+    - request: {{domain: shop, descriptors: [{{user: ann}}]}}
+      expect: {{code: OVER_LIMIT}}
+    - at: 2255-01-01T00:00:00+00:00
+      request: {{domain: shop, descriptors: [{{user: ann}}]}}
+      expect: {{code: OK}}
+"
+        )
+    };
+    let cases = format!("tests:\n{}{}", case("one"), case("two"));
+    let ran = Folder::new(&[("tests/shop.test.yaml", &cases)]).test(&[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+/// A line of a step, a test or a file => the place and the problem.
+const INVALID: &str = r"
+{request: REQUEST, times: 0, expect: {code: OK}} => 2:61 `times` must be a whole number from 1 to 1000000, without quotes
+{request: REQUEST, times: 1000001, expect: {code: OK}} => 2:61 `times` must be a whole number from 1 to 1000000, without quotes
+{request: REQUEST, at: 2026-01-01T00:00:00Z, after: 1s, expect: {code: OK}} => 2:87 a step has `at` or `after`, not both
+{request: REQUEST, at: noon, expect: {code: OK}} => 2:58 `at` must be a time of RFC 3339 from 1970 on
+{request: REQUEST, at: 2256-01-01T00:00:00Z, expect: {code: OK}} => 2:58 the step is after the year 2255, up to which times are exact
+{request: REQUEST, after: 1, expect: {code: OK}} => 2:61 `after`: time unit needed, for example 1sec or 1ms; write a number and a unit, such as 10s, 150ms or 1h
+{request: REQUEST, after: -1s, expect: {code: OK}} => 2:61 `after`: expected number at 0; write a number and a unit, such as 10s, 150ms or 1h
+{request: REQUEST, expects: {code: OK}} => 2:54 unknown key 'expects'
+{after: 1s, expect: {code: OK}} => 2:2 the step has no `request`
+{request: REQUEST, expect: {}} => 2:62 `expect` expects nothing
+{request: REQUEST} => 1:9 the test expects nothing
+{request: {descriptors: [{user: a}]}, expect: {code: OK}} => 2:12 rate limit domain must not be empty
+{request: {domain: shop}, expect: {code: OK}} => 2:12 rate limit descriptor list must not be empty
+{request: {domain: shop, descriptors: [user]}, expect: {code: OK}} => 2:41 expected a map of entries, or a list of [key, value] pairs
+{request: {domain: shop, descriptors: [[[user, a, b]]]}, expect: {code: OK}} => 2:42 an entry is a pair of a key and a value
+{request: {domain: shop, descriptors: [{user: a, user: b}]}, expect: {code: OK}} => 2:51 the key `user` is on line 2 already: only this one counts
+{request: {domain: shop, descriptors: [{user: [a]}]}, expect: {code: OK}} => 2:48 `value` must be a text
+{request: {domain: shop, descriptors: [{entries: {user: a}, limit: {unit: eon}}]}, expect: {code: OK}} => 2:76 `EON` is no unit
+{request: {domain: shop, descriptors: [{user: a}], hits_addend: 4294967296}, expect: {code: OK}} => 2:66 `hits_addend` must be a whole number from 0 to 4294967295, without quotes
+{request: REQUEST, expect: {code: DENIED}} => 2:69 'DENIED' is no value of `code`
+{request: REQUEST, expect: {statuses: [{}, {}]}} => 2:73 2 statuses for 1 descriptor: a response has one for each
+{request: REQUEST, expect: {statuses: {remaining: 1}}} => 2:73 expected a list of statuses
+{request: REQUEST, expect: {statuses: [{left: 1}]}} => 2:75 unknown key 'left'
+{request: REQUEST, expect: {statuses: [{remaining: few}]}} => 2:86 `remaining` must be a whole number from 0 to 4294967295, without quotes
+{request: REQUEST, expect: {statuses: [{reset: 500ms}]}} => 2:82 `reset` is in whole seconds, as in responses
+{request: REQUEST, expect: {headers: [a]}} => 2:72 expected a map of headers
+";
+
+/// A file => the place and the problem.
+const INVALID_FILES: &str = r#"
+ => 1:1 the file has no tests
+tests: [] => 1:8 the file has no tests
+tests: {} => 1:8 expected a list
+test: [] => 1:1 unknown key 'test'
+[] => 1:1 expected a map of options
+tests: [{steps: [{request: REQUEST, expect: {code: OK}}]}] => 1:9 the test has no `name`
+tests: [{name: "", steps: [{request: REQUEST, expect: {code: OK}}]}] => 1:9 the test has no `name`
+tests: [{name: a}] => 1:9 the test has no `steps`
+tests: [{name: a, steps: []}] => 1:26 the test has no step
+tests: [{name: a, steps: [{request: REQUEST, expect: {code: OK}}]}, {name: a, steps: [{request: REQUEST, expect: {code: OK}}]}] => 1:109 the test of line 1 has this name
+tests: [{name: a, steps: [{at: 2026-01-01T00:00:02Z, request: REQUEST, expect: {code: OK}}, {at: 2026-01-01T00:00:01Z, request: REQUEST}]}] => 1:131 time goes back: the step before is at 2026-01-01T00:00:02Z
+tests: [ => 1:8 parsing a node, did not find expected node content
+"#;
+
+#[test]
+fn impossible_steps_are_errors_with_line_and_column() {
+    let of_steps = INVALID
+        .lines()
+        .filter_map(|line| line.split_once(" => "))
+        .map(|(step, expected)| {
+            (
+                format!("tests: [{{name: a, steps: [\n {step}\n ]}}]\n"),
+                expected,
+            )
+        });
+    let of_files = INVALID_FILES
+        .lines()
+        .filter_map(|line| line.split_once(" => "))
+        .map(|(text, expected)| (text.to_owned(), expected));
+    let mut wrong = String::new();
+    for (text, expected) in of_steps.chain(of_files) {
+        let cases = text.replace("REQUEST", "{domain: shop, descriptors: [{user: a}]}");
+        let folder = Folder::new(&[("tests/shop.test.yaml", &cases)]);
+        let ran = folder.test(&[]);
+        assert_eq!(ran.code, Some(78), "{cases}: {ran:?}");
+        let (place, problem) = expected.split_once(' ').expect("two parts");
+        let problem = format!("shop.test.yaml: {problem}\n  --> ");
+        let place = format!("shop.test.yaml:{place}");
+        if !ran.stderr.contains(&problem) || !ran.stderr.contains(&place) {
+            wrong += &format!("{cases}\n  expected {expected}\n  found {}\n", ran.stderr);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+const PASSES: &str = "tests: [{name: passes, steps: [{request: {domain: shop, descriptors: [{user: a}]}, expect: {code: OK}}]}]\n";
+
+#[test]
+fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
+    let folder = Folder::new(&[
+        ("rules/below/one.test.yaml", PASSES),
+        ("tests/below/two.test.yml", PASSES),
+        ("tests/other.yaml", "no cases"),
+        ("elsewhere/three.test.yaml", PASSES),
+        ("elsewhere/.hidden/four.test.yaml", PASSES),
+    ]);
+    let ran = folder.test(&[]);
+    assert!(
+        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
+        "{ran:?}"
+    );
+    let file = folder.path("rules/shop.yaml");
+    let ran = tollgate(&["test", &file]);
+    assert!(
+        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
+        "{ran:?}"
+    );
+    let elsewhere = folder.path("elsewhere");
+    let ran = folder.test(&["--cases", &elsewhere]);
+    assert!(
+        ran.stdout.ends_with("\n1 test: 1 passed, 0 failed\n"),
+        "{ran:?}"
+    );
+    let file = folder.path("elsewhere/three.test.yaml");
+    let ran = folder.test(&["--cases", &file, "--cases", &folder.path("tests/below")]);
+    assert!(
+        ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
+        "{ran:?}"
+    );
+    for (arguments, expected) in [
+        (&["--cases", &*folder.path("missing")][..], "No such file"),
+        (
+            &["--cases", &folder.path("tests/other.yaml")],
+            "expected a map",
+        ),
+        (
+            &["--filter", "fails"],
+            "no test whose name contains `fails`",
+        ),
+    ] {
+        let ran = folder.test(arguments);
+        assert_eq!(ran.code, Some(78), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
+    }
+    let empty = Folder::new(&[]).test(&[]);
+    assert_eq!(empty.code, Some(78), "{empty:?}");
+    assert!(
+        empty.stderr.contains("no test in *.test.yaml of "),
+        "{empty:?}"
+    );
+}
+
+#[tokio::test]
+async fn files_of_cases_are_no_rules() {
+    let files = [("shop.yaml", RULES), ("shop.test.yaml", PASSES)];
+    let server = TestServer::with_files(files).start();
+    server.assert_metric("tollgate_rules_rejected", 0.0);
+    server.assert_metric("tollgate_rules", 4.0);
+    let rules = server.path("");
+    let ran = tollgate(&["check", rules.to_str().expect("a plain name")]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.stdout.contains("4 limits in 1 domain of 1 file"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn filter_selects_and_coverage_lists_what_no_test_reaches() {
+    let fails = PASSES
+        .replace("passes", "fails")
+        .replace("code: OK", "code: OVER_LIMIT");
+    let folder = Folder::new(&[
+        ("tests/one.test.yaml", PASSES),
+        ("tests/two.test.yaml", &fails),
+    ]);
+    let ran = folder.test(&["--filter", "pass", "--coverage"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stdout.contains("two.test.yaml"), "{ran:?}");
+    let rules = folder.path("rules/shop.yaml");
+    let expected = format!(
+        "\n1 of 4 rules reached\n  \
+           no test reaches shop.cheap at {rules}:10\n  \
+           no test reaches shop.internal at {rules}:8\n  \
+           no test reaches shop.path_/api/* at {rules}:5\n\n\
+         1 test: 1 passed, 0 failed\n"
+    );
+    assert!(ran.stdout.ends_with(&expected), "{}", ran.stdout);
+    let ran = folder.test(&["--coverage", "--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    assert_eq!(
+        (&report["passed"], &report["failed"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(report["coverage"]["reached"], 1);
+    assert_eq!(report["coverage"]["unreached"][0]["rule"], "shop.cheap");
+    assert_eq!(report["coverage"]["unreached"][0]["line"], 10);
+}
+
+#[test]
+fn junit_has_a_suite_for_each_file() {
+    let fails = PASSES
+        .replace("passes", "<fails>")
+        .replace("code: OK", "code: OVER_LIMIT");
+    let folder = Folder::new(&[
+        ("tests/one.test.yaml", PASSES),
+        ("tests/two.test.yaml", &fails),
+    ]);
+    let ran = folder.test(&["--format", "junit"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let (one, two) = (
+        folder.path("tests/one.test.yaml"),
+        folder.path("tests/two.test.yaml"),
+    );
+    for expected in [
+        "<testsuites tests=\"2\" failures=\"1\">",
+        &format!("<testsuite name=\"{one}\" tests=\"1\" failures=\"0\">"),
+        &format!("<testcase classname=\"{one}\" name=\"passes\" file=\"{one}\" line=\"1\"/>"),
+        &format!("<testcase classname=\"{two}\" name=\"&lt;fails&gt;\" file=\"{two}\" line=\"1\">"),
+        "<failure message=\"code: expected OVER_LIMIT, found OK\">failed: &lt;fails&gt;\n",
+        "   + code: OK\n",
+    ] {
+        assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
+    }
+    assert!(ran.stdout.ends_with("</testsuites>\n"), "{}", ran.stdout);
+}
+
+/// What a service answers is what the same rules answer in a test.
+#[tokio::test]
+async fn recorded_responses_are_a_test_that_passes() {
+    let yearly = RULES.replace("second", "year");
+    let server = TestServer::with_rules(&yearly).start();
+    let requests = r#"
+{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "\"ann\""}]}], "hitsAddend": 10}
+{"time": 0, "domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "\"ann\""}]}, {"entries": [{"key": "internal"}]}]}
+{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "b"}, {"key": "a", "value": "c"}]}, {"entries": [{"key": "user", "value": "b"}], "limit": {"unit": "YEAR", "requestsPerUnit": 3}, "hitsAddend": 2}]}
+"#;
+    let url = format!("http://{}", server.http);
+    let arguments = ["test", "--record", &url];
+    let recorded = tokio::task::spawn_blocking({
+        let requests = requests.to_owned();
+        let arguments = arguments.map(str::to_owned);
+        move || tollgate_with_stdin(&arguments.each_ref().map(|word| &**word), &requests)
+    });
+    let recorded = recorded.await.expect("it ends");
+    assert_eq!(recorded.code, Some(0), "{recorded:?}");
+    for expected in [
+        r#"request: {"descriptors":[{"user":"\"ann\""}],"domain":"shop","hits_addend":10}"#,
+        r#"expect: {"code":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","limit":10,"remaining":0},{"code":"OK","limit":null,"remaining":4294967295}]}"#,
+        r#""descriptors":[[["user","b"],["a","c"]],{"entries":{"user":"b"},"hits_addend":2,"limit":{"requests_per_unit":3,"unit":6}}]"#,
+    ] {
+        assert!(
+            recorded.stdout.contains(expected),
+            "{expected}: {}",
+            recorded.stdout
+        );
+    }
+    let folder = Folder::new(&[("tests/recorded.test.yaml", &recorded.stdout)]);
+    fs::write(folder.path("rules/shop.yaml"), yearly).expect("the folder is writable");
+    let ran = folder.test(&[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+
+    let file = folder.path("requests");
+    for (requests, expected) in [
+        ("", "has no request"),
+        (
+            "{\"domain\": 5}\n",
+            "line 1: invalid type: integer `5`, expected a text",
+        ),
+        (
+            r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user"}], "limit": {"unit": "99"}}]}"#,
+            "request 1: 400 Bad Request: ",
+        ),
+    ] {
+        fs::write(&file, requests).expect("the folder is writable");
+        let ran = tollgate(&["test", "--record", &url, "--requests", &file]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
+    }
+    let ran = tollgate(&["test", "--record", &url, "--cases", &file]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+}
