@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -102,6 +102,9 @@ release-chart: # pushes and signs the chart: VERSION=v0.1.0 REPOSITORY=registry.
 lint: format docs workflows ## format, clippy, documentation and workflows, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) check --bin tollgate
+
+test-rules: ## the test cases of the sample rules in config/
+	$(CARGO) run --quiet --bin tollgate -- test config --coverage
 
 format: ## check the formatting
 	$(CARGO) fmt --check
