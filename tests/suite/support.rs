@@ -371,6 +371,8 @@ impl Builder {
         // Where a busy machine runs nobody for a while, whatever is counted exactly is still
         // counted by Redis.
         self.default_env(STORE_TIMEOUT, "10s");
+        // On any machine.
+        self.default_env("WORKERS", "2");
         for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
             self.default_env(name, "127.0.0.1");
         }
