@@ -294,7 +294,7 @@ impl Redis {
             case.asked_redis += checks;
             if lines.iter().all(EncodedCheck::is_direct) {
                 for line in &lines {
-                    line.increment(&mut commands);
+                    line.increment(1, &mut commands);
                     if case.way == Way::New {
                         line.expire(&mut commands);
                     }

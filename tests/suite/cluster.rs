@@ -261,7 +261,7 @@ async fn a_request_of_many_descriptors_is_one_trip_to_each_node() {
                         .all(|status| status.code() == expected),
                     "{count} of {key}: {answer:?}"
                 );
-                // More than 64 checks of one node are more than one call.
+                // More than 64 buckets of one node are more than one call.
                 let trips_max = if count <= 64 { 3.0 } else { 6.0 };
                 assert!(
                     trips(&server) - before <= trips_max,

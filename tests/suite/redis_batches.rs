@@ -86,15 +86,29 @@ async fn time_is_read_once_per_call() {
 }
 
 #[tokio::test]
-async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
+async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
     let bench = bench_at_start().await;
+    let each = |limit: Limit, count: usize| {
+        let check = |number| check(&format!("each{number}:"), limit, Hits::Add(1));
+        (0..count).map(check).collect::<Vec<_>>()
+    };
+    let windows = |count| {
+        each(
+            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
+            count,
+        )
+    };
+    let buckets = |count| each(limit(Algorithm::TokenBucket, 9, OverLimitHits::Drop), count);
     for (request, calls) in [
-        (request_of(checks(1)), 1),
-        (request_of(checks(64)), 1),
-        (request_of(checks(65)), 2),
-        (request_of(checks(128)), 2),
-        (request_of(checks(129)), 3),
-        // Whoever is decided together stays together.
+        (request_of(windows(1)), 1),
+        (request_of(windows(256)), 1),
+        (request_of(windows(257)), 2),
+        (request_of(buckets(64)), 1),
+        (request_of(buckets(65)), 2),
+        (request_of(buckets(129)), 3),
+        (request_of([windows(192), buckets(16)].concat()), 1),
+        (request_of([windows(192), buckets(17)].concat()), 2),
+        // All or nothing is never split.
         (atomic_request(checks(64)), 1),
         (atomic_request(checks(100)), 1),
     ] {
@@ -108,6 +122,63 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
             "{count} checks, all_or_nothing: {}",
             request.all_or_nothing
         );
+    }
+}
+
+#[tokio::test]
+async fn hits_of_a_batch_on_one_window_are_one_command() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Count);
+    let hits = [1, 4, 2, 3, 1];
+    let hit = |key: &str, hits| check(key, limit, Hits::Add(hits));
+    let request = hits
+        .into_iter()
+        .flat_map(|hits| [hit("one:", hits), hit("other:", 1)]);
+    let request = request_of(request.collect::<Vec<_>>());
+    let key = String::from_utf8(redis_key(&hit("one:", 1), START)).expect("it is text");
+    for before in [None, Some(0), Some(3), Some(-5)] {
+        bench.server.command::<()>(&["FLUSHDB"]);
+        if let Some(before) = before {
+            bench
+                .server
+                .command::<()>(&["SET", &key, &before.to_string(), "EX", "86400"]);
+        }
+        bench.count_anew();
+        let decisions = bench.remote.decide(&request, START).await;
+        assert_eq!(bench.calls("incr") + bench.calls("incrby"), 2, "{before:?}");
+        let mut used = u64::try_from(before.unwrap_or(0)).unwrap_or(0);
+        for (hits, decisions) in hits.into_iter().zip(decisions.chunks(2)) {
+            used += hits;
+            let verdict = decisions[0].expect("Redis is there");
+            assert_eq!((verdict.used, verdict.over), (used, used > 9), "{before:?}");
+        }
+        bench.lifetimes_are_set().await;
+        assert_eq!(
+            bench.server.command::<u64>(&["GET", &key]),
+            used,
+            "{before:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_key_of_a_new_window_has_a_lifetime_when_it_is_answered() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Count);
+    for hits in [Hits::Peek, Hits::Add(1), Hits::Add(2)] {
+        let check = check("lives:", limit, hits);
+        let key = String::from_utf8(redis_key(&check, START)).expect("it is text");
+        bench.count_anew();
+        assert!(bench.remote.decide(&request_of([check]), START).await[0].is_ok());
+        let life: i64 = bench.server.command(&["TTL", &key]);
+        match hits {
+            // It creates no key.
+            Hits::Peek => assert_eq!(life, -2),
+            _ => assert!((86_400 - 30..=86_400).contains(&life), "{life} s"),
+        }
+        // A key that was seen in the window has one.
+        let is_first = hits == Hits::Add(1);
+        assert_eq!(bench.calls("expire"), u64::from(is_first), "{hits:?}");
     }
 }
 

@@ -30,6 +30,7 @@ mod batcher;
 mod batchers;
 pub mod decode;
 pub mod encode;
+mod increments;
 mod node_batch;
 pub(crate) mod pipeline;
 pub(crate) mod repair;
@@ -271,7 +272,7 @@ impl RedisClient {
         while !indices.is_empty() {
             let size = match request.mode {
                 Mode::Atomic => indices.len(),
-                Mode::Independent | Mode::DryRun => indices.len().min(BATCH_SIZE_MAX),
+                Mode::Independent | Mode::DryRun => checks_of_batch(&encoded),
             };
             let rest = encoded.split_off(size);
             let (now, later) = indices.split_at(size);
@@ -371,6 +372,19 @@ impl RedisClient {
             ReplyError::Rejected(_) => None,
         }
     }
+}
+
+/// How many of the checks, of which there are some, one batch may have.
+fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
+    let mut left = BATCH_SIZE_MAX;
+    let fits = |check: &&EncodedCheck| match left.checked_sub(check.size()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    checks.iter().take_while(fits).count()
 }
 
 fn as_peek(check: &Check) -> Check {

@@ -149,7 +149,7 @@ async fn single_requests_are_sent_at_once() {
 #[tokio::test(start_paused = true)]
 async fn requests_behind_a_call_in_flight_share_the_next_one() {
     // How many wait, and how many batches that makes behind the first one.
-    for (waiting, batches) in [(1, 1), (64, 1), (65, 2), (200, 4)] {
+    for (waiting, batches) in [(1, 1), (256, 1), (257, 2), (600, 3)] {
         let world = world().await;
         world.server.fail(Fault::Delay(ROUND_TRIP));
         let mut callers = Callers::new();
@@ -160,7 +160,7 @@ async fn requests_behind_a_call_in_flight_share_the_next_one() {
         }
         let answers = callers.answers().await;
         for (call, answer) in answers.iter().enumerate() {
-            let batch = u32::try_from(call.div_ceil(64)).expect("few");
+            let batch = u32::try_from(call.div_ceil(256)).expect("few");
             assert_eq!(
                 *answer,
                 (Ok(()), ROUND_TRIP * (1 + batch)),
@@ -295,7 +295,7 @@ async fn waiting_requests_are_bounded_in_number() {
         for call in 0..=WAITERS_MAX {
             callers.ask(&world, request_of([check(&format!("{call}"))]));
         }
-        // The first call is in flight; then it is answered, and the next 64 are.
+        // The first call is in flight; then it is answered, and the next 256 are.
         settle().await;
         tokio::time::sleep(ROUND_TRIP + millis(1)).await;
     }
@@ -305,7 +305,7 @@ async fn waiting_requests_are_bounded_in_number() {
         .filter(|(answer, _)| *answer == Err(StoreError::QueueFull.not_counted()))
         .count();
     assert!(
-        crowded >= WAITERS_MAX - 64 * 2,
+        crowded >= WAITERS_MAX - 256 * 2,
         "{crowded} of {}",
         answers.len()
     );

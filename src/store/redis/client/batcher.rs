@@ -17,8 +17,7 @@ use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::waiting::{
-    BATCH_SIZE_MAX, Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waited,
-    Waiting, until,
+    Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waited, Waiting, until,
 };
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
@@ -29,6 +28,12 @@ use crate::time::Time;
 /// How long repairs wait for a batch to be sent with. A pipeline of their own costs Redis, which it wakes,
 /// as much as 25 of them.
 const REPAIR_AFTER: Duration = Duration::from_millis(10);
+
+/// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next batch
+/// follows soon, and a lifetime for each key that may be new would cost Redis more.
+const EXPIRE_AT_ONCE_MAX: usize = 8;
+/// Checks of a batch that the script decides, in most batches.
+const SCRIPTED: usize = 64;
 
 /// Sends one worker's batches to one server, one at a time, until it is dropped.
 #[derive(Debug)]
@@ -150,6 +155,7 @@ impl Task {
             return;
         }
         keep_order(groups);
+        self.server.expire_at_once(groups);
         let checks = groups.iter().map(|(mode, checks)| (*mode, &checks[..]));
         let now = shared.clock_for_redis();
         let request = BatchRequest::new(checks, &self.repairs, node.has_slots, now);
@@ -253,6 +259,24 @@ impl Server {
         Ok(reply)
     }
 
+    /// Sets the lifetimes of keys that may be new in a small batch. Usage that Redis has replied in the
+    /// same window shows that a key is not.
+    fn expire_at_once(&self, groups: &mut [(Mode, Vec<EncodedCheck>)]) {
+        let count: usize = groups.iter().map(|(_, checks)| checks.len()).sum();
+        if count > EXPIRE_AT_ONCE_MAX {
+            return;
+        }
+        for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
+            let Some(window) = check.window else { continue };
+            let known = self.shared.usage.get(check.hash);
+            let is_known =
+                known.is_some_and(|(used, at)| used > 0 && self.node.clock.at(at) >= window.start);
+            if !is_known {
+                check.expire_at_once();
+            }
+        }
+    }
+
     async fn repair(&self, commands: &Pipeline) -> Result<Vec<Value>, String> {
         let mut connection = self.connection.get().await?;
         let replies = connection.call(commands).await;
@@ -295,7 +319,7 @@ impl Server {
 /// Commands are executed before the script. A check of a counter that an earlier check needs the script
 /// for is moved into the script.
 fn keep_order(groups: &mut [(Mode, Vec<EncodedCheck>)]) {
-    let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
+    let mut scripted: SmallVec<[u64; SCRIPTED]> = SmallVec::new();
     for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
         if check.is_direct() && scripted.contains(&check.hash) {
             check.use_script();

@@ -46,37 +46,10 @@ pub struct ScriptReply {
 }
 
 impl CheckReply {
-    /// Reads the reply to INCR as if the script had replied, and what it shows of the key.
-    ///
-    /// # Errors
-    /// Redis' own.
-    pub(crate) fn of_incr(
-        check: &EncodedCheck,
-        reply: Value,
-    ) -> Result<(Self, KeyState), RedisError> {
-        let used = match reply {
-            Value::Int(used) => used,
-            Value::ServerError(error) => {
-                let overflows = error
-                    .details()
-                    .is_some_and(|text| text.contains("overflow"));
-                if !overflows {
-                    return Err(error.into());
-                }
-                i64::MAX
-            }
-            _ => return Err(unexpected()),
-        };
-        let hits = check.window.map_or(0, |window| window.hits);
-        let hits = i64::try_from(hits).unwrap_or(i64::MAX);
-        Ok(match used.cmp(&hits) {
-            Ordering::Greater => (
-                used.min(EXACT_MAX.cast_signed() - 1).into(),
-                KeyState::Known,
-            ),
-            Ordering::Equal => (hits.into(), KeyState::New),
-            Ordering::Less => (hits.into(), KeyState::Negative),
-        })
+    /// As if the script had replied to hits on a window in which `before` were spent.
+    pub(crate) fn of_window(before: u64, hits: u64) -> Self {
+        let spent = before.saturating_add(hits).min(EXACT_MAX - 1);
+        Self::from(spent.cast_signed())
     }
 
     /// The verdict of the check at the server's time `now`.
@@ -223,6 +196,31 @@ impl From<RedisError> for ReplyError {
             })
         })
     }
+}
+
+/// What was spent before INCR counted hits, and what its reply shows of the key.
+///
+/// # Errors
+/// Redis' own.
+pub(crate) fn spent_before(reply: Value, hits: u64) -> Result<(u64, KeyState), ReplyError> {
+    let used = match reply {
+        Value::Int(used) => used,
+        Value::ServerError(error) => {
+            let text = error.details();
+            if !text.is_some_and(|text| text.contains("overflow")) {
+                return Err(RedisError::from(error).into());
+            }
+            i64::MAX
+        }
+        _ => return Err(unexpected().into()),
+    };
+    let hits = i64::try_from(hits).unwrap_or(i64::MAX);
+    let state = match used.cmp(&hits) {
+        Ordering::Greater => KeyState::Known,
+        Ordering::Equal => KeyState::New,
+        Ordering::Less => KeyState::Negative,
+    };
+    Ok((u64::try_from(used.saturating_sub(hits)).unwrap_or(0), state))
 }
 
 /// Reads the reply to TIME.

@@ -37,6 +37,9 @@ pub(crate) enum Route {
     Asking,
 }
 
+/// What the script takes for a check, in commands.
+const SCRIPT_SIZE: usize = 4;
+
 /// One check as Redis gets it.
 #[derive(Debug, Clone)]
 pub struct EncodedCheck {
@@ -58,8 +61,11 @@ pub struct EncodedCheck {
 /// Hits on a fixed window that count even over limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
+    pub(crate) start: Time,
     pub(crate) hits: u64,
     pub(crate) lifetime_secs: u64,
+    /// EXPIRE is sent with INCR, since the key may be new.
+    pub(crate) expires_at_once: bool,
 }
 
 impl Route {
@@ -92,11 +98,13 @@ impl EncodedCheck {
         };
         let (lifetime, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
-                let lifetime_secs = encoded.append_window(limit, jitter);
+                let (start, lifetime_secs) = encoded.append_window(limit, jitter);
                 if mode == Mode::Independent && !charge.drops && charge.cost > 0 {
                     encoded.window = Some(Window {
+                        start,
                         hits: charge.cost.unsigned_abs(),
                         lifetime_secs,
+                        expires_at_once: false,
                     });
                     return encoded;
                 }
@@ -116,9 +124,9 @@ impl EncodedCheck {
         encoded
     }
 
-    /// Appends the start of the window to the key, as envoyproxy/ratelimit does. Returns the key's
-    /// lifetime in seconds: a whole period, but only the rest of a calendar month.
-    fn append_window(&mut self, limit: &Limit, jitter: Span) -> u64 {
+    /// Appends the start of the window to the key, as envoyproxy/ratelimit does. Returns it, and the
+    /// key's lifetime in seconds: a whole period, but only the rest of a calendar month.
+    fn append_window(&mut self, limit: &Limit, jitter: Span) -> (Time, u64) {
         let window = limit.window(self.at);
         let start = window.start.as_micros() / MICROS_PER_SECOND;
         self.key.push(itoa::Buffer::new().format(start).as_bytes());
@@ -126,7 +134,7 @@ impl EncodedCheck {
             Months::ThirtyDays => limit.period,
             Months::Calendar => window.end.since(self.at),
         };
-        lifetime.ceil_secs() + jitter.ceil_secs()
+        (window.start, lifetime.ceil_secs() + jitter.ceil_secs())
     }
 
     /// Writes FORMAT of `driver.lua`.
@@ -154,6 +162,11 @@ impl EncodedCheck {
         }
     }
 
+    /// Its part of a batch, in commands.
+    pub(crate) fn size(&self) -> usize {
+        if self.is_direct() { 1 } else { SCRIPT_SIZE }
+    }
+
     /// Bytes on the heap, at most.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.key.len() + self.argument.len()
@@ -178,11 +191,15 @@ impl EncodedCheck {
         self.window.is_some() && self.argument.is_empty()
     }
 
-    /// Adds its commands. Returns the index of the reply to INCR.
-    pub fn increment(&self, commands: &mut Pipeline) -> usize {
-        let Some(window) = self.window else { return 0 };
+    /// Whether INCR counts both on one key of one node.
+    pub(crate) fn is_same_key(&self, other: &Self) -> bool {
+        self.key == other.key && self.route == other.route
+    }
+
+    /// Adds the commands for hits on its key. Returns the index of the reply to INCR.
+    pub fn increment(&self, hits: u64, commands: &mut Pipeline) -> usize {
         self.add_asking(commands);
-        commands.add_command(match window.hits {
+        commands.add_command(match hits {
             1 => key_cmd("INCR", &self.key),
             hits => {
                 let mut incrby = key_cmd("INCRBY", &self.key);
@@ -191,8 +208,7 @@ impl EncodedCheck {
             }
         });
         let reply = commands.len() - 1;
-        if self.route == Route::Asking {
-            // Later the node would not be asked for this key.
+        if self.reply_to_expire(reply).is_some() {
             self.add_asking(commands);
             self.expire(commands);
         }
@@ -206,9 +222,19 @@ impl EncodedCheck {
         }
     }
 
-    /// The index of the reply to EXPIRE, if INCR, whose reply is at `incr`, sends it too.
+    /// The index of the reply to EXPIRE, if it is sent with INCR, whose reply is at `incr`.
     pub(crate) fn reply_to_expire(&self, incr: usize) -> Option<usize> {
-        (self.is_direct() && self.route == Route::Asking).then_some(incr + 2)
+        // Later the node would not be asked for this key.
+        let is_asking = self.route == Route::Asking;
+        let expires = is_asking || self.window.is_some_and(|window| window.expires_at_once);
+        expires.then_some(incr + 1 + usize::from(is_asking))
+    }
+
+    /// Sends EXPIRE with INCR.
+    pub(crate) fn expire_at_once(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.expires_at_once = true;
+        }
     }
 
     /// Adds ASKING, which each command needs on a node that a slot migrates to.
@@ -227,10 +253,12 @@ impl EncodedCheck {
         })
     }
 
-    /// What its key needs after its hits.
-    pub(crate) fn repair(&self, state: KeyState) -> Option<Repair> {
-        let window = self.window.filter(|_| state != KeyState::Known)?;
-        Repair::of(state, self.lifetime()?, window.hits)
+    /// What its key needs after hits.
+    pub(crate) fn repair(&self, state: KeyState, hits: u64) -> Option<Repair> {
+        if state == KeyState::Known {
+            return None;
+        }
+        Repair::of(state, self.lifetime()?, hits)
     }
 
     /// Whether a check that was, or was not, over limit has changed its counter.

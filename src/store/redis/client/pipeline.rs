@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use crate::store::redis::client::decode::{self, CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
-use crate::store::redis::client::repair::{KeyState, Repair};
+use crate::store::redis::client::increments::Increments;
+use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::script::{Form, Script};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::relocation::is_unwritable;
@@ -26,8 +27,7 @@ pub(crate) struct BatchRequest<'b> {
     checks: Vec<&'b EncodedCheck>,
     /// The first commands.
     repairs: &'b [Repair],
-    /// Checks that are sent as commands, each with the index of INCR's reply.
-    direct: Vec<(usize, usize)>,
+    increments: Increments<'b>,
     calls: Vec<ScriptCall>,
     commands: Pipeline,
     /// Replaces the server's clock.
@@ -72,7 +72,7 @@ impl<'b> BatchRequest<'b> {
         let mut request = Self {
             checks: Vec::with_capacity(size),
             repairs,
-            direct: Vec::with_capacity(size),
+            increments: Increments::with_capacity(size),
             calls: Vec::new(),
             commands: Pipeline::with_capacity(repairs.len() + size + 1),
             now,
@@ -84,8 +84,7 @@ impl<'b> BatchRequest<'b> {
             let mut scripted = Group::new();
             for (index, check) in (first..).zip(checks) {
                 if check.is_direct() {
-                    let reply = check.increment(&mut request.commands);
-                    request.direct.push((index, reply));
+                    request.increments.push(index, check);
                 } else {
                     scripted.push(index);
                 }
@@ -98,6 +97,7 @@ impl<'b> BatchRequest<'b> {
                 }
             }
         }
+        request.increments.add_to(&mut request.commands);
         // After the commands. The last reply has the time.
         for call in &mut request.calls {
             call.reply = call.add(&request.checks, now, Form::Hash, &mut request.commands);
@@ -196,20 +196,9 @@ impl<'b> BatchRequest<'b> {
                 batch.unconfirmed.push(repair.clone());
             }
         }
-        for &(index, incr) in &self.direct {
-            let check = self.checks[index];
-            batch.replies[index] = match CheckReply::of_incr(check, take(incr)) {
-                Ok((reply, state)) => {
-                    let expire = check.reply_to_expire(incr).map(&mut take);
-                    let is_set = expire.is_some_and(|reply| Repair::is_confirmed(&reply));
-                    if !(state == KeyState::New && is_set) {
-                        batch.repairs.extend(check.repair(state));
-                    }
-                    Ok(reply)
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
+        let replies = &mut batch.replies;
+        let set = |index, reply| replies[index] = reply;
+        batch.repairs = self.increments.read(&mut take, set);
         for call in &self.calls {
             let groups = call.groups.iter();
             let indices = || groups.clone().flat_map(|(_, group)| group).copied();

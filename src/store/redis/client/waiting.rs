@@ -29,9 +29,9 @@ use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::time::Time;
 
-/// Checks of one batch: about half a millisecond of Redis. An all-or-nothing request is never split, so
-/// it may have more.
-pub const BATCH_SIZE_MAX: usize = 64;
+/// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script decides.
+/// An all-or-nothing request is never split, so it may have more.
+pub const BATCH_SIZE_MAX: usize = 256;
 /// Requests of one worker that wait for one server or for its reply. More would wait longer than any
 /// timeout.
 pub const WAITERS_MAX: usize = 8_192;
@@ -267,7 +267,7 @@ impl Waiting {
     pub(crate) fn take_batch(&mut self) -> Batch {
         let now = Instant::now();
         let count = (self.requests.len() + self.queue.len()).min(BATCH_SIZE_MAX);
-        let (mut checks, mut batch) = (0, Batch::with_capacity(count));
+        let (mut batch_size, mut batch) = (0, Batch::with_capacity(count));
         loop {
             let received = || self.queue.try_recv().ok();
             let Some(mut request) = self.requests.pop_front().or_else(received) else {
@@ -278,13 +278,13 @@ impl Waiting {
                 continue;
             }
             self.timer.set(request.caller.until);
-            let count = request.checks.len();
-            if checks > 0 && checks + count > BATCH_SIZE_MAX {
+            let size = request.checks.iter().map(EncodedCheck::size).sum::<usize>();
+            if batch_size > 0 && batch_size + size > BATCH_SIZE_MAX {
                 self.shared.metrics.full.inc();
                 self.requests.push_front(request);
                 return batch;
             }
-            checks += count;
+            batch_size += size;
             batch.groups.push((request.mode, request.checks));
             batch.callers.push(request.caller);
         }
