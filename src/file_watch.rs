@@ -24,8 +24,8 @@ pub use notify::RecursiveMode;
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// A directory that changes without end is read after this many.
 const DEBOUNCE_ROUNDS_MAX: usize = 20;
-/// Changes without an event are found within this time.
-const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// See [`Watched::POLL_INTERVAL`].
+const POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
 /// EMFILE and ENFILE.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
 
@@ -33,6 +33,8 @@ const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
 pub trait Watched: Send + 'static {
     /// The name of the thread, and of the content in the log.
     const NAME: &'static str;
+    /// Changes without an event are found within this time.
+    const POLL_INTERVAL: Duration = POLL_INTERVAL_DEFAULT;
 
     /// The directories to watch.
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)>;
@@ -107,7 +109,7 @@ impl FileWatch {
 
 async fn run<S: Watched>(mut subject: S, load: Arc<Notify>) {
     let changed = Arc::new(Notify::new());
-    let mut events = Events::new(S::NAME, changed.clone());
+    let mut events = Events::new::<S>(changed.clone());
     events.watch(&subject);
     // For changes between the first load and the watch.
     subject.load();
@@ -118,7 +120,7 @@ async fn run<S: Watched>(mut subject: S, load: Arc<Notify>) {
                 () = load.notified() => true,
                 () = debounce(&changed) => false,
             },
-            () = sleep(POLL_INTERVAL) => false,
+            () = sleep(S::POLL_INTERVAL) => false,
         };
         if commanded || subject.has_changed() {
             // A directory may have been replaced by another of the same name.
@@ -138,7 +140,8 @@ async fn debounce(changed: &Notify) {
 }
 
 impl Events {
-    fn new(subject: &str, changed: Arc<Notify>) -> Self {
+    fn new<S: Watched>(changed: Arc<Notify>) -> Self {
+        let (subject, every) = (S::NAME, S::POLL_INTERVAL);
         let handler = move |event: notify::Result<notify::Event>| {
             // Reading a file is not a change.
             if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -146,7 +149,7 @@ impl Events {
             }
         };
         let watcher = notify::recommended_watcher(handler).inspect_err(
-            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch {subject} for changes; polling"),
+            |error| tracing::warn!(%error, ?every, "cannot watch {subject} for changes; polling"),
         );
         Self {
             watcher: watcher.ok(),

@@ -20,6 +20,7 @@ settings/environment:
 settings/parse: time
 shutdown:
 tls:
+remote: tls
 file_watch: runtime
 telemetry: named_enum runtime sampling settings/environment settings/parse time tls
 http: shutdown telemetry
@@ -32,8 +33,8 @@ store: algorithm backoff check file_watch limit settings/environment settings/pa
     telemetry time tls
 candidate: check named_enum rules store telemetry text time
 limiter: candidate check limit rules sampling settings/parse store telemetry text time
-rule_source: backoff config file_watch limit named_enum proto rules runtime settings/environment
-    settings/parse shutdown telemetry text time tls
+rule_source: backoff config file_watch limit named_enum proto remote rules runtime
+    settings/environment settings/parse shutdown telemetry text time tls
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls

@@ -18,11 +18,8 @@ use crate::rules::plan::{Modes, plan};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Plan, RuleSet};
 use crate::store::Store;
-use crate::text::{Text, prefix};
+use crate::text::Text;
 use crate::time::Time;
-
-/// Bytes of a descriptor in an example.
-const DESCRIPTOR_BYTES_MAX: usize = 256;
 
 type Deciding = Pin<Box<dyn Future<Output = Decisions> + Send>>;
 
@@ -107,7 +104,7 @@ impl Call {
         let deciding = match self.progress {
             Progress::Decided(decisions) => {
                 let candidate = (&self.sides, decisions);
-                let describe = |index: usize| described(&query.descriptors[index]);
+                let describe = |index: usize| query.descriptors[index].shown();
                 let request = Request {
                     rules: &self.rules,
                     domain: &Text(query.domain).shown(),
@@ -123,7 +120,7 @@ impl Call {
             return;
         };
         let (domain, current) = (Text(query.domain).shown().into_owned(), sides(plan));
-        let descriptors: Vec<String> = query.descriptors.iter().map(described).collect();
+        let descriptors: Vec<String> = query.descriptors.iter().map(Descriptor::shown).collect();
         let (worker, rules, candidate, now) = (self.worker, self.rules, self.sides, self.now);
         worker.tasks.clone().spawn(async move {
             let decisions = deciding.await;
@@ -186,20 +183,6 @@ impl Worker {
             full
         });
         self.shared.keys_full.inc_by(full);
-    }
-}
-
-/// The entries of a descriptor, up to a length.
-fn described(descriptor: &Descriptor<'_>) -> String {
-    let entries: Vec<String> = descriptor
-        .entries
-        .iter()
-        .map(|entry| format!("{}={}", Text(entry.key), Text(entry.value)))
-        .collect();
-    let text = entries.join(",");
-    match prefix(&text, DESCRIPTOR_BYTES_MAX) {
-        shown if shown.len() < text.len() => format!("{shown}..."),
-        _ => text,
     }
 }
 

@@ -10,9 +10,6 @@ use smallvec::SmallVec;
 use crate::check::{Hits, Verdict};
 use crate::rules::{Plan, Step};
 
-/// Shown for the rule if the limit comes with the request.
-const OWN_LIMIT: &str = "(limit of the request)";
-
 /// A descriptor, without a borrow of the rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Side {
@@ -38,22 +35,10 @@ pub(crate) fn sides(plan: &Plan<'_>) -> Sides {
     plan.steps
         .iter()
         .map(|step| Side {
-            rule: rule(step),
+            rule: step.path(),
             counted: step.check().map(|check| counted(plan, step, check)),
         })
         .collect()
-}
-
-fn rule(step: &Step<'_>) -> Option<Arc<str>> {
-    match step {
-        Step::NoRule => None,
-        Step::Unlimited(rule) | Step::Replaced(rule) | Step::Counted { rule, .. } => {
-            Some(rule.path.clone())
-        }
-        Step::Override { rule, .. } => {
-            Some(rule.map_or_else(|| OWN_LIMIT.into(), |rule| rule.path.clone()))
-        }
-    }
 }
 
 fn counted(plan: &Plan<'_>, step: &Step<'_>, check: usize) -> Counted {

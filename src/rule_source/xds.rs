@@ -11,7 +11,6 @@
 //! the connection; [`updates`] publishes responses and decides the replies. While the control plane
 //! is unavailable the last good configuration serves.
 
-pub(crate) mod address;
 pub(crate) mod client;
 mod convert;
 pub(crate) mod settings;

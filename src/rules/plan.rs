@@ -1,6 +1,7 @@
 //! Plans one request: a step for each descriptor, and the checks to make.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -14,6 +15,9 @@ use crate::rules::rule::{Allowance, Naming, Rule};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::text::Text;
 use crate::time::{Span, Time};
+
+/// Shown instead of the path of a rule if the limit comes with the request.
+const OWN_LIMIT: &str = "(limit of the request)";
 
 /// One request against the rules.
 #[derive(Debug)]
@@ -317,6 +321,14 @@ impl<'r> Step<'r> {
         match self {
             Self::Unlimited(rule) | Self::Replaced(rule) => Some(rule),
             Self::NoRule | Self::Override { .. } | Self::Counted { .. } => self.rule(),
+        }
+    }
+
+    /// The path of its rule, as `explain` shows it; `None` if no rule applies.
+    pub(crate) fn path(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Override { rule: None, .. } => Some(OWN_LIMIT.into()),
+            _ => self.matched().map(|rule| rule.path.clone()),
         }
     }
 

@@ -4,8 +4,11 @@ use smallvec::SmallVec;
 
 use crate::check::Hits;
 use crate::limit::Unit;
-use crate::text::Text;
+use crate::text::{Text, prefix};
 use crate::time::Time;
+
+/// Bytes of a descriptor as text.
+const SHOWN_BYTES_MAX: usize = 256;
 
 /// One call: a domain and its descriptors.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +101,20 @@ impl<'q> Descriptor<'q> {
             limit: None,
             hits: Hits::Add(1),
             hits_addend: None,
+        }
+    }
+
+    /// Its entries as `key=value,key=value`, up to a length.
+    pub(crate) fn shown(&self) -> String {
+        let entries: Vec<String> = self
+            .entries
+            .iter()
+            .map(|entry| format!("{}={}", Text(entry.key), Text(entry.value)))
+            .collect();
+        let text = entries.join(",");
+        match prefix(&text, SHOWN_BYTES_MAX) {
+            shown if shown.len() < text.len() => format!("{shown}..."),
+            _ => text,
         }
     }
 }

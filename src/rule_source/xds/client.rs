@@ -16,7 +16,7 @@ use crate::proto::envoy::service::discovery::v3::DiscoveryRequest;
 use crate::proto::google::rpc;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::xds::convert::TYPE_URL;
-use crate::rule_source::xds::stream::{Stream, XdsOptions, described};
+use crate::rule_source::xds::stream::{self, Stream, XdsOptions, described};
 use crate::rule_source::xds::updates::Updates;
 use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -147,7 +147,7 @@ impl Client {
 
     /// Runs one stream to its end. `has_delivered` is set when new rules were published from it.
     async fn run_stream(&mut self, has_delivered: &mut bool) -> anyhow::Result<Infallible> {
-        let channel = self.options.server.channel().await?;
+        let channel = stream::channel(&self.options.server).await?;
         self.connected.set(1);
         let _connected = ConnectedGuard(self.connected.clone());
         self.streams.inc();

@@ -9,8 +9,9 @@ use prost_types::{Struct, Value};
 
 use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
-use crate::rule_source::xds::address::Address;
-use crate::rule_source::xds::stream::{Server, XdsOptions};
+use crate::remote::Server;
+use crate::remote::address::Address;
+use crate::rule_source::xds::stream::XdsOptions;
 use crate::settings::environment::Environment;
 use crate::settings::parse::{self, Secret};
 use crate::time::Span;

@@ -1,44 +1,23 @@
-//! A stream of xDS requests and responses on a connection of its own: TCP or a Unix socket, with or
-//! without TLS.
+//! A stream of xDS requests and responses on a connection of its own.
 
 use std::error::Error;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use http::{HeaderMap, Uri};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use http::HeaderMap;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::either::Either;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
-use tower::{Service as _, service_fn};
+use tower::service_fn;
 
 use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use crate::rule_source::xds::address::Address;
-use crate::tls::{self, ClientTls};
+use crate::remote::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, Server};
 
-/// Time to resolve the host, connect, and make the TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// TCP keepalive detects a peer that vanished: idle time before the first probe, time between probes,
-/// and probes without an answer.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TRIES: u32 = 3;
-/// The protocol to negotiate. gRPC servers require it.
-const ALPN: &[u8] = b"h2";
-/// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
-/// than one in five minutes.
-const PING_INTERVAL: Duration = Duration::from_secs(360);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait to be sent: one per response, before the next response is read.
 const REQUESTS_MAX: usize = 1;
 
@@ -56,77 +35,34 @@ pub struct XdsOptions {
     pub(crate) message_bytes_max: usize,
 }
 
-/// An xDS server, and how to connect to it.
-#[derive(Debug, Clone)]
-pub(crate) struct Server {
-    pub(crate) address: Address,
-    /// `None` for plain text.
-    pub(crate) tls: Option<ClientTls>,
-}
-
 /// An open stream. Dropping it closes its connection.
 pub(crate) struct Stream {
     pub(crate) responses: Streaming<DiscoveryResponse>,
     requests: mpsc::Sender<DiscoveryRequest>,
 }
 
-impl Server {
-    /// A channel for one stream.
-    ///
-    /// # Errors
-    /// The server cannot be reached within [`CONNECT_TIMEOUT`], or TLS fails.
-    pub(crate) async fn channel(&self) -> anyhow::Result<Channel> {
-        // The URL is only sent in requests: the connector has the address.
-        let authority = match &self.address {
-            address @ Address::Tcp { .. } => address.to_string(),
-            Address::Unix(_) => "localhost".to_owned(),
-        };
-        let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT);
-        // A channel reconnects at once; the client backs off instead.
-        let mut once = Some(self.clone());
-        let connecting = endpoint.connect_with_connector(service_fn(move |_| {
-            let server = once.take();
-            async { server.context("the connection was lost")?.connect().await }
-        }));
-        timeout(CONNECT_TIMEOUT, connecting)
-            .await
-            .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?
-            .map_err(|error| causes(&error))
-    }
-
-    /// # Errors
-    /// A TLS file is invalid, the server is unreachable, or its certificate is not trusted.
-    async fn connect(
-        self,
-    ) -> anyhow::Result<TokioIo<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>> {
-        let host = match &self.address {
-            Address::Tcp { host, .. } => host,
-            Address::Unix(_) => "localhost",
-        };
-        let plain = async {
-            anyhow::Ok(match &self.address {
-                Address::Tcp { .. } => Either::Left(self.tcp().await?),
-                Address::Unix(path) => {
-                    Either::Right(UnixStream::connect(path).await.context("connect")?)
-                }
-            })
-        };
-        tls::connect(self.tls.as_ref(), host, ALPN, plain).await
-    }
-
-    async fn tcp(&self) -> anyhow::Result<TcpStream> {
-        let uri: Uri = format!("http://{}", self.address)
-            .parse()
-            .context("invalid host")?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_keepalive(Some(KEEPALIVE_AFTER));
-        connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-        connector.set_keepalive_retries(Some(KEEPALIVE_TRIES));
-        Ok(connector.call(uri).await.context("connect")?.into_inner())
-    }
+/// A channel for one stream.
+///
+/// # Errors
+/// The server cannot be reached within [`CONNECT_TIMEOUT`], or TLS fails.
+pub(crate) async fn channel(server: &Server) -> anyhow::Result<Channel> {
+    // The URL is only sent in requests: the connector has the address.
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.authority()))?
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    // A channel reconnects at once; the client backs off instead.
+    let mut once = Some(server.clone());
+    let connecting = endpoint.connect_with_connector(service_fn(move |_| {
+        let server = once.take();
+        async {
+            let server = server.context("the connection was lost")?;
+            server.connect().await
+        }
+    }));
+    timeout(CONNECT_TIMEOUT, connecting)
+        .await
+        .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?
+        .map_err(|error| causes(&error))
 }
 
 impl Stream {

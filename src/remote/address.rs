@@ -1,4 +1,4 @@
-//! Addresses of xDS servers, in the forms that gRPC clients take.
+//! Addresses of gRPC servers, in the forms that gRPC clients take.
 
 use std::fmt;
 use std::path::PathBuf;
