@@ -23,6 +23,7 @@ use crate::limiter::Modes;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
+use crate::trial::Trial;
 
 pub(crate) mod explain;
 pub(crate) mod page;
@@ -38,6 +39,8 @@ const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 pub(crate) struct Admin {
     pub(crate) rules: Arc<LiveRules>,
     pub(crate) candidate: Candidate,
+    /// `None` without TRIAL_UPSTREAM.
+    pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,
     /// The default of rules without `on_store_error`.
     pub(crate) on_store_error: OnStoreError,
@@ -54,6 +57,7 @@ pub(crate) struct Pages {
     rlconfig: SharedPage,
     rlconfig_json: SharedPage,
     candidate: SharedPage,
+    trial: SharedPage,
 }
 
 impl Pages {
@@ -70,13 +74,14 @@ impl Pages {
             rlconfig: page(),
             rlconfig_json: page(),
             candidate: page(),
+            trial: page(),
         }
     }
 }
 
 impl Admin {
     /// Every route and its line on the index page.
-    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 7] {
+    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 8] {
         [
             (
                 "/candidate",
@@ -108,6 +113,11 @@ impl Admin {
                 "/stats",
                 "every counter and gauge under its statsd name, one per line",
                 get(stats),
+            ),
+            (
+                "/trial",
+                "how the upstream of a trial decides, compared with this service, as JSON",
+                get(trial),
             ),
         ]
     }
@@ -236,6 +246,14 @@ async fn rlconfig(
 async fn candidate(State(admin): State<Admin>) -> Response {
     let page = move || admin.candidate.page();
     respond("application/json", admin.pages.candidate.get(page).await)
+}
+
+async fn trial(State(admin): State<Admin>) -> Response {
+    let Some(trial) = admin.trial else {
+        return (StatusCode::NOT_FOUND, "TRIAL_UPSTREAM is not set\n").into_response();
+    };
+    let page = admin.pages.trial.get(move || trial.page()).await;
+    respond("application/json", page)
 }
 
 async fn stats(State(admin): State<Admin>) -> Response {

@@ -21,6 +21,7 @@ use crate::api::listener::{Acceptor, Listeners, Worker};
 use crate::api::reflection::Reflection;
 use crate::api::rls::Rls;
 use crate::api::socket::{Accepted, ConnectionStream};
+use crate::api::trial::TrialRls;
 use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
@@ -28,6 +29,7 @@ use crate::runtime::Thread;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::Traces;
+use crate::trial::Trial;
 
 mod admission;
 pub(crate) mod bind;
@@ -50,6 +52,7 @@ pub mod rls;
 pub(crate) mod settings;
 pub mod socket;
 pub mod tls;
+mod trial;
 mod unary;
 
 /// Connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
@@ -67,6 +70,7 @@ pub struct Api {
     oversized: Counter,
     http_metrics: HttpMetrics,
     traces: Traces,
+    trial: Option<Trial>,
 }
 
 /// The threads that accept and serve.
@@ -101,7 +105,13 @@ impl Api {
             http_metrics,
             lifecycle,
             traces,
+            trial: None,
         }
+    }
+
+    /// Serves ShouldRateLimit as a trial beside another service.
+    pub(crate) fn with_trial(self, trial: Option<Trial>) -> Self {
+        Self { trial, ..self }
     }
 
     /// Starts the thread that accepts, and the worker threads.
@@ -147,6 +157,10 @@ impl Api {
                 self.rls_metrics.clone(),
                 self.traces.clone(),
             ),
+            trial: self.trial.as_ref().map(|trial| {
+                let worker = trial.open(rls::PATH);
+                TrialRls::new(worker, limiter.clone(), self.rls_metrics.clone())
+            }),
             others: self.other_services(),
             oversized: self.oversized.clone(),
         });

@@ -11,6 +11,7 @@
 //! traffic                       reads recorded requests
 //! api                           Envoy-facing servers
 //! offline                       decides at the times of recorded requests
+//! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate                     candidate rules, decided beside those in force
 //! store        config           memory and Redis counters  | YAML and xDS to rules
@@ -49,6 +50,7 @@ pub mod store;
 
 pub mod limiter;
 pub mod rule_source;
+pub mod trial;
 
 mod offline;
 

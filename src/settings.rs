@@ -15,6 +15,7 @@ use crate::settings::environment::Environment;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 use crate::telemetry::{statsd, traces};
+use crate::trial;
 
 pub mod environment;
 pub mod parse;
@@ -37,6 +38,9 @@ pub struct Settings {
     /// Decisions.
     #[command(flatten)]
     pub limiter: crate::limiter::settings::Settings,
+    /// A trial.
+    #[command(flatten)]
+    pub trial: crate::trial::settings::Settings,
     /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,
@@ -59,6 +63,8 @@ pub(crate) struct Resolved {
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
+    /// `None` without TRIAL_UPSTREAM.
+    pub(crate) trial: Option<trial::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
@@ -75,16 +81,15 @@ impl Settings {
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
-        let (backend, warnings) = self.store.resolve(
-            self.limiter.replicas,
-            &self.rules.reading.cache_key_prefix,
-            environment,
-        )?;
+        let (backend, warnings) =
+            self.store
+                .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
         Ok(Resolved {
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
             backend,
+            trial: self.trial.options()?,
             candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
@@ -92,10 +97,17 @@ impl Settings {
         })
     }
 
+    /// What the keys of counters begin with.
+    pub(crate) fn key_prefix(&self) -> String {
+        let prefix = &self.rules.reading.cache_key_prefix;
+        format!("{}{prefix}", self.trial.key_prefix())
+    }
+
     fn warnings(&self, environment: &Environment, mut warnings: Vec<String>) -> Vec<String> {
         let variables = environment.variables();
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.xds.warnings(environment));
+        warnings.extend(self.trial.warnings());
         warnings.extend(self.telemetry.warnings());
         warnings.extend(self.traces.warnings());
         warnings.extend(unsupported::warnings(variables));

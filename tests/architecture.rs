@@ -35,14 +35,15 @@ candidate: check named_enum rules store telemetry text time
 limiter: candidate check limit rules sampling settings/parse store telemetry text time
 rule_source: backoff config file_watch limit named_enum proto remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
+trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
-    text time tls
+    text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate http limiter rules settings/parse shutdown telemetry
-settings: admin api limiter rule_source settings/environment store telemetry
+admin: api candidate http limiter rules settings/parse shutdown telemetry trial
+settings: admin api limiter rule_source settings/environment store telemetry trial
 app: admin api candidate config file_watch http limiter rule_source rules runtime settings shutdown store
-    telemetry time
+    telemetry time trial
 cli: api app check config limit limiter offline rule_source rules settings settings/environment
     settings/parse store telemetry text time traffic
 ";

@@ -20,6 +20,7 @@ use tower::Service as _;
 use crate::api::budget::{Call, ConnectionBudget};
 use crate::api::request_body::{BYTES_REASON, RequestBody};
 use crate::api::rls::{self, Rls};
+use crate::api::trial::TrialRls;
 use crate::api::unary::{self, UnaryBody};
 use crate::telemetry::metric::Counter;
 
@@ -33,6 +34,8 @@ const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 /// The gRPC services of a worker.
 pub(crate) struct Services {
     pub(crate) rls: Rls,
+    /// Serves instead of `rls` during a trial.
+    pub(crate) trial: Option<TrialRls>,
     /// Health and reflection.
     pub(crate) others: Routes,
     /// Counts messages that are too large.
@@ -89,6 +92,11 @@ impl Services {
     ) -> Response<Either<UnaryBody, Body>> {
         let request = request.map(|body| RequestBody::new(body, call.clone()));
         if request.uri().path() == rls::PATH {
+            if let Some(trial) = &self.trial {
+                return Box::pin(trial.call(request, &self.oversized))
+                    .await
+                    .map(Either::Left);
+            }
             let answer = self.rls.call(request, &self.oversized).await;
             return unary::respond(answer).map(Either::Left);
         }

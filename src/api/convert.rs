@@ -46,6 +46,16 @@ const UNITS: [(Unit, WireUnit); 7] = [
 /// When a caller that sent this grpc-timeout at `now` must have its response sent: before it stops
 /// waiting, by the time that sending takes. `None` if the value is invalid.
 pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
+    let micros = timeout(grpc_timeout)?.as_micros();
+    // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
+    let margin = (micros / 5)
+        .max(MARGIN_MIN.as_micros().min(micros / 2))
+        .max(SENDING.as_micros());
+    Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
+}
+
+/// A grpc-timeout. `None` if the value is invalid.
+pub(crate) fn timeout(grpc_timeout: &str) -> Option<Span> {
     let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
     // At most eight digits, so nothing overflows.
     let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
@@ -58,23 +68,23 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
         "n" => number / 1_000,
         _ => return None,
     };
-    // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
-    let margin = (micros / 5)
-        .max(MARGIN_MIN.as_micros().min(micros / 2))
-        .max(SENDING.as_micros());
-    Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
+    Some(Span::from_micros(micros))
 }
 
 /// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
 /// accepts it.
 pub(crate) fn override_limit(requests_per_unit: u32, wire_unit: i32) -> Override {
-    let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire_unit;
-    let unit = UNITS.iter().find(is_sent).map(|(unit, _)| *unit);
     Override {
         requests_per_unit,
         wire_unit,
-        unit,
+        unit: unit(wire_unit),
     }
+}
+
+/// `None` for a number that is no unit's.
+pub(crate) fn unit(wire_unit: i32) -> Option<Unit> {
+    let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire_unit;
+    UNITS.iter().find(is_sent).map(|(unit, _)| *unit)
 }
 
 /// The response of a decision.

@@ -15,7 +15,7 @@ use crate::telemetry::metric::Counter;
 use crate::telemetry::traces::{LiveSpan, Traces};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-const GRPC_TIMEOUT: &str = "grpc-timeout";
+pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// Span name and attributes as in OpenTelemetry's instrumentation for gRPC.
 const SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SPAN_ATTRIBUTES: [(&str, &str); 3] = [

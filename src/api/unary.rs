@@ -20,7 +20,7 @@ use crate::api::request_size::MESSAGE_BYTES_MAX;
 /// The compression flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 const GRPC_ENCODING: &str = "grpc-encoding";
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const OK: HeaderValue = HeaderValue::from_static("0");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
@@ -82,6 +82,26 @@ where
         }
         _ => Err(Status::internal("Unexpected EOF decoding stream.").into()),
     }
+}
+
+/// Reads the whole body of a request as it is, up to the size of the largest message.
+///
+/// # Errors
+/// The body is too large, or fails.
+pub(crate) async fn read_all<B>(mut body: B) -> Result<Bytes, ReadError>
+where
+    B: Body<Data = Bytes, Error = Box<dyn std::error::Error + Send + Sync>> + Unpin,
+{
+    let mut received = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ReadError::Other(Status::from_error(error)))?;
+        let Ok(data) = frame.into_data() else { break };
+        if received.len() + data.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
+            return Err(oversized(received.len() + data.len()));
+        }
+        received.extend_from_slice(&data);
+    }
+    Ok(received.freeze())
 }
 
 /// The response of a call: a message with status OK, or another status without a message.
@@ -151,12 +171,26 @@ fn whole_length(received: &[u8]) -> Result<Option<usize>, ReadError> {
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > MESSAGE_BYTES_MAX {
-        let text = format!(
-            "Error, decoded message length too large: found {length} bytes, the limit is: {MESSAGE_BYTES_MAX} bytes"
-        );
-        return Err(ReadError::Oversized(Status::resource_exhausted(text)));
+        return Err(oversized(length));
     }
     Ok(Some(PREFIX_BYTES + length))
+}
+
+fn oversized(length: usize) -> ReadError {
+    let text = format!(
+        "Error, decoded message length too large: found {length} bytes, the limit is: {MESSAGE_BYTES_MAX} bytes"
+    );
+    ReadError::Oversized(Status::resource_exhausted(text))
+}
+
+impl UnaryBody {
+    /// Bytes and trailers as they were received.
+    pub(crate) fn raw(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self {
+            message: Some(bytes).filter(|bytes| !bytes.is_empty()),
+            trailers,
+        }
+    }
 }
 
 impl Received {

@@ -35,6 +35,8 @@ use crate::telemetry::metric::Metrics;
 use crate::telemetry::statsd;
 use crate::telemetry::traces::{Traces, export};
 use crate::time::Clock;
+use crate::trial::Trial;
+use crate::trial::share::PercentFile;
 
 /// A service whose ports are bound and whose components are built, but not started.
 pub(crate) struct App {
@@ -46,6 +48,7 @@ pub(crate) struct App {
     pub(super) http_metrics: HttpMetrics,
     pub(super) rule_source: RuleSource,
     pub(super) candidate_source: Option<CandidateLoader>,
+    pub(super) trial_share: Option<PercentFile>,
     pub(super) certificates: Option<CertificateSource>,
     pub(super) backend: Backend,
     pub(super) credentials: Option<CredentialReloader>,
@@ -73,6 +76,7 @@ impl App {
             candidate_from,
             backend,
             grpc_tls,
+            trial,
             statsd,
             traces,
             ..
@@ -89,22 +93,22 @@ impl App {
         );
         let candidates = Candidates::load(candidate_from, &settings, &backend, &metrics);
         let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
-        let listeners_of_admin = (ports.admin, ports.prometheus);
+        let trial = trial.map(|options| Trial::new(options, clock.clone(), &metrics));
         let admin = admin(
             &settings,
-            listeners_of_admin,
-            (&rules, &candidates),
+            (ports.admin, ports.prometheus),
+            (&rules, &candidates, trial.as_ref()),
             &lifecycle,
             &metrics,
         );
-        let certificates = grpc_tls.map(|files| CertificateSource::new(files, &metrics));
-        let certificates = certificates.transpose()?;
+        let certificates = grpc_tls
+            .map(|files| CertificateSource::new(files, &metrics))
+            .transpose()?;
         let tls = certificates
             .as_ref()
             .map(|certificates| certificates.tls(&metrics));
-        let (traces, spans) = traces
-            .map(|options| Traces::new(options, clock.clone(), &metrics))
-            .unzip();
+        let traces = traces.map(|options| Traces::new(options, clock.clone(), &metrics));
+        let (traces, spans) = traces.unzip();
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
             limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics),
@@ -115,7 +119,8 @@ impl App {
             &metrics,
         );
         Ok(Self {
-            api,
+            trial_share: trial.as_ref().and_then(Trial::share_file),
+            api: api.with_trial(trial),
             listeners: ports.listeners,
             admin,
             accept_errors,
@@ -204,13 +209,14 @@ fn limiter(
 fn admin(
     settings: &Settings,
     (listener, prometheus): (TcpListener, Option<TcpListener>),
-    (rules, candidates): (&Rules, &Candidates),
+    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
     lifecycle: &Lifecycle,
     metrics: &Metrics,
 ) -> Vec<(TcpListener, Router)> {
     let admin = Admin {
         rules: rules.live.clone(),
         candidate: candidates.rules.clone(),
+        trial: trial.cloned(),
         modes: settings.limiter.modes(),
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),

@@ -107,6 +107,7 @@ impl Rules {
 /// The options of the compiler, without the overlay.
 fn options(settings: &Settings, backend: &Backend, stats: Arc<StatsTable>) -> CompileOptions {
     let mut options = settings.rules.reading.options(stats);
+    options.key_prefix = settings.key_prefix().into();
     if let Backend::Memory(_) = backend {
         // No other process reads these keys: no two counters need to share one.
         options.key_format = KeyFormat::Safe;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::{TestServer, write};
+use crate::support::{TestServer, eventually, write};
 
 const SETTINGS: &str = "# Settings
 
@@ -102,14 +102,24 @@ descriptors:
     metadata: {tollgate: {on_limit: degrade}}
 ";
 
-/// One process with files and the memory store, one with Redis, xDS, TLS and traces: together they
+/// One process with files, the memory store and a trial, one with Redis, xDS, TLS and traces: together they
 /// register every metric. Nothing answers at the addresses.
 #[tokio::test]
 async fn metrics_page_is_current() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
     let files = [("rules.yaml", RULES), ("candidate/rules.yaml", RULES)];
-    let local = TestServer::with_files(files).start();
+    let local = TestServer::with_files(files)
+        .with_env("TRIAL_UPSTREAM", "127.0.0.1:9")
+        .with_env("TRIAL_ENFORCE_PERCENT", "100")
+        .start();
+    local.client().await.ask("d", &[("cheap", "")]).await;
+    eventually("a decision of the trial is compared", async || {
+        local
+            .admin("/metrics")
+            .contains("tollgate_trial_decisions_total")
+    })
+    .await;
     let turn = r#"{"entries":[{"key":"turn"}]}"#;
     // Of three at once two have to wait, however slow the machine is.
     for (domain, descriptors) in [

@@ -50,5 +50,6 @@ mod simulate;
 mod store;
 mod system;
 mod traces;
+mod trial;
 mod wire;
 mod xds;

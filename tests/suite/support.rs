@@ -36,6 +36,7 @@ pub(crate) mod otlp;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
+pub(crate) mod raw_upstream;
 pub(crate) mod redis;
 pub(crate) mod remote;
 pub(crate) mod scripted_redis;

@@ -1,0 +1,237 @@
+//! ShouldRateLimit during a trial: forwards the call as it came, decides it as well, and answers with
+//! one of the two.
+//!
+//! Both sides are futures that own their data: the one that does not answer is finished by the task
+//! that compares them.
+
+use std::future::{poll_fn, ready};
+use std::pin::Pin;
+use std::task::Poll;
+
+use http::{HeaderMap, Request, Response};
+use hyper::body::Bytes;
+use tonic::Status;
+
+use crate::api::call_metrics::CallMetrics;
+use crate::api::convert;
+use crate::api::decode;
+use crate::api::request_body::RequestBody;
+use crate::api::rls::GRPC_TIMEOUT;
+use crate::api::trial::here::{Answering, Known, Own};
+use crate::api::trial::there::{Forwarded, Said};
+use crate::api::unary::{ReadError, UnaryBody, read_all, read_message};
+use crate::limiter::Limiter;
+use crate::rules::query::{Descriptor, Query};
+use crate::telemetry::metric::Counter;
+use crate::text::Text;
+use crate::time::{Span, Time};
+use crate::trial::Worker;
+use crate::trial::request::Decision;
+use crate::trial::settings::OnUpstreamError;
+use crate::trial::tally::{OTHER, Outcome};
+use crate::trial::upstream::{Call, HOP};
+
+mod here;
+mod there;
+
+/// Descriptors that are shown of a request.
+const SHOWN_DESCRIPTORS_MAX: usize = 10;
+/// With TRIAL_ON_UPSTREAM_ERROR=decide, the part of a deadline that is reserved for our response.
+const RESERVED_PARTS: u64 = 5;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The service during a trial, without its transport.
+#[derive(Debug, Clone)]
+pub(crate) struct TrialRls {
+    worker: Worker,
+    limiter: Limiter,
+    metrics: CallMetrics,
+}
+
+/// A side that does not answer, when the other one has.
+enum Progress<T> {
+    Done(T),
+    Pending(Boxed<T>),
+}
+
+impl TrialRls {
+    pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: CallMetrics) -> Self {
+        Self {
+            worker,
+            limiter,
+            metrics,
+        }
+    }
+
+    /// Serves one call. Counts a message that is too large.
+    pub(crate) async fn call(
+        &self,
+        request: Request<RequestBody>,
+        oversized: &Counter,
+    ) -> Response<UnaryBody> {
+        let began = self.limiter.clock().now();
+        let (head, body) = request.into_parts();
+        if head.headers.contains_key(HOP) {
+            self.worker.reject_loop();
+            return Status::failed_precondition(
+                "the upstream of a trial is a trial itself: set TRIAL_UPSTREAM to the rate limit service in use",
+            )
+            .into_http();
+        }
+        let charged = body.call.clone();
+        let body = match read_all(body).await {
+            Ok(body) => body,
+            Err(ReadError::Oversized(status)) => {
+                oversized.inc();
+                return status.into_http();
+            }
+            Err(ReadError::Other(status)) => return status.into_http(),
+        };
+        let message = read_message(&head.headers, there::in_one(body.clone()))
+            .await
+            .ok();
+        let decoded = message.as_deref().and_then(|message| {
+            let (query, size) = decode::query(message).ok()?;
+            charged
+                .hold(size.bytes())
+                .then(|| self.known(&query, message, &head.headers, began))
+        });
+        let call = self.forwarded_call(head.headers, body, began);
+        let response = match decoded {
+            Some(known) => self.answer(known, call, began).await,
+            None => self.forward_only(&call, began).await,
+        };
+        self.metrics.observe(began, self.limiter.clock());
+        response
+    }
+
+    fn known(&self, query: &Query<'_>, message: &[u8], headers: &HeaderMap, began: Time) -> Known {
+        let timeout = headers.get(GRPC_TIMEOUT);
+        Known {
+            domain: Text(query.domain).shown().into(),
+            message: Bytes::copy_from_slice(message),
+            deadline: timeout.and_then(|text| convert::deadline(text.to_str().ok()?, began)),
+            answering: if self.worker.answers(query) {
+                Answering::Here
+            } else {
+                Answering::There
+            },
+        }
+    }
+
+    fn forwarded_call(&self, headers: HeaderMap, body: Bytes, began: Time) -> Call {
+        let timeout = headers.get(GRPC_TIMEOUT);
+        let timeout = timeout.and_then(|text| convert::timeout(text.to_str().ok()?));
+        let reserved = match self.worker.on_upstream_error() {
+            OnUpstreamError::Error => Span::ZERO,
+            OnUpstreamError::Decide => {
+                Span::from_micros(timeout.unwrap_or_default().as_micros() / RESERVED_PARTS)
+            }
+        };
+        Call {
+            headers,
+            body,
+            deadline: timeout.map(|timeout| began.plus(timeout)),
+            reply_by: timeout.map(|timeout| began.plus(timeout.less(reserved))),
+        }
+    }
+
+    /// Answers a request that cannot be decided here.
+    async fn forward_only(&self, call: &Call, began: Time) -> Response<UnaryBody> {
+        let mut ending = self.worker.begin(OTHER.into());
+        self.worker.drop_invalid();
+        let forwarded = self.worker.upstream.forward(call).await;
+        self.worker.observe_reply(began);
+        ending.outcome = there::outcome_of(&forwarded, &Said::of(&forwarded));
+        there::respond(forwarded)
+    }
+
+    async fn answer(&self, known: Known, call: Call, began: Time) -> Response<UnaryBody> {
+        let mut ending = self.worker.begin(known.domain.clone());
+        let bytes = call.body.len();
+        let worker = self.worker.clone();
+        let forward: Boxed<Forwarded> = Box::pin(async move {
+            let forwarded = worker.upstream.forward(&call).await;
+            worker.observe_reply(began);
+            forwarded
+        });
+        let decide: Boxed<Own> = Box::pin(here::decide(self.limiter.clone(), known.clone()));
+        if known.answering == Answering::Here {
+            let (Own { answer, decision }, there) = beside(decide, forward).await;
+            ending.outcome = Outcome::Enforced;
+            let there = async { Said::of(&there.finish().await) };
+            self.compare(&known, bytes, ready(decision), there);
+            return here::respond(answer);
+        }
+        let (forwarded, here) = beside(forward, decide).await;
+        let said = Said::of(&forwarded);
+        let bytes = bytes + said.len();
+        ending.outcome = there::outcome_of(&forwarded, &said);
+        if matches!(said, Said::Message(_))
+            || self.worker.on_upstream_error() == OnUpstreamError::Error
+        {
+            let here = async { here.finish().await.decision };
+            self.compare(&known, bytes, here, ready(said));
+            return there::respond(forwarded);
+        }
+        let Own { answer, decision } = here.finish().await;
+        self.compare(&known, bytes, ready(decision), ready(said));
+        if answer.is_err() {
+            return there::respond(forwarded);
+        }
+        ending.outcome = Outcome::Decided;
+        here::respond(answer)
+    }
+
+    fn compare(
+        &self,
+        known: &Known,
+        bytes: usize,
+        here: impl Future<Output = Option<Decision>> + Send + 'static,
+        there: impl Future<Output = Said> + Send + 'static,
+    ) {
+        let message = known.message.clone();
+        let there = async { there.await.decode().await };
+        self.worker
+            .compare_later(known.domain.clone(), bytes, here, there, move || {
+                described(&message)
+            });
+    }
+}
+
+impl<T> Progress<T> {
+    async fn finish(self) -> T {
+        match self {
+            Self::Done(done) => done,
+            Self::Pending(pending) => pending.await,
+        }
+    }
+}
+
+/// Runs both until the first one, which is polled first, is done.
+async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<O>) {
+    let mut done = None;
+    let output = poll_fn(|context| {
+        let output = first.as_mut().poll(context);
+        if done.is_none()
+            && let Poll::Ready(output) = other.as_mut().poll(context)
+        {
+            done = Some(output);
+        }
+        output
+    })
+    .await;
+    (
+        output,
+        done.map_or(Progress::Pending(other), Progress::Done),
+    )
+}
+
+fn described(message: &[u8]) -> Vec<String> {
+    let Ok((query, _)) = decode::query(message) else {
+        return Vec::new();
+    };
+    let shown = query.descriptors.iter().take(SHOWN_DESCRIPTORS_MAX);
+    shown.map(Descriptor::shown).collect()
+}

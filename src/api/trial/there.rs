@@ -1,0 +1,116 @@
+//! The upstream's side of a call during a trial.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes};
+use prost::Message as _;
+use tonic::Status;
+
+use crate::api::convert;
+use crate::api::unary::{GRPC_STATUS, UnaryBody, read_message};
+use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use crate::time::Span;
+use crate::trial::compare::{self, StatedLimit};
+use crate::trial::request::Reply;
+use crate::trial::tally::Outcome;
+use crate::trial::upstream::{Failure, RawReply};
+
+const GRPC_OK: &str = "0";
+
+pub(crate) type Forwarded = Result<RawReply, Failure>;
+
+/// A reply before it is decoded.
+pub(crate) enum Said {
+    Message(Bytes),
+    Error(Arc<str>),
+}
+
+impl Said {
+    pub(crate) fn of(forwarded: &Forwarded) -> Self {
+        let RawReply { response, trailers } = match forwarded {
+            Ok(reply) => reply,
+            Err(Failure::Unavailable(status) | Failure::Late(status)) => {
+                return Self::Error(format!("{:?}: {}", status.code(), status.message()).into());
+            }
+        };
+        let has_status = |headers: &&HeaderMap| headers.contains_key(GRPC_STATUS);
+        let headers = trailers.as_ref().filter(has_status);
+        let headers = headers.unwrap_or(response.headers());
+        match headers.get(GRPC_STATUS) {
+            Some(code) if code == GRPC_OK && response.status() == StatusCode::OK => {
+                Self::Message(response.body().clone())
+            }
+            Some(_) => {
+                let status = Status::from_header_map(headers);
+                let status = status.unwrap_or_else(|| Status::unknown(""));
+                Self::Error(format!("{:?}: {}", status.code(), status.message()).into())
+            }
+            None => Self::Error(format!("HTTP status {}", response.status()).into()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Message(message) => message.len(),
+            Self::Error(text) => text.len(),
+        }
+    }
+
+    /// `None` if it is no RateLimitResponse.
+    pub(crate) async fn decode(self) -> Option<Reply> {
+        let message = match self {
+            Self::Message(message) => message,
+            Self::Error(text) => return Some(Reply::Error(text)),
+        };
+        let message = read_message(&HeaderMap::new(), in_one(message))
+            .await
+            .ok()?;
+        let response = RateLimitResponse::decode(&*message).ok()?;
+        Some(Reply::Decided {
+            over_limit: response.overall_code() == Code::OverLimit,
+            statuses: response.statuses.iter().map(status_there).collect(),
+        })
+    }
+}
+
+pub(crate) fn outcome_of(forwarded: &Forwarded, said: &Said) -> Outcome {
+    match (forwarded, said) {
+        (Ok(_), Said::Message(_)) => Outcome::Forwarded,
+        (Ok(_), Said::Error(_)) => Outcome::Error,
+        (Err(Failure::Unavailable(_)), _) => Outcome::Unavailable,
+        (Err(Failure::Late(_)), _) => Outcome::Late,
+    }
+}
+
+/// The reply unchanged, or the error of the failure.
+pub(crate) fn respond(forwarded: Forwarded) -> Response<UnaryBody> {
+    match forwarded {
+        Ok(RawReply { response, trailers }) => response.map(|body| UnaryBody::raw(body, trailers)),
+        Err(Failure::Unavailable(status) | Failure::Late(status)) => status.into_http(),
+    }
+}
+
+fn status_there(status: &DescriptorStatus) -> compare::Status<StatedLimit> {
+    let seconds = |duration: &prost_types::Duration| u64::try_from(duration.seconds).ok();
+    let reset = status.duration_until_reset.as_ref().and_then(seconds);
+    compare::Status {
+        over_limit: status.code() == Code::OverLimit,
+        limit: status.current_limit.as_ref().map(|limit| StatedLimit {
+            requests: limit.requests_per_unit,
+            unit: convert::unit(limit.unit),
+        }),
+        remaining: status.limit_remaining,
+        until_reset: reset.map(Span::from_secs),
+    }
+}
+
+/// A body that has arrived.
+pub(crate) fn in_one(
+    body: Bytes,
+) -> impl Body<Data = Bytes, Error = Box<dyn std::error::Error + Send + Sync>> + Unpin {
+    Full::new(body).map_err(|never: Infallible| match never {})
+}

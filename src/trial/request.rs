@@ -1,0 +1,213 @@
+//! Compares all descriptors of a request, and the codes of the two responses. Pure.
+
+use std::sync::Arc;
+
+use crate::limit::Limit;
+use crate::time::Time;
+use crate::trial::compare::{Class, Comparison, Here, StatedLimit, Status, compare};
+
+/// Shown for the rule of a descriptor that no rule applies to.
+const NO_RULE: &str = "(no rule)";
+
+/// A request as decided here.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) time: Time,
+    /// Whether the response is OVER_LIMIT, or the text of the error.
+    pub(crate) response: Result<bool, Arc<str>>,
+    pub(crate) descriptors: Vec<Here>,
+}
+
+/// The reply of the upstream.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Decided {
+        over_limit: bool,
+        statuses: Vec<Status<StatedLimit>>,
+    },
+    /// An error, or none at all.
+    Error(Arc<str>),
+}
+
+/// A descriptor that was compared.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) rule: Arc<str>,
+    pub(crate) comparison: Comparison,
+}
+
+/// A descriptor that was decided differently, or a request whose responses differ although its
+/// descriptors do not.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    /// `None` for the response.
+    pub(crate) rule: Option<Arc<str>>,
+    pub(crate) here: Shown,
+    pub(crate) there: Shown,
+    pub(crate) class: Class,
+}
+
+/// One side of a difference.
+#[derive(Debug)]
+pub(crate) enum Shown {
+    Error(Arc<str>),
+    /// Whether a response is over limit.
+    Response(bool),
+    Status(Status<StatedLimit>),
+}
+
+/// Compares a request whose counters here began at `began`: a row for each descriptor, and what
+/// differs. `None` if the reply has not one status for each descriptor.
+pub(crate) fn compare_request(
+    here: &Decision,
+    there: &Reply,
+    began: Time,
+) -> Option<(Vec<Row>, Vec<Difference>)> {
+    let statuses = match there {
+        Reply::Decided { statuses, .. } if statuses.len() == here.descriptors.len() => statuses,
+        Reply::Decided { .. } => return None,
+        Reply::Error(_) => &Vec::new(),
+    };
+    let mut differences = Vec::new();
+    let mut rows = Vec::with_capacity(here.descriptors.len());
+    for (index, own) in here.descriptors.iter().enumerate() {
+        let status = statuses.get(index);
+        let comparison = compare(own, status, began, here.time);
+        let rule = own.rule.clone().unwrap_or_else(|| NO_RULE.into());
+        if let Some(class) = comparison.class() {
+            differences.push(Difference {
+                rule: Some(rule.clone()),
+                here: shown_here(here, own),
+                there: status.map_or_else(|| there.shown(), |status| Shown::Status(status.clone())),
+                class,
+            });
+        }
+        rows.push(Row { rule, comparison });
+    }
+    if differences.is_empty()
+        && let (Ok(own), Reply::Decided { over_limit, .. }) = (&here.response, there)
+        && own != over_limit
+    {
+        differences.push(Difference {
+            rule: None,
+            here: Shown::Response(*own),
+            there: Shown::Response(*over_limit),
+            class: Class::Unexplained,
+        });
+    }
+    Some((rows, differences))
+}
+
+fn shown_here(here: &Decision, own: &Here) -> Shown {
+    match (&own.status, &here.response) {
+        (Some(status), _) => Shown::Status(stated(status)),
+        (None, Ok(over_limit)) => Shown::Response(*over_limit),
+        (None, Err(error)) => Shown::Error(error.clone()),
+    }
+}
+
+fn stated(status: &Status<Limit>) -> Status<StatedLimit> {
+    Status {
+        over_limit: status.over_limit,
+        limit: status.limit.as_ref().map(StatedLimit::from),
+        remaining: status.remaining,
+        until_reset: status.until_reset,
+    }
+}
+
+impl Reply {
+    fn shown(&self) -> Shown {
+        match self {
+            Self::Decided { over_limit, .. } => Shown::Response(*over_limit),
+            Self::Error(error) => Shown::Error(error.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status<L>(over_limit: bool) -> Status<L> {
+        Status {
+            over_limit,
+            limit: None,
+            remaining: 0,
+            until_reset: None,
+        }
+    }
+
+    fn decision(response: bool, descriptors: &[bool]) -> Decision {
+        let here = |over_limit: &bool| Here {
+            rule: None,
+            status: Some(status(*over_limit)),
+            store_failed: false,
+        };
+        Decision {
+            time: Time::default(),
+            response: Ok(response),
+            descriptors: descriptors.iter().map(here).collect(),
+        }
+    }
+
+    fn reply(over_limit: bool, statuses: &[bool]) -> Reply {
+        Reply::Decided {
+            over_limit,
+            statuses: statuses.iter().map(|over| status(*over)).collect(),
+        }
+    }
+
+    /// The comparisons, and the rules of the differences.
+    type Summary = (Vec<Comparison>, Vec<Option<Arc<str>>>);
+
+    fn compared(here: &Decision, there: &Reply) -> Option<Summary> {
+        let (rows, differences) = compare_request(here, there, Time::default())?;
+        let rows = rows.into_iter().map(|row| row.comparison).collect();
+        let rules = differences.into_iter().map(|difference| difference.rule);
+        Some((rows, rules.collect()))
+    }
+
+    #[test]
+    fn each_descriptor_is_compared_with_its_status() {
+        let rows = compared(
+            &decision(true, &[false, true]),
+            &reply(true, &[false, true]),
+        );
+        assert_eq!(rows, Some((vec![Comparison::Agreed; 2], vec![])));
+        let rows = compared(
+            &decision(true, &[false, true]),
+            &reply(false, &[false, false]),
+        );
+        let expected = vec![Comparison::Agreed, Comparison::OverHere(Class::Unexplained)];
+        assert_eq!(rows, Some((expected, vec![Some(NO_RULE.into())])));
+    }
+
+    #[test]
+    fn responses_are_compared_if_all_statuses_agree() {
+        let rows = compared(
+            &decision(true, &[true, false]),
+            &reply(false, &[true, false]),
+        );
+        assert_eq!(rows, Some((vec![Comparison::Agreed; 2], vec![None])));
+    }
+
+    #[test]
+    fn an_error_there_is_about_every_descriptor() {
+        let error = Reply::Error("Unavailable: gone".into());
+        let (rows, rules) = compared(&decision(false, &[false; 2]), &error).expect("they are");
+        assert_eq!(rows, [Comparison::NoStatus(Class::ErrorThere); 2]);
+        assert_eq!(rules.len(), 2);
+    }
+
+    #[test]
+    fn a_reply_with_other_descriptors_is_not_compared() {
+        assert_eq!(
+            compared(&decision(false, &[false]), &reply(false, &[])),
+            None
+        );
+        assert_eq!(
+            compared(&decision(false, &[false]), &reply(false, &[false; 2])),
+            None
+        );
+    }
+}

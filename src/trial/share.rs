@@ -1,0 +1,178 @@
+//! The share of callers that get our answer: TRIAL_ENFORCE_PERCENT, and a file that replaces it.
+//!
+//! A caller has a fixed position by a hash of its domain and entries, so it always gets the answer of
+//! the same side, and a larger share only adds callers.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::file_watch::{FileStat, RecursiveMode, Watched, directory_of};
+use crate::rules::EnforcedShare;
+use crate::rules::query::Query;
+use crate::telemetry::metric::{Gauge, Metrics};
+use crate::text::Text;
+
+/// The current percentage. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct AnsweredShare {
+    percent: Arc<AtomicU8>,
+    gauge: Gauge,
+}
+
+/// Reloads the percentage when its file changes.
+#[derive(Debug)]
+pub(crate) struct PercentFile {
+    path: PathBuf,
+    share: AnsweredShare,
+    /// Its metadata before the last load.
+    seen: Option<FileStat>,
+    /// The error that was logged last.
+    logged: Option<String>,
+}
+
+impl AnsweredShare {
+    /// Registers the metric.
+    pub(crate) fn new(share: EnforcedShare, metrics: &Metrics) -> Self {
+        let gauge = metrics.gauge(
+            "tollgate_trial_enforce_percent",
+            "Percentage of callers that get the answer of this service instead of the upstream's.",
+        );
+        let new = Self {
+            percent: Arc::default(),
+            gauge,
+        };
+        new.set(share);
+        new
+    }
+
+    /// Whether the caller gets our answer.
+    pub(crate) fn includes(&self, query: &Query<'_>) -> bool {
+        let share = self.current();
+        // Most trials have 0.
+        if share.percent() == 0 {
+            return false;
+        }
+        let entries = query.descriptors.iter();
+        let entries = entries.flat_map(|descriptor| descriptor.entries.iter().copied());
+        share.includes(&Text(query.domain).shown(), entries)
+    }
+
+    pub(crate) fn current(&self) -> EnforcedShare {
+        EnforcedShare::from_percent(self.percent.load(Relaxed).into()).unwrap_or(EnforcedShare::ALL)
+    }
+
+    fn set(&self, share: EnforcedShare) {
+        self.percent.store(share.percent(), Relaxed);
+        self.gauge.set(share.percent().into());
+    }
+}
+
+impl PercentFile {
+    pub(crate) fn new(path: PathBuf, share: AnsweredShare) -> Self {
+        let mut file = Self {
+            path,
+            share,
+            seen: None,
+            logged: None,
+        };
+        file.load();
+        file
+    }
+
+    fn read(&self) -> Result<EnforcedShare, String> {
+        let text = fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
+        parse(text.trim())
+    }
+}
+
+/// A whole number from 0 to 100.
+///
+/// # Errors
+/// Any other text.
+pub(crate) fn parse(text: &str) -> Result<EnforcedShare, String> {
+    let percent = text.parse().ok();
+    percent
+        .and_then(EnforcedShare::from_percent)
+        .ok_or_else(|| "write a whole number from 0 to 100".to_owned())
+}
+
+impl Watched for PercentFile {
+    const NAME: &'static str = "trial-share";
+    /// A share that is reduced because of a problem must be in force at once.
+    const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
+        let directory = directory_of(&self.path).to_owned();
+        vec![(directory, RecursiveMode::NonRecursive)]
+    }
+
+    fn has_changed(&mut self) -> bool {
+        FileStat::of(&self.path) != self.seen
+    }
+
+    fn load(&mut self) {
+        self.seen = FileStat::of(&self.path);
+        let path = self.path.display();
+        match self.read() {
+            Ok(share) => {
+                self.logged = None;
+                if share != self.share.current() {
+                    tracing::info!(percent = share.percent(), %path, "share of answered callers changed");
+                }
+                self.share.set(share);
+            }
+            Err(error) => {
+                if self.logged.as_ref() != Some(&error) {
+                    let percent = self.share.current().percent();
+                    tracing::warn!(
+                        error,
+                        percent,
+                        "TRIAL_ENFORCE_PERCENT_FILE: {path} cannot be used; the share stays"
+                    );
+                }
+                self.logged = Some(error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_replaces_the_percentage_while_it_is_valid() {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("percent");
+        let share = AnsweredShare::new(EnforcedShare::ALL, &Metrics::new());
+        let mut file = PercentFile::new(path.clone(), share.clone());
+        let mut percent_of = |content: &str| {
+            fs::write(&path, content).expect("it can be written");
+            file.load();
+            share.current().percent()
+        };
+        assert_eq!(share.current().percent(), 100, "without a file");
+        assert_eq!(percent_of("25\n"), 25);
+        for invalid in ["", "101", "-1", "12.5", "all"] {
+            assert_eq!(percent_of(invalid), 25, "{invalid:?}");
+        }
+        assert_eq!(percent_of("0"), 0);
+    }
+
+    #[test]
+    fn a_caller_is_always_on_the_same_side() {
+        let share = AnsweredShare::new(parse("30").expect("it is valid"), &Metrics::new());
+        let included = |user: u32| {
+            let entry = format!("user={user}");
+            let query = Query::of_entries("d", [&*entry]).expect("it is valid");
+            share.includes(&query)
+        };
+        let first: Vec<bool> = (0..1_000).map(included).collect();
+        assert_eq!(first, (0..1_000).map(included).collect::<Vec<_>>());
+        let count = first.iter().filter(|included| **included).count();
+        assert!((250..350).contains(&count), "{count}");
+    }
+}

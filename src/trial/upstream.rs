@@ -1,0 +1,353 @@
+//! Forwards calls to the upstream, on one HTTP/2 connection per worker.
+//!
+//! ```text
+//!  connect --> open ---- ended, or got a GOAWAY --> connect
+//!     ^   \        \
+//!     |    \        ended at once
+//!     |     v           v
+//!     +------- failed -------    calls fail at once until an attempt succeeds
+//! ```
+//! A call is sent again only if the upstream has not seen it: the connection was closed before, or the
+//! upstream says so (GOAWAY, REFUSED_STREAM), as gRPC clients do.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use h2::Reason;
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{Code, Status};
+
+use crate::backoff::Backoff;
+use crate::remote::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, Server};
+use crate::time::{Clock, Span, Time};
+
+/// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.
+pub(crate) const HOP: HeaderName = HeaderName::from_static("tollgate-trial");
+/// A reply: gRPC's default limit.
+pub(crate) const REPLY_BYTES_MAX: usize = 4 << 20;
+/// Time for a reply to a caller without a grpc-timeout, or with a long one.
+pub(crate) const UPSTREAM_TIMEOUT_MAX: Span = Span::from_secs(60);
+/// Attempts to send a call that the upstream has not seen.
+const ATTEMPTS_MAX: usize = 3;
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// An upstream that is reachable again is used within this time.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// A connection of this length was healthy.
+const HEALTHY_MIN: Duration = Duration::from_millis(100);
+/// Streams that callers canceled, for which a late reply may still arrive.
+const RESETS_MAX: usize = 1_024;
+const HOP_VALUE: HeaderValue = HeaderValue::from_static("1");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// The largest number in a grpc-timeout has eight digits.
+const TIMEOUT_NUMBER_END: u64 = 100_000_000;
+
+/// The connection of a worker to the upstream.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    /// Of the method at the upstream.
+    uri: Uri,
+    link: watch::Receiver<Link>,
+    clock: Clock,
+    /// Connects; ends with this.
+    _connecting: JoinSet<()>,
+}
+
+/// A call to forward.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) headers: HeaderMap,
+    /// As received, with the prefix of the message.
+    pub(crate) body: Bytes,
+    /// When the caller stops waiting.
+    pub(crate) deadline: Option<Time>,
+    /// When the reply is of no use any more.
+    pub(crate) reply_by: Option<Time>,
+}
+
+/// A response of the upstream.
+#[derive(Debug)]
+pub(crate) struct RawReply {
+    pub(crate) response: Response<Bytes>,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// Why there is no response, as the caller gets it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection, or the response was reset or too large.
+    Unavailable(Status),
+    /// The deadline.
+    Late(Status),
+}
+
+#[derive(Debug, Clone)]
+enum Link {
+    Connecting,
+    Open(SendRequest<Full<Bytes>>),
+    Failed(Arc<str>),
+}
+
+/// Why an attempt has no response.
+enum Unsent {
+    Retry(Status),
+    Failed(Status),
+}
+
+impl Upstream {
+    /// For the worker that this is called on, which connects at once.
+    pub(crate) fn open(server: Server, uri: Uri, clock: Clock) -> Self {
+        let (sender, link) = watch::channel(Link::Connecting);
+        let mut connecting = JoinSet::new();
+        connecting.spawn(connect_forever(server, sender));
+        Self {
+            uri,
+            link,
+            clock,
+            _connecting: connecting,
+        }
+    }
+
+    /// Sends a call and receives its response.
+    ///
+    /// # Errors
+    /// There is no complete response in time.
+    pub(crate) async fn forward(&self, call: &Call) -> Result<RawReply, Failure> {
+        let now = self.clock.now();
+        let left = call
+            .reply_by
+            .map_or(UPSTREAM_TIMEOUT_MAX, |by| by.since(now));
+        match timeout(left.min(UPSTREAM_TIMEOUT_MAX).into(), self.exchange(call)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(status)) => Err(Failure::Unavailable(status)),
+            Err(_) => Err(Failure::Late(Status::deadline_exceeded(
+                "the trial's upstream did not reply in time",
+            ))),
+        }
+    }
+
+    async fn exchange(&self, call: &Call) -> Result<RawReply, Status> {
+        let mut link = self.link.clone();
+        let mut last = Status::unavailable("the trial's upstream closed the connection");
+        for _ in 0..ATTEMPTS_MAX {
+            let connection = connection(&mut link).await?;
+            match send(connection, self.request(call)).await {
+                Ok(response) => return receive(response).await,
+                Err(Unsent::Retry(status)) => last = status,
+                Err(Unsent::Failed(status)) => return Err(status),
+            }
+        }
+        Err(last)
+    }
+
+    fn request(&self, call: &Call) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&call.headers);
+        headers.insert(HOP, HOP_VALUE);
+        if let Some(deadline) = call.deadline {
+            let left = deadline.since(self.clock.now());
+            let value = HeaderValue::from_str(&grpc_timeout(left));
+            headers.insert(GRPC_TIMEOUT, value.expect("digits and a letter"));
+        }
+        request
+    }
+}
+
+/// The open connection.
+///
+/// # Errors
+/// The last attempt to connect failed.
+async fn connection(link: &mut watch::Receiver<Link>) -> Result<SendRequest<Full<Bytes>>, Status> {
+    loop {
+        match &*link.borrow_and_update() {
+            Link::Open(connection) if !connection.is_closed() => return Ok(connection.clone()),
+            Link::Failed(error) => return Err(Status::unavailable(&**error)),
+            // Replaced soon.
+            Link::Open(_) | Link::Connecting => {}
+        }
+        let changed = link.changed().await;
+        changed.map_err(|_| Status::unavailable("the service is stopping"))?;
+    }
+}
+
+async fn send(
+    mut connection: SendRequest<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, Unsent> {
+    let mut error = match connection.try_send_request(request).await {
+        Ok(response) => return Ok(response),
+        Err(error) => error,
+    };
+    let was_sent = error.take_message().is_none();
+    let error = error.into_error();
+    let status = status_of(&error);
+    Err(if was_sent && !is_unseen(&error) {
+        Unsent::Failed(status)
+    } else {
+        Unsent::Retry(status)
+    })
+}
+
+async fn receive(response: Response<Incoming>) -> Result<RawReply, Status> {
+    let (head, mut body) = response.into_parts();
+    let (mut received, mut trailers) = (Vec::new(), None);
+    let mut first = Bytes::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| status_of(&error))?;
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+        };
+        if first.len() + received.len() + data.len() > REPLY_BYTES_MAX {
+            return Err(Status::resource_exhausted(format!(
+                "the reply of the trial's upstream has more than {REPLY_BYTES_MAX} bytes (reply_bytes_max)"
+            )));
+        }
+        // Most replies are one frame.
+        if first.is_empty() && received.is_empty() {
+            first = data;
+        } else {
+            received.extend_from_slice(&std::mem::take(&mut first));
+            received.extend_from_slice(&data);
+        }
+    }
+    let body = if received.is_empty() {
+        first
+    } else {
+        received.into()
+    };
+    Ok(RawReply {
+        response: Response::from_parts(head, body),
+        trailers,
+    })
+}
+
+/// Whether the upstream has not processed a call that was sent.
+fn is_unseen(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|error| match error.reason() {
+        Some(Reason::REFUSED_STREAM) => error.is_reset(),
+        Some(Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
+        _ => false,
+    })
+}
+
+/// As gRPC clients report it: the code of a reset, and UNAVAILABLE for a connection that ended.
+fn status_of(error: &hyper::Error) -> Status {
+    let reset = h2_error(error).filter(|error| error.is_reset());
+    let code = match reset.and_then(h2::Error::reason) {
+        None | Some(Reason::REFUSED_STREAM) => Code::Unavailable,
+        Some(Reason::CANCEL) => Code::Cancelled,
+        Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
+        Some(Reason::INADEQUATE_SECURITY) => Code::PermissionDenied,
+        Some(_) => Code::Internal,
+    };
+    let cause = error.source().map(ToString::to_string);
+    let cause = cause.unwrap_or_else(|| error.to_string());
+    Status::new(code, format!("the trial's upstream: {cause}"))
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source()?.downcast_ref()
+}
+
+/// A timeout of at most eight digits, in the finest unit.
+fn grpc_timeout(left: Span) -> String {
+    let micros = left.as_micros();
+    let units = [(1, "u"), (1_000, "m"), (1_000_000, "S"), (60_000_000, "M")];
+    let fitting = units
+        .iter()
+        .find(|(unit, _)| micros / unit < TIMEOUT_NUMBER_END);
+    let (unit, name) = fitting.unwrap_or(&(3_600_000_000, "H"));
+    format!("{}{name}", micros / unit)
+}
+
+async fn connect_forever(server: Server, link: watch::Sender<Link>) {
+    let mut backoff = Backoff::doubling(PAUSE_MIN, PAUSE_MAX);
+    let mut logged = None;
+    loop {
+        let ended = match connect(&server).await {
+            Ok((connection, driving)) => {
+                link.send_replace(Link::Open(connection));
+                let began = Instant::now();
+                let ended = driving.await;
+                link.send_replace(Link::Connecting);
+                if began.elapsed() >= HEALTHY_MIN {
+                    backoff.reset();
+                    logged = None;
+                    continue;
+                }
+                ended.map_or_else(|error| error.to_string(), |()| "it was closed".to_owned())
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        let text = format!("the trial's upstream {}: {ended}", server.address);
+        if logged.as_ref() != Some(&text) {
+            tracing::warn!(upstream = %server.address, error = ended, "connection to the trial's upstream failed; retrying");
+        }
+        link.send_replace(Link::Failed(text.as_str().into()));
+        logged = Some(text);
+        sleep(backoff.pause()).await;
+    }
+}
+
+/// A connection, and the future that drives it until it is closed or gets a GOAWAY.
+async fn connect(
+    server: &Server,
+) -> anyhow::Result<(
+    SendRequest<Full<Bytes>>,
+    Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+)> {
+    let opening = async {
+        let stream = server.connect().await?;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .max_concurrent_reset_streams(RESETS_MAX)
+            .max_local_error_reset_streams(None);
+        builder.handshake(stream).await.context("HTTP/2")
+    };
+    let opened = timeout(CONNECT_TIMEOUT, opening).await;
+    let (connection, driving) =
+        opened.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
+    Ok((connection, Box::pin(driving)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_at_most_eight_digits() {
+        let of_micros = |micros| grpc_timeout(Span::from_micros(micros));
+        for (micros, expected) in [
+            (0, "0u"),
+            (20_000, "20000u"),
+            (99_999_999, "99999999u"),
+            (100_000_000, "100000m"),
+            (99_999_999_999, "99999999m"),
+            (3_600_000_000_000, "3600000S"),
+            (99_999_999 * 3_600_000_000, "99999999H"),
+        ] {
+            let written = of_micros(micros);
+            assert_eq!(written, expected);
+        }
+    }
+}
