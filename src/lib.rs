@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! main
-//! cli                           serve | check | candidate | explain | simulate | replay
+//! cli                           serve | check | candidate | explain | simulate | test | replay
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP
@@ -13,7 +13,7 @@
 //! offline                       decides at the times of recorded requests
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
-//! candidate                     candidate rules, decided beside those in force
+//! candidate    record           candidate rules            | records requests to a file
 //! store        config           memory and Redis counters  | YAML and xDS to rules
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
@@ -46,6 +46,7 @@ pub mod algorithm;
 pub mod rules;
 
 pub mod config;
+pub mod record;
 pub mod store;
 
 pub mod limiter;

@@ -12,6 +12,7 @@ use crate::limiter::fallback::Fallback;
 use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
+use crate::record::Recorder;
 use crate::rules::query::Query;
 use crate::rules::stats::StatsTable;
 use crate::rules::{LiveRules, plan};
@@ -51,6 +52,8 @@ pub struct Limiter {
 pub struct Shared {
     parts: Parts,
     candidate: Option<Candidate>,
+    /// `None` without RECORD_FILE.
+    recorder: Option<Recorder>,
     over_limit_log: OverLimitLog,
     service_error: Counter,
     invalid: Counter,
@@ -101,6 +104,7 @@ impl Shared {
             ),
             queue: QueueMetrics::new(metrics),
             candidate: None,
+            recorder: None,
             parts,
         }
     }
@@ -108,6 +112,11 @@ impl Shared {
     /// Decides each request with candidate rules, too.
     pub(crate) fn with_candidate(self, candidate: Option<Candidate>) -> Self {
         Self { candidate, ..self }
+    }
+
+    /// Records each request.
+    pub(crate) fn with_recorder(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// A limiter for the worker that this is called on.
@@ -169,6 +178,9 @@ impl Limiter {
         let rules = self.shared.parts.rules.load();
         let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
         let now = clock.now();
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.record(query, rules, now);
+        }
         let mut plan = plan(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);
 

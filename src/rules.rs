@@ -18,7 +18,7 @@ mod enforced_share;
 pub mod explain;
 pub mod key;
 mod live;
-mod lookup;
+pub(crate) mod lookup;
 pub(crate) mod metric_name;
 pub mod plan;
 pub mod query;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 
 use crate::api::certificates::Files;
+use crate::record;
 use crate::rule_source::Origin;
 use crate::rule_source::files::Directory;
 use crate::settings::environment::Environment;
@@ -41,6 +42,9 @@ pub struct Settings {
     /// A trial.
     #[command(flatten)]
     pub trial: crate::trial::settings::Settings,
+    /// The recording.
+    #[command(flatten)]
+    pub record: crate::record::settings::Settings,
     /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,
@@ -65,6 +69,8 @@ pub(crate) struct Resolved {
     pub(crate) grpc_tls: Option<Files>,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<trial::settings::Options>,
+    /// `None` unless requests are recorded.
+    pub(crate) record: Option<record::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
@@ -85,6 +91,7 @@ impl Settings {
             self.store
                 .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
         Ok(Resolved {
+            record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,

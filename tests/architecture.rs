@@ -31,8 +31,9 @@ rules: check limit named_enum telemetry text time
 config: limit named_enum rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
+record: check rules runtime sampling settings/parse telemetry text time
 candidate: check named_enum rules store telemetry text time
-limiter: candidate check limit rules sampling settings/parse store telemetry text time
+limiter: candidate check limit record rules sampling settings/parse store telemetry text time
 rule_source: backoff config file_watch limit named_enum proto remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
 trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
@@ -41,10 +42,10 @@ api: check file_watch http limit limiter proto rules runtime settings/parse shut
     text time tls trial
 traffic: api limit limiter proto rules time
 admin: api candidate http limiter rules settings/parse shutdown telemetry trial
-settings: admin api limiter rule_source settings/environment store telemetry trial
-app: admin api candidate config file_watch http limiter rule_source rules runtime settings shutdown store
+settings: admin api limiter record rule_source settings/environment store telemetry trial
+app: admin api candidate config file_watch http limiter record rule_source rules runtime settings shutdown store
     telemetry time trial
-cli: api app check config limit limiter offline rule_source rules settings settings/environment
+cli: api app check config limit limiter offline record rule_source rules settings settings/environment
     settings/parse store telemetry text time traffic
 ";
 

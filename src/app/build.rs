@@ -22,6 +22,8 @@ use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
+use crate::record::writer::Writer;
+use crate::record::{self, Recorder};
 use crate::rule_source::RuleSource;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::settings::{Resolved, Settings};
@@ -52,6 +54,7 @@ pub(crate) struct App {
     pub(super) certificates: Option<CertificateSource>,
     pub(super) backend: Backend,
     pub(super) credentials: Option<CredentialReloader>,
+    pub(super) record: Option<Writer>,
     pub(super) statsd: Option<statsd::Exporter>,
     pub(super) spans: Option<export::Exporter>,
     pub(super) clock: Clock,
@@ -76,6 +79,7 @@ impl App {
             candidate_from,
             backend,
             grpc_tls,
+            record,
             trial,
             statsd,
             traces,
@@ -101,17 +105,15 @@ impl App {
             &lifecycle,
             &metrics,
         );
-        let certificates = grpc_tls
-            .map(|files| CertificateSource::new(files, &metrics))
-            .transpose()?;
-        let tls = certificates
-            .as_ref()
-            .map(|certificates| certificates.tls(&metrics));
+        let certificates = certificates(grpc_tls, &metrics)?;
+        let tls = certificates.as_ref().map(|source| source.tls(&metrics));
         let traces = traces.map(|options| Traces::new(options, clock.clone(), &metrics));
         let (traces, spans) = traces.unzip();
+        let (recorder, record) = recording(record, &metrics)?;
+        let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics),
+            Arc::new(limiter.with_recorder(recorder)),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
@@ -130,6 +132,7 @@ impl App {
             certificates,
             backend,
             credentials,
+            record,
             statsd: statsd.map(|options| statsd::Exporter::new(options, &metrics)),
             spans,
             clock,
@@ -192,7 +195,7 @@ fn limiter(
     backend: &Backend,
     clock: &Clock,
     metrics: &Metrics,
-) -> Arc<limiter::Shared> {
+) -> limiter::Shared {
     let parts = Parts {
         rules: rules.live.clone(),
         backend: backend.clone(),
@@ -202,7 +205,23 @@ fn limiter(
         settings: settings.limiter.clone(),
     };
     let limiter = limiter::Shared::new(parts, metrics);
-    Arc::new(limiter.with_candidate(candidates.in_use()))
+    limiter.with_candidate(candidates.in_use())
+}
+
+fn certificates(
+    files: Option<Files>,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<CertificateSource>> {
+    let source = files.map(|files| CertificateSource::new(files, metrics));
+    source.transpose()
+}
+
+fn recording(
+    options: Option<record::settings::Options>,
+    metrics: &Metrics,
+) -> anyhow::Result<(Option<Recorder>, Option<Writer>)> {
+    let opened = options.map(|options| Recorder::open(&options, metrics));
+    Ok(opened.transpose()?.unzip())
 }
 
 /// The admin pages, and the additional metrics page.

@@ -3,7 +3,7 @@
 //! ```text
 //! SIGTERM        DRAIN_PERIOD            SHUTDOWN_TIMEOUT
 //!    |---- NOT_SERVING, still serving ----|---- no new connections; requests in flight, ----|
-//!                                              then the last metrics and spans
+//!                                              then the last metrics, spans and records
 //! ```
 //! SIGINT skips the first part, and a second signal ends both.
 
@@ -16,6 +16,7 @@ use crate::admin;
 use crate::api::Running;
 use crate::app::build::App;
 use crate::file_watch::FileWatch;
+use crate::record::writer::{Writer, WriterTask};
 use crate::runtime::Thread;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::Backend;
@@ -36,6 +37,7 @@ struct Draining {
     lifecycle: Lifecycle,
     requests: Running,
     backend: Backend,
+    record: Option<WriterTask>,
     spans: Option<SpanExporterTask>,
     statsd: Option<StatsdTask>,
     period: Span,
@@ -60,6 +62,7 @@ impl App {
         let certificates = self.certificates.map(FileWatch::start).transpose()?;
         let credentials = self.credentials.map(FileWatch::start).transpose()?;
         let draining = Draining {
+            record: self.record.map(Writer::start).transpose()?,
             spans: self.spans.map(export::Exporter::start).transpose()?,
             requests: self
                 .api
@@ -138,7 +141,20 @@ impl Draining {
                 statsd.finish().await;
             }
         };
-        let flush = async { tokio::join!(flush_spans, flush_metrics, self.backend.finish()).0 };
+        let flush_record = async {
+            if let Some(record) = self.record {
+                record.finish().await;
+            }
+        };
+        let flush = async {
+            tokio::join!(
+                flush_spans,
+                flush_metrics,
+                self.backend.finish(),
+                flush_record
+            )
+            .0
+        };
         tokio::select! {
             are_spans_sent = flush => {
                 if !are_spans_sent {

@@ -35,11 +35,11 @@ pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// The URL is invalid, or the service is unreachable.
-pub(crate) fn post(url: &str, page: &str, body: String) -> anyhow::Result<(StatusCode, String)> {
+pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<(StatusCode, String)> {
     send(url, page, Some(body)).with_context(|| format!("post to {url}"))
 }
 
-fn send(url: &str, page: &str, body: Option<String>) -> anyhow::Result<(StatusCode, String)> {
+fn send(url: &str, page: &str, body: Option<Vec<u8>>) -> anyhow::Result<(StatusCode, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -54,7 +54,7 @@ fn send(url: &str, page: &str, body: Option<String>) -> anyhow::Result<(StatusCo
 async fn exchange(
     url: &str,
     page: &str,
-    body: Option<String>,
+    body: Option<Vec<u8>>,
 ) -> anyhow::Result<(StatusCode, String)> {
     let url: Uri = url.parse().context("it is not a URL")?;
     let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {

@@ -109,7 +109,10 @@ async fn metrics_page_is_current() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
     let files = [("rules.yaml", RULES), ("candidate/rules.yaml", RULES)];
+    let secrets = TempDir::new().expect("a temporary directory");
+    let record = secrets.path().join("requests");
     let local = TestServer::with_files(files)
+        .with_env("RECORD_FILE", &record.display().to_string())
         .with_env("TRIAL_UPSTREAM", "127.0.0.1:9")
         .with_env("TRIAL_ENFORCE_PERCENT", "100")
         .start();
@@ -130,7 +133,6 @@ async fn metrics_page_is_current() {
         let body = format!(r#"{{"domain":"{domain}","descriptors":[{descriptors}]}}"#);
         assert_eq!(local.json(&body).status, 200);
     }
-    let secrets = TempDir::new().expect("a temporary directory");
     let password = secrets.path().join("password");
     write(&password, "s3cret\n");
     let remote = TestServer::with_xds("127.0.0.1:9")

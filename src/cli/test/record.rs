@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::fetch;
 use crate::cli::output::print;
+use crate::record::line::body;
 use crate::time::Clock;
 use crate::traffic::{self, Descriptor, Request};
 
@@ -30,11 +31,11 @@ pub(super) fn run(url: &str, requests: Option<&Path>) -> anyhow::Result<()> {
     let mut text = format!("tests:\n  - name: {}\n    steps:\n", json!(name));
     for (index, request) in requests.iter().enumerate() {
         let time = clock.now().to_rfc3339();
-        let (status, body) = fetch::post(url, PAGE, body(request).to_string())?;
+        let (status, response) = fetch::post(url, PAGE, body(&request.query()))?;
         if ![StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
-            bail!("request {}: {status}: {}", index + 1, body.trim());
+            bail!("request {}: {status}: {}", index + 1, response.trim());
         }
-        let response: Value = serde_json::from_str(&body).context("read the response")?;
+        let response: Value = serde_json::from_str(&response).context("read the response")?;
         text += &format!(
             "      - at: {time}\n        request: {}\n        expect: {}\n",
             step(request),
@@ -43,22 +44,6 @@ pub(super) fn run(url: &str, requests: Option<&Path>) -> anyhow::Result<()> {
     }
     print(&text);
     Ok(())
-}
-
-/// The body of `/json`.
-fn body(request: &Request) -> Value {
-    let descriptors = request.descriptors.iter().map(|descriptor| {
-        let entries = descriptor.entries.iter();
-        let entries = entries
-            .map(|entry| json!({"key": text(&entry.key), "value": text(&entry.value)}))
-            .collect();
-        long_form(descriptor, entries)
-    });
-    json!({
-        "domain": text(&request.domain),
-        "descriptors": descriptors.collect::<Vec<_>>(),
-        "hits_addend": request.hits_addend,
-    })
 }
 
 /// As a step has it. JSON is YAML.

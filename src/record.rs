@@ -1,0 +1,114 @@
+//! Records requests to a file that `tollgate replay` reads.
+//!
+//! A worker writes a line into memory and goes on. A thread of its own writes lines to the file, so a
+//! slow disk delays no request; lines that would wait beyond a bound are dropped and counted.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{self, UnboundedSender};
+
+use crate::record::pending::{Pending, dropped};
+use crate::record::redact::Redaction;
+use crate::record::settings::Options;
+use crate::record::writer::Writer;
+use crate::rules::{Query, RuleSet};
+use crate::sampling::SampleRate;
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::time::Time;
+
+pub(crate) mod line;
+mod pending;
+mod redact;
+pub mod settings;
+pub(crate) mod writer;
+
+/// Bytes of lines that wait for the file: about 100,000 requests.
+const PENDING_BYTES_MAX: usize = 16 << 20;
+
+/// Records the requests of all workers. Clones share the file.
+#[derive(Debug, Clone)]
+pub(crate) struct Recorder(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rate: SampleRate,
+    redaction: Option<Redaction>,
+    lines: UnboundedSender<Pending>,
+    pending: Arc<Semaphore>,
+    /// Set when the recording ends: what counts the requests after.
+    ended: Arc<OnceLock<Counter>>,
+    pending_bytes_max: Counter,
+}
+
+impl Recorder {
+    /// Opens the file. Lines wait until the writer is started.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub(crate) fn open(options: &Options, metrics: &Metrics) -> anyhow::Result<(Self, Writer)> {
+        let (lines, received) = mpsc::unbounded_channel();
+        let writer = Writer::open(options, received, metrics)?;
+        let shared = Shared {
+            rate: options.rate,
+            redaction: options.redact.then(|| Redaction::new(options.key.as_ref())),
+            lines,
+            pending: Arc::new(Semaphore::new(PENDING_BYTES_MAX)),
+            ended: writer.ended(),
+            pending_bytes_max: dropped("pending_bytes_max", metrics),
+        };
+        Ok((Self(Arc::new(shared)), writer))
+    }
+
+    /// Records a request that is decided by `rules`.
+    pub(crate) fn record(&self, query: &Query<'_>, rules: &RuleSet, now: Time) {
+        let shared = &*self.0;
+        if !shared.rate.includes(line::hash(query)) {
+            return;
+        }
+        if let Some(counter) = shared.ended.get() {
+            counter.inc();
+            return;
+        }
+        let line = match &shared.redaction {
+            None => line::line(query, now),
+            Some(redaction) => line::line(&redaction.of(query, rules).query(), now),
+        };
+        let bytes = u32::try_from(line.len()).unwrap_or(u32::MAX);
+        match shared.pending.clone().try_acquire_many_owned(bytes) {
+            // It fails only after the end of the writer.
+            Ok(permit) => drop(shared.lines.send((line, permit))),
+            Err(_) => shared.pending_bytes_max.inc(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::rules::tree::tests::rules_of;
+
+    #[test]
+    fn lines_beyond_the_bound_are_dropped_and_counted() {
+        let folder = TempDir::new().expect("a temporary directory");
+        let metrics = Metrics::new();
+        let options = Options {
+            file: folder.path().join("requests"),
+            rate: SampleRate::of(1.0).expect("it is a rate"),
+            file_bytes_max: u64::MAX,
+            redact: false,
+            key: None,
+        };
+        let (recorder, _writer) = Recorder::open(&options, &metrics).expect("it is writable");
+        let value = format!("key={}", "v".repeat(1 << 20));
+        let query = Query::of_entries("d", [&*value]).expect("it has an entry");
+        let rules = rules_of("domain: d");
+        for _ in 0..20 {
+            recorder.record(&query, &rules, Time::default());
+        }
+        // A line is longer than its value, so the last of 16 has no room.
+        assert_eq!(recorder.0.pending_bytes_max.get(), 5);
+    }
+}

@@ -1,0 +1,115 @@
+//! Replaces values by hashes, so that a recording has no personal data and still has the same keys.
+//!
+//! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are in
+//! the configuration, and without them requests would match other rules when they are replayed.
+//!
+//! ```text
+//! rule                    request              recorded
+//! key: user               user=ann             user=8a3f5c0e1b7d2946
+//! key: user, value: bot   user=bot             user=bot
+//! key: path, value: /a/*  path=/a/ann          path=/a/c41d08e6f2957b3a
+//! ```
+//! The hash is keyed: without the key, a list of all users or addresses does not tell which is which.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use sha2::{Digest as _, Sha256};
+use siphasher::sip::SipHasher24;
+
+use crate::rules::lookup::{Hop, lookup};
+use crate::rules::tree::Found;
+use crate::rules::{Descriptor, Entry, Query, RuleSet};
+use crate::settings::parse::Secret;
+
+/// Hashes values.
+#[derive(Debug)]
+pub(super) struct Redaction {
+    hasher: SipHasher24,
+}
+
+/// A request and its values after redaction.
+pub(super) struct Redacted<'r, 'q> {
+    query: &'r Query<'q>,
+    /// Of each entry of each descriptor.
+    values: Vec<Vec<Vec<u8>>>,
+}
+
+impl Redaction {
+    /// By the key of a setting, else by a random one.
+    pub(super) fn new(key: Option<&Secret>) -> Self {
+        let hasher = match key {
+            Some(key) => {
+                let digest = Sha256::digest(key.reveal().as_bytes());
+                let mut key = [0; 16];
+                key.copy_from_slice(&digest[..16]);
+                SipHasher24::new_with_key(&key)
+            }
+            // Its keys are from the system's source of randomness.
+            None => {
+                let random = RandomState::new();
+                SipHasher24::new_with_keys(random.hash_one(0), random.hash_one(1))
+            }
+        };
+        Self { hasher }
+    }
+
+    pub(super) fn of<'r, 'q>(&self, query: &'r Query<'q>, rules: &RuleSet) -> Redacted<'r, 'q> {
+        let domain = rules.domain(query.domain);
+        let values = query.descriptors.iter().map(|descriptor| {
+            let hops = domain.map(|domain| lookup(domain, &descriptor.entries).0);
+            let hops = hops.unwrap_or_default();
+            let entries = descriptor.entries.iter().enumerate();
+            entries
+                .map(|(index, entry)| self.value(*entry, hops.get(index)))
+                .collect()
+        });
+        Redacted {
+            values: values.collect(),
+            query,
+        }
+    }
+
+    fn value(&self, entry: Entry<'_>, hop: Option<&Hop<'_>>) -> Vec<u8> {
+        match hop {
+            _ if entry.value.is_empty() => Vec::new(),
+            Some(hop) if hop.found == Found::Exact => entry.value.to_vec(),
+            // The star may be in the key.
+            Some(hop) if hop.found == Found::Pattern && hop.node.value.contains('*') => {
+                let pattern = hop.node.value.replace('*', &self.hash(entry));
+                pattern.into_bytes()
+            }
+            _ => self.hash(entry).into_bytes(),
+        }
+    }
+
+    fn hash(&self, entry: Entry<'_>) -> String {
+        let mut hasher = self.hasher;
+        hasher.write(&(entry.key.len() as u64).to_le_bytes());
+        hasher.write(entry.key);
+        hasher.write(entry.value);
+        format!("{:016x}", hasher.finish())
+    }
+}
+
+impl Redacted<'_, '_> {
+    pub(super) fn query(&self) -> Query<'_> {
+        let descriptors = self.query.descriptors.iter().zip(&self.values);
+        let descriptors = descriptors.map(|(descriptor, values)| {
+            let entries = descriptor.entries.iter().zip(values);
+            Descriptor {
+                entries: entries
+                    .map(|(entry, value)| Entry::new(entry.key, value))
+                    .collect(),
+                limit: descriptor.limit,
+                hits: descriptor.hits,
+                hits_addend: descriptor.hits_addend,
+            }
+        });
+        Query {
+            domain: self.query.domain,
+            descriptors: descriptors.collect(),
+            ..*self.query
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Writes lines to the file, in a thread of its own. The recording ends when the file is full or
+//! cannot be written.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context as _;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+use crate::record::pending::{Pending, dropped};
+use crate::record::settings::Options;
+use crate::runtime::Thread;
+use crate::telemetry::metric::{Counter, Metrics};
+
+/// Lines that are written at once.
+const LINES_MAX: usize = 1_024;
+
+/// Writes lines once it is started.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    bytes_max: u64,
+    lines: UnboundedReceiver<Pending>,
+    stop: CancellationToken,
+    ended: Arc<OnceLock<Counter>>,
+    recorded: Counter,
+    full: Counter,
+    failed: Counter,
+}
+
+/// The thread of a writer.
+#[derive(Debug)]
+pub(crate) struct WriterTask {
+    stop: CancellationToken,
+    thread: Thread,
+}
+
+impl Writer {
+    /// Opens the file, at its end.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(super) fn open(
+        options: &Options,
+        lines: UnboundedReceiver<Pending>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Self> {
+        // Values may be personal data.
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&options.file);
+        let path = options.file.clone();
+        let file = file.with_context(|| format!("RECORD_FILE: open {}", path.display()))?;
+        Ok(Self {
+            bytes: file.metadata().map_or(0, |metadata| metadata.len()),
+            file,
+            path,
+            bytes_max: options.file_bytes_max,
+            lines,
+            stop: CancellationToken::new(),
+            ended: Arc::default(),
+            recorded: metrics.counter(
+                "tollgate_recorded_requests_total",
+                "Requests written to RECORD_FILE.",
+            ),
+            full: dropped("file_bytes_max", metrics),
+            failed: dropped("write_error", metrics),
+        })
+    }
+
+    /// Set when the recording ends, with what counts the requests after.
+    pub(super) fn ended(&self) -> Arc<OnceLock<Counter>> {
+        self.ended.clone()
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(self) -> anyhow::Result<WriterTask> {
+        Ok(WriterTask {
+            stop: self.stop.clone(),
+            thread: Thread::spawn("record", self.run())?,
+        })
+    }
+
+    async fn run(mut self) {
+        let stop = self.stop.clone();
+        let mut batch = Vec::new();
+        while self.ended.get().is_none() {
+            let received = self.lines.recv_many(&mut batch, LINES_MAX);
+            if !matches!(stop.run_until_cancelled(received).await, Some(1..)) {
+                break;
+            }
+            self.write(&mut batch);
+        }
+        // What arrived before the end of the process.
+        while let Ok(line) = self.lines.try_recv() {
+            batch.push(line);
+        }
+        self.write(&mut batch);
+    }
+
+    /// Writes whole lines, or counts them as dropped.
+    fn write(&mut self, batch: &mut Vec<Pending>) {
+        let lines = batch.drain(..);
+        if let Some(counter) = self.ended.get() {
+            return counter.inc_by(lines.len() as u64);
+        }
+        let (mut text, mut count, mut is_full) = (Vec::new(), 0, false);
+        for (line, _) in lines {
+            let bytes = self.bytes + (text.len() + line.len()) as u64;
+            is_full |= bytes > self.bytes_max;
+            if is_full {
+                self.full.inc();
+            } else {
+                text.extend_from_slice(&line);
+                count += 1;
+            }
+        }
+        match self.file.write_all(&text) {
+            Ok(()) => {
+                self.bytes += text.len() as u64;
+                self.recorded.inc_by(count);
+                if is_full {
+                    let (path, bytes_max) = (self.path.display(), self.bytes_max);
+                    tracing::warn!(%path, bytes_max, "recording ended: the file has RECORD_FILE_BYTES_MAX");
+                    let _ = self.ended.set(self.full.clone());
+                }
+            }
+            Err(error) => self.fail(&error, count),
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error, lines: u64) {
+        self.failed.inc_by(lines);
+        tracing::error!(path = %self.path.display(), %error, "recording ended: the file cannot be written");
+        let _ = self.ended.set(self.failed.clone());
+    }
+}
+
+impl WriterTask {
+    /// Writes what was recorded, and ends.
+    pub(crate) async fn finish(self) {
+        self.stop.cancel();
+        self.thread.ended().await;
+    }
+}
