@@ -84,10 +84,13 @@ impl Input {
             rules.extend(sources);
             return Ok(());
         }
-        if has_cases(path) {
-            return Ok(());
+        if !has_cases(path) {
+            self.add_file(read_file(path)?, rules);
         }
-        let file = read_file(path)?;
+        Ok(())
+    }
+
+    fn add_file(&mut self, file: Source, rules: &mut Vec<Source>) {
         match manifest::read(&file) {
             None => rules.push(file.clone()),
             Some(manifest) => {
@@ -99,7 +102,6 @@ impl Input {
             }
         }
         self.files.push(file);
-        Ok(())
     }
 }
 

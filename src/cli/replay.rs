@@ -4,32 +4,26 @@
 //! is compared decides the same requests, each with its own counters.
 
 use std::fs;
-use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, print, print_error};
+use crate::cli::output::{Failure, print};
+use crate::cli::recorded;
 use crate::cli::replay::report::Report;
 use crate::cli::replay::variant::{Sources, Variant};
 use crate::cli::simulate::compared::Named;
 use crate::settings::environment::Environment;
-use crate::time::Time;
-use crate::traffic::Reader;
 
-mod keys;
 mod report;
 mod svg;
 mod tally;
 mod text;
 mod timeline;
 mod variant;
-
-/// Requests between two updates of the progress on a terminal: some a second.
-const PROGRESS_REQUESTS: u64 = 1 << 16;
 
 /// Arguments of `replay`.
 #[derive(Debug, clap::Args)]
@@ -80,9 +74,6 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     };
     let variants = variant::load(&sources, &args.deciding, environment)?;
     let report = replay(args, variants)?;
-    for line in &report.stats.invalid {
-        print_error(&line.to_string());
-    }
     if let Some(path) = &args.svg {
         fs::write(path, svg::write(&report))
             .with_context(|| format!("write {}", path.display()))?;
@@ -95,45 +86,18 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
 }
 
 fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Report> {
-    let mut reader = Reader::open(&args.file, args.max_errors)?;
-    let shows_progress = io::stderr().is_terminal();
-    let mut times: Option<(Time, Time)> = None;
-    loop {
-        if shows_progress && reader.stats().requests.is_multiple_of(PROGRESS_REQUESTS) {
-            show_progress(&reader);
-        }
-        let Some(record) = reader.read()? else { break };
+    let played = recorded::play(&args.file, args.max_errors, |record| {
         for variant in &mut variants {
-            variant.decide(&record);
+            variant.decide(record);
         }
-        times = Some((times.map_or(record.time, |(first, _)| first), record.time));
-    }
-    if shows_progress {
-        // Erases the line.
-        let _ = write!(io::stderr(), "\r\x1b[K");
-    }
-    let stats = reader.stats().clone();
-    if stats.requests == 0 {
-        let path = args.file.display();
-        let why = stats.invalid.first();
-        let why = why.map_or_else(String::new, |line| format!("; {line}"));
-        return Err(anyhow!("{path} has no request{why}"));
-    }
+    })?;
     for variant in &mut variants {
         variant.tally.finish();
     }
     Ok(Report {
         file: args.file.display().to_string(),
-        stats,
-        times,
+        stats: played.stats,
+        times: played.times,
         variants,
     })
-}
-
-fn show_progress(reader: &Reader) {
-    let percent = reader
-        .percent()
-        .map_or_else(String::new, |percent| format!("{percent} %, "));
-    let requests = reader.stats().requests;
-    let _ = write!(io::stderr(), "\r\x1b[K{percent}{requests} requests");
 }

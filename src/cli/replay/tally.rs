@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::cli::replay::keys::Keys;
+use crate::cli::keys::Keys;
 use crate::cli::replay::timeline::Timeline;
 use crate::limiter::decision::Decision;
 use crate::offline::Engine;

@@ -13,14 +13,14 @@ const KEYS_MAX: usize = 10_000;
 
 /// Over-limit requests by key.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     counts: HashMap<Box<str>, u64>,
     dropped_max: u64,
 }
 
 impl Keys {
     /// Counts one request.
-    pub(super) fn add(&mut self, key: String) {
+    pub(crate) fn add(&mut self, key: String) {
         if let Some(count) = self.counts.get_mut(&*key) {
             *count += 1;
             return;
@@ -32,7 +32,7 @@ impl Keys {
     }
 
     /// The keys with the highest counts, the highest first.
-    pub(super) fn top(&self, number: usize) -> Vec<(&str, u64)> {
+    pub(crate) fn top(&self, number: usize) -> Vec<(&str, u64)> {
         let mut keys: Vec<(&str, u64)> = self
             .counts
             .iter()
@@ -44,7 +44,7 @@ impl Keys {
     }
 
     /// By how much a count may be too low.
-    pub(super) const fn missed_max(&self) -> u64 {
+    pub(crate) const fn missed_max(&self) -> u64 {
         self.dropped_max
     }
 
