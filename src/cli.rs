@@ -14,6 +14,7 @@ use crate::settings::environment::{self, Environment};
 mod candidate;
 mod check;
 mod deciding;
+mod diff;
 mod draw;
 mod explain;
 mod fetch;
@@ -66,6 +67,9 @@ enum Command {
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
+    /// Compare two sets of rules: rules that differ, counters that restart, and recorded requests whose
+    /// answer changes
+    Diff(Box<diff::Args>),
     /// Print the completion script of a shell
     Completions(shell::Completions),
     /// Print a manual page, for man -l
@@ -105,6 +109,7 @@ pub fn run() -> ExitCode {
         Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
         Some(Command::Candidate(args)) => candidate::run(&args),
         Some(Command::Check(args)) => check::run(&args, &environment),
+        Some(Command::Diff(args)) => diff::run(&args, &environment),
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
         Some(Command::Replay(args)) => replay::run(&args, &environment),

@@ -13,6 +13,7 @@ pub use rule::{
 };
 pub use tree::RuleSet;
 
+pub(crate) mod diff;
 mod dump;
 mod enforced_share;
 pub mod explain;

@@ -16,9 +16,9 @@ use crate::store::settings::Memory;
 #[group(skip)]
 pub(crate) struct Deciding {
     #[command(flatten)]
-    reading: Reading,
+    pub(crate) reading: Reading,
     #[command(flatten)]
-    limiter: limiter::Settings,
+    pub(crate) limiter: limiter::Settings,
     #[command(flatten)]
     memory: Memory,
 }
@@ -34,11 +34,15 @@ impl Deciding {
         directory: Option<&PathBuf>,
         environment: &Environment,
     ) -> Result<RuleSet, Failure> {
-        let reading = Reading {
+        input::load(directory, &self.reading_for_memory(), environment)
+    }
+
+    /// The settings of rules, with keys as in the memory store.
+    pub(crate) fn reading_for_memory(&self) -> Reading {
+        Reading {
             cache_key_format: KeyFormat::Safe,
             ..self.reading.clone()
-        };
-        input::load(directory, &reading, environment)
+        }
     }
 
     /// The directory that these rules are in.

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use walkdir::{DirEntry, WalkDir};
@@ -98,8 +98,17 @@ impl Directory {
     }
 
     fn is_ignored(&self, entry: &DirEntry) -> bool {
-        let is_excluded = self.excluded.as_deref() == Some(entry.path());
-        is_excluded || self.ignore_dot_files && is_dot(entry) && entry.depth() > 0
+        let below = entry.path().strip_prefix(&self.path);
+        below.is_ok_and(|below| self.ignores(below))
+    }
+
+    /// Whether a path below the directory is left out.
+    pub(crate) fn ignores(&self, below: &Path) -> bool {
+        let excluded = self.excluded.as_deref();
+        let is_excluded =
+            excluded.is_some_and(|excluded| self.path.join(below).starts_with(excluded));
+        let is_dot = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
+        is_excluded || self.ignore_dot_files && below.components().any(is_dot)
     }
 }
 

@@ -233,7 +233,8 @@ fn descriptor(domain: &Domain, nodes: &[&Node], on_store_error: OnStoreError) ->
     })
 }
 
-fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
+/// A limit and what its descriptor says about it.
+pub(super) fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
     let mut json = json!({
         "source": source(&rule.origin),
         "name": rule.name,
@@ -263,7 +264,7 @@ fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
 }
 
 /// Where a rule is defined. A resource of a control plane has no lines.
-fn source(origin: &Origin) -> Value {
+pub(super) fn source(origin: &Origin) -> Value {
     if origin.line == 0 {
         json!({"resource": *origin.file})
     } else {

@@ -1,0 +1,87 @@
+//! The report as the comment of a pull request.
+
+use crate::cli::diff::report::{Report, changed_options, limit, value};
+use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
+use crate::rules::diff::{Described, Difference};
+
+/// Rows of a table. GitHub accepts comments of 65,536 characters.
+const ROWS_MAX: usize = 100;
+
+pub(super) fn write(report: &Report<'_>) -> String {
+    let mut text = format!("**Rate limits:** {}\n", report.summary());
+    if !report.differences.is_empty() {
+        text += "\n| change | rule | before | after | counters |\n|---|---|---|---|---|\n";
+        let rows = report.differences.iter().map(difference).collect();
+        text += &limited(rows);
+    }
+    if let Some(traffic) = &report.traffic {
+        text += &format!("\n**Recorded traffic:** {}\n", traffic.summary());
+        if !traffic.rules.is_empty() {
+            text += &answers(traffic);
+        }
+    }
+    text
+}
+
+fn difference(found: &Difference<'_>) -> String {
+    let (before, after) = (found.before.as_ref(), found.after.as_ref());
+    let is_changed = found.change() == "changed";
+    let side = |side: Option<&Described<'_>>| match side {
+        None => String::new(),
+        Some(described) if !is_changed => code(&limit(described)),
+        described => {
+            let options = changed_options(found).into_iter().filter_map(|option| {
+                let value = value(described, option)?;
+                Some(code(&format!("{option}: {value}")))
+            });
+            options.collect::<Vec<_>>().join("<br>")
+        }
+    };
+    let counters = if found.counter_restarts {
+        "restart"
+    } else {
+        ""
+    };
+    let (change, rule) = (found.change(), code(found.path()));
+    let (before, after) = (side(before), side(after));
+    format!("| {change} | {rule} | {before} | {after} | {counters} |\n")
+}
+
+fn answers(traffic: &Traffic) -> String {
+    let head = "\n| rule | requests | newly over limit | no longer over limit | keys changed | most changed |\n|---|--:|--:|--:|--:|---|\n";
+    let rows = traffic.sorted().into_iter().map(|((_, path), rule)| {
+        let keys = rule.keys.top(KEYS_SHOWN).into_iter().take(3);
+        let keys: Vec<String> = keys.map(|(key, _)| code(key)).collect();
+        format!(
+            "| {} | {} | {} | {} | {} | {} |\n",
+            code(path),
+            rule.requests,
+            rule.newly_over,
+            rule.no_longer_over,
+            rule.keys_changed(),
+            keys.join(", ")
+        )
+    });
+    head.to_owned() + &limited(rows.collect())
+}
+
+fn limited(rows: Vec<String>) -> String {
+    let left_out = rows.len().saturating_sub(ROWS_MAX);
+    let text: String = rows.into_iter().take(ROWS_MAX).collect();
+    match left_out {
+        0 => text,
+        _ => format!("{text}\n{left_out} more: see `tollgate diff --format text`\n"),
+    }
+}
+
+/// A text of clients or rules, without an effect on the table around it.
+fn code(text: &str) -> String {
+    let escaped = text.chars().map(|letter| match letter {
+        '&' => "&amp;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '|' => "&#124;".to_owned(),
+        _ if letter.is_control() => letter.escape_unicode().to_string(),
+        _ => letter.to_string(),
+    });
+    format!("<code>{}</code>", escaped.collect::<String>())
+}

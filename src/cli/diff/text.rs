@@ -1,0 +1,77 @@
+//! The report for people.
+
+use crate::cli::diff::report::{Report, changed_options, limit, source, value};
+use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
+use crate::cli::table::table;
+use crate::rules::diff::{Described, Difference};
+
+pub(super) fn write(report: &Report<'_>) -> String {
+    let mut text = format!("{}\n", report.summary());
+    for found in &report.differences {
+        text += &difference(found);
+    }
+    if let Some(traffic) = &report.traffic {
+        text += &format!("\n{}", answers(traffic));
+    }
+    text
+}
+
+fn difference(found: &Difference<'_>) -> String {
+    let (before, after) = (found.before.as_ref(), found.after.as_ref());
+    let change = found.change();
+    let mut text = format!("\n{change} {}", found.path());
+    if let (None, Some(side)) | (Some(side), None) = (before, after) {
+        return format!("{text}: {}{}\n", limit(side), place(side));
+    }
+    if found.counter_restarts {
+        text += ", its counters restart";
+    }
+    text.push('\n');
+    for option in changed_options(found) {
+        let shown = |side| match value(side, option) {
+            Some(value) => format!("{value}{}", source(side, option)),
+            None => "not set".to_owned(),
+        };
+        text += &format!("  {option}: {} -> {}\n", shown(before), shown(after));
+    }
+    text
+}
+
+fn place(side: &Described<'_>) -> String {
+    match side.rule {
+        None => String::new(),
+        Some(rule) => format!(" at {}", rule.origin),
+    }
+}
+
+fn answers(traffic: &Traffic) -> String {
+    let mut text = traffic.summary() + "\n";
+    if traffic.rules.is_empty() {
+        return text;
+    }
+    let head = [
+        "rule",
+        "requests",
+        "newly over",
+        "no longer over",
+        "keys changed",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for ((_, path), rule) in traffic.sorted() {
+        rows.push(vec![
+            path.to_string(),
+            rule.requests.to_string(),
+            rule.newly_over.to_string(),
+            rule.no_longer_over.to_string(),
+            rule.keys_changed(),
+        ]);
+    }
+    text += &format!("\n{}", table(&rows));
+    for ((_, path), rule) in traffic.sorted() {
+        text += &format!("\nkeys of {path} with the most changed answers:\n");
+        for (key, changed) in rule.keys.top(KEYS_SHOWN) {
+            text += &format!("{changed:>10}  {key}\n");
+        }
+    }
+    text
+}

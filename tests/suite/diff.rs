@@ -1,0 +1,338 @@
+//! `tollgate diff`: which rules differ, which counters restart, and which recorded requests are answered
+//! differently.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{TestServer, tollgate, write};
+
+const OLD: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: second, requests_per_unit: 2}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: minute, requests_per_unit: 5}
+  - key: gone
+    rate_limit: {unit: minute, requests_per_unit: 5}
+";
+const NEW: &str = "\
+domain: shop
+metadata: {tollgate: {defaults: {algorithm: token_bucket}}}
+descriptors:
+  - key: user
+    rate_limit: {unit: second, requests_per_unit: 3}
+    metadata: {tollgate: {algorithm: fixed_window}}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: minute, requests_per_unit: 5}
+  - key: new
+    rate_limit: {unlimited: true}
+";
+
+/// Files to compare.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(TempDir::new().expect("a temporary directory"));
+        folder.write("old/shop.yaml", OLD);
+        folder.write("new/shop.yaml", NEW);
+        folder
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.0.path().join(name);
+        path.to_str().expect("a plain name").to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        write(Path::new(&self.path(name)), text);
+        self.path(name)
+    }
+
+    /// What is printed about the old and the new folder.
+    fn diff(&self, arguments: &[&str]) -> String {
+        let ran = tollgate(&[&["diff", &self.path("old"), &self.path("new")], arguments].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.stdout
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let printed = self.diff(&[arguments, &["--format", "json"]].concat());
+        serde_json::from_str(&printed).expect("it is JSON")
+    }
+}
+
+/// Requests of users within one second.
+fn requests(users: &[&str]) -> String {
+    let line = |user: &&str| {
+        let entries = json!([{"key": "user", "value": user}]);
+        json!({"time": 0, "domain": "shop", "descriptors": [{"entries": entries}]}).to_string()
+            + "\n"
+    };
+    users.iter().map(line).collect()
+}
+
+#[test]
+fn text_names_rules_options_their_sources_and_counters_that_restart() {
+    let folder = Folder::new();
+    let (old, new) = (folder.path("old/shop.yaml"), folder.path("new/shop.yaml"));
+    let expected = format!(
+        "\
+rules: 1 added, 1 removed, 2 changed; the counters of 1 rule restart
+
+removed shop.gone: 5 per minute, fixed_window at {old}:8
+
+added shop.new: unlimited at {new}:10
+
+changed shop.path_/api/*, its counters restart
+  algorithm: fixed_window ({old}:5) -> token_bucket (by the domain's defaults, {new}:2)
+  burst: not set -> 5 ({new}:7)
+  over_limit_hits: count ({old}:5) -> drop ({new}:7)
+
+changed shop.user
+  requests_per_unit: 2 ({old}:3) -> 3 ({new}:4)
+"
+    );
+    assert_eq!(folder.diff(&[]), expected);
+}
+
+#[test]
+fn json_has_both_sides_of_every_difference() {
+    let folder = Folder::new();
+    let report = folder.json(&[]);
+    assert_eq!(report.get("traffic"), None);
+    let rules = report["rules"].as_array().expect("a list");
+    let shown = rules.iter().map(|rule| {
+        let fields =
+            ["change", "domain", "rule", "counter_restarts"].map(|name| rule[name].clone());
+        (fields, rule["before"].is_null(), rule["after"].is_null())
+    });
+    let expected = [
+        (["removed", "shop", "shop.gone"], false, (false, true)),
+        (["added", "shop", "shop.new"], false, (true, false)),
+        (
+            ["changed", "shop", "shop.path_/api/*"],
+            true,
+            (false, false),
+        ),
+        (["changed", "shop", "shop.user"], false, (false, false)),
+    ];
+    let expected = expected.map(|([change, domain, rule], restarts, (before, after))| {
+        let fields = [json!(change), json!(domain), json!(rule), json!(restarts)];
+        (fields, before, after)
+    });
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+    let (before, after) = (&rules[3]["before"], &rules[3]["after"]);
+    assert_eq!(
+        (&before["requests_per_unit"], &after["requests_per_unit"]),
+        (&json!(2), &json!(3))
+    );
+    let source = json!({"set_by": "the rule", "file": folder.path("new/shop.yaml"), "line": 6, "column": 38});
+    assert_eq!(after["option_sources"]["algorithm"], source);
+}
+
+#[test]
+fn traffic_shows_requests_and_keys_that_get_another_answer() {
+    let folder = Folder::new();
+    let log = requests(&[
+        "ann", "ann", "ann", "ann", "bob", "bob", "cid", "cid", "cid",
+    ]);
+    let log = folder.write("log", &format!("{log}not JSON\n"));
+    let report = folder.json(&["--traffic", &log]);
+    // Of ann and of cid the third request is admitted now.
+    let expected = json!({
+        "requests": 9, "changed": 2,
+        "rules": [{
+            "domain": "shop", "rule": "shop.user", "requests": 9, "newly_over": 0,
+            "no_longer_over": 2, "keys_changed": 2,
+            "keys": [{"key": "user=ann", "changed": 1}, {"key": "user=cid", "changed": 1}],
+        }],
+    });
+    assert_eq!(report["traffic"], expected);
+    let text = folder.diff(&["--traffic", &log]);
+    let expected = "
+2 of 9 requests get another answer
+
+rule       requests  newly over  no longer over  keys changed
+shop.user         9           0               2             2
+
+keys of shop.user with the most changed answers:
+         1  user=ann
+         1  user=cid
+";
+    assert!(text.ends_with(expected), "{text}");
+    let ran = tollgate(&[
+        "diff",
+        &folder.path("old"),
+        &folder.path("new"),
+        "--traffic",
+        &log,
+    ]);
+    assert!(ran.stderr.contains("line 10: "), "{ran:?}");
+}
+
+#[test]
+fn markdown_is_a_table_that_texts_cannot_break() {
+    let folder = Folder::new();
+    let user = "a|<b>";
+    let log = folder.write("log", &requests(&[user, user, user]));
+    let expected = "\
+**Rate limits:** rules: 1 added, 1 removed, 2 changed; the counters of 1 rule restart
+
+| change | rule | before | after | counters |
+|---|---|---|---|---|
+| removed | <code>shop.gone</code> | <code>5 per minute, fixed_window</code> |  |  |
+| added | <code>shop.new</code> |  | <code>unlimited</code> |  |
+| changed | <code>shop.path_/api/*</code> | <code>algorithm: fixed_window</code><br><code>over_limit_hits: count</code> | <code>algorithm: token_bucket</code><br><code>burst: 5</code><br><code>over_limit_hits: drop</code> | restart |
+| changed | <code>shop.user</code> | <code>requests_per_unit: 2</code> | <code>requests_per_unit: 3</code> |  |
+
+**Recorded traffic:** 1 of 3 requests get another answer
+
+| rule | requests | newly over limit | no longer over limit | keys changed | most changed |
+|---|--:|--:|--:|--:|---|
+| <code>shop.user</code> | 3 | 0 | 1 | 1 | <code>user=a&#124;&lt;b></code> |
+";
+    assert_eq!(
+        folder.diff(&["--traffic", &log, "--format", "markdown"]),
+        expected
+    );
+}
+
+#[test]
+fn exit_code_is_1_for_differences_and_78_for_errors() {
+    let folder = Folder::new();
+    let (old, new) = (folder.path("old"), folder.path("new"));
+    let log = folder.write("log", &requests(&["ann"]));
+    let invalid = folder.write("invalid.yaml", "domain: d\ndescriptor: []\n");
+    for (arguments, code, printed) in [
+        (&["diff", &*old, &*new][..], 0, "rules: 1 added"),
+        (&["diff", &old, &new, "--exit-code"], 1, "rules: 1 added"),
+        (
+            &["diff", &old, &old, "--exit-code"],
+            0,
+            "the rules are the same\n",
+        ),
+        (
+            &["diff", &old, &old, "--traffic", &log, "--exit-code"],
+            0,
+            "0 of 1 request get",
+        ),
+        (
+            &["diff", &old, &invalid, "--exit-code"],
+            78,
+            "unknown key 'descriptor'",
+        ),
+        (
+            &["diff", &old, "/no/such/folder"],
+            78,
+            "read /no/such/folder: ",
+        ),
+        (
+            &["diff", &old, "http://127.0.0.1:1"],
+            78,
+            "get http://127.0.0.1:1: ",
+        ),
+        (
+            &["diff", &old, &new, "--traffic", "/no/such/log"],
+            78,
+            "read /no/such/log: ",
+        ),
+        (&["diff", &old], 64, "<NEW>"),
+    ] {
+        let ran = tollgate(arguments);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains(printed), "{arguments:?}: {all}");
+    }
+}
+
+#[test]
+fn rules_in_force_are_compared_by_the_url_of_the_service() {
+    let folder = Folder::new();
+    let server = TestServer::with_rules(OLD).start();
+    let url = format!("http://{}", server.admin);
+    let (old, new) = (folder.path("old"), folder.path("new"));
+    let ran = tollgate(&["diff", &url, &old, "--exit-code"]);
+    assert_eq!(
+        (ran.code, &*ran.stdout),
+        (Some(0), "the rules are the same\n"),
+        "{ran:?}"
+    );
+    let log = folder.write("log", &requests(&["ann", "ann", "ann"]));
+    let ran = tollgate(&["diff", &url, &new, "--traffic", &log, "--format", "json"]);
+    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let expected = folder.json(&["--traffic", &log]);
+    assert_eq!(report["traffic"], expected["traffic"]);
+    let (rules, expected) = (&report["rules"], &expected["rules"]);
+    assert_eq!(rules.as_array().map(Vec::len), Some(4), "{rules}");
+    assert_eq!(rules[3]["after"], expected[3]["after"]);
+    let place = &rules[3]["before"]["source"];
+    assert_eq!(place["line"], expected[3]["before"]["source"]["line"]);
+    let file = server
+        .path("")
+        .join(place["file"].as_str().expect("a file"));
+    assert!(file.is_file(), "{place}");
+}
+
+#[test]
+fn git_revisions_are_read_without_a_checkout() {
+    let folder = Folder::new();
+    let git = |arguments: &str| {
+        let ran = Command::new("git")
+            .args(arguments.split(' '))
+            .current_dir(folder.0.path())
+            .env("HOME", folder.0.path())
+            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "test")))
+            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "test@localhost")))
+            .output()
+            .expect("git is missing: apt-get install git");
+        assert!(ran.status.success(), "git {arguments}: {ran:?}");
+    };
+    git("init -q .");
+    folder.write("config/shop.yaml", OLD);
+    folder.write("config/.ignored", "not rules");
+    folder.write("config/candidate/shop.yaml", NEW);
+    let rules = OLD.replace('\n', "\n    ");
+    let manifest = format!("apiVersion: v1\nkind: ConfigMap\ndata:\n  shop.yaml: |\n    {rules}");
+    folder.write("manifest.yaml", &manifest);
+    git("add config manifest.yaml");
+    git("commit -qm old");
+    folder.write("config/shop.yaml", NEW);
+    let in_folder = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(arguments)
+            .current_dir(folder.0.path())
+            .output()
+            .expect("cargo has built it");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is UTF-8");
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    let (code, printed, errors) = in_folder(&["diff", "git:HEAD:config", "config"]);
+    assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
+    let change = "requests_per_unit: 2 (git:HEAD:config/shop.yaml:3) -> 3 (config/shop.yaml:4)";
+    assert!(printed.contains(change), "{printed}");
+    let file = "git:HEAD:config/candidate/shop.yaml";
+    let (_, printed, _) = in_folder(&["diff", file, "config"]);
+    assert_eq!(printed, "the rules are the same\n");
+    let (_, printed, _) = in_folder(&["diff", "git:HEAD:manifest.yaml", "config"]);
+    assert!(
+        printed.contains("(git:HEAD:manifest.yaml:7) -> 3 "),
+        "{printed}"
+    );
+    for (name, expected) in [
+        ("git:none:config", "Not a valid object name none"),
+        ("git:HEAD:none", "git:HEAD:none: no files"),
+        ("git:HEAD", "write it as git:REV:PATH"),
+        ("git:--output=x:config", "is no revision"),
+    ] {
+        let (code, _, errors) = in_folder(&["diff", name, "config"]);
+        assert_eq!(code, Some(78), "{errors}");
+        assert!(errors.contains(expected), "{name}: {errors}");
+    }
+}
