@@ -16,6 +16,7 @@ mod limits;
 mod llm;
 mod outages;
 mod over_limit;
+mod replay;
 mod system;
 
 /// Support that these tests share with the suite.

@@ -20,7 +20,7 @@ const TIMEOUT_HERE: &str = "timeout: 10s";
 /// A running Envoy.
 #[derive(Debug)]
 pub(crate) struct Envoy {
-    _process: Process,
+    process: Process,
     admin: SocketAddr,
 }
 
@@ -47,10 +47,14 @@ impl Envoy {
         process.wait_until_ready(|| {
             http::try_get(admin, "/ready").is_ok_and(|reply| reply.status == 200)
         });
-        Self {
-            _process: process,
-            admin,
-        }
+        Self { process, admin }
+    }
+
+    /// Sends SIGTERM, and waits until it has written its access logs and ended.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal("TERM");
+        let status = self.process.wait_until_ended();
+        assert!(status.success(), "envoy ended with {status}");
     }
 
     /// Its counters. One that never counted is not there.

@@ -1,0 +1,87 @@
+//! The access log that docs/testing.md shows, written by Envoy, is an input of `tollgate replay`, and so
+//! is what Tollgate records of the same requests.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::env::{Env, Outcome};
+
+/// The path in the page.
+const LOG: &str = "/var/log/envoy/access.log";
+const FILTERS: &str = "          http_filters:\n          # Placeholder for a filter";
+
+/// The configuration that the page shows, as a field of the connection manager.
+fn access_log(path: &Path) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md");
+    let page = fs::read_to_string(page).expect("the page exists");
+    let (_, rest) = page
+        .split_once("  access_log:\n")
+        .expect("the page shows it");
+    let (lines, _) = rest.split_once("  ```").expect("it is a block");
+    let indented = lines.lines().map(|line| format!("        {line}\n"));
+    let text = format!("          access_log:\n{}", indented.collect::<String>());
+    assert!(text.contains(LOG), "{text}");
+    text.replace(LOG, path.to_str().expect("a plain name"))
+}
+
+/// What the rules of the samples do to a file.
+fn replay(file: &Path) -> Value {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules");
+    let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "--format", "json", "--rules"])
+        .args([&rules, file])
+        .env_clear()
+        .output()
+        .expect("the binary runs");
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{stderr}");
+    serde_json::from_slice(&ran.stdout).expect("it is JSON")
+}
+
+#[test]
+fn access_log_and_recording_are_replayed_with_the_same_answers() {
+    let files = TempDir::new().expect("a temporary directory can be made");
+    let (log, recording) = (files.path().join("log"), files.path().join("recording"));
+    let mut env = Env::with("costs.yaml")
+        .with_instead(FILTERS, &format!("{}{FILTERS}", access_log(&log)))
+        .with_env("RESPONSE_DYNAMIC_METADATA", "true")
+        .with_env("DRAIN_PERIOD", "0")
+        .with_env("RECORD_FILE", recording.to_str().expect("a plain name"))
+        .start();
+    env.get_as("ann", "/balance").passed_with(10);
+    env.get_as("ann", "/order").passed_with(5);
+    env.get_as("ann", "/order").passed_with(0);
+    env.get_as("ann", "/order").was_over_limit();
+    env.get_as("bob", "/order").passed_with(5);
+    // A limit of one in the request.
+    env.get_as("ann", "/trial").passed_with(0);
+    env.get_as("ann", "/trial").was_over_limit();
+    env.assert_verdicts(5, 2);
+    // Without a key Envoy asks nothing.
+    assert_eq!(env.get("/order").outcome(), Outcome::Passed);
+    // Both write the rest of their files at the end.
+    env.envoy.stop();
+    env.tollgate.stop();
+
+    for (file, without_request) in [(log, 1), (recording, 0)] {
+        let report = replay(&file);
+        let text = fs::read_to_string(&file).expect("it was written");
+        assert_eq!(report["requests"], 7, "{report:#}\n{text}");
+        assert_eq!(report["broken"], 0, "{report:#}\n{text}");
+        assert_eq!(report["without_request"], without_request, "{text}");
+        assert_eq!(report["over_limit"], 2, "{report:#}\n{text}");
+        let rules = report["rules"].as_array().expect("there are rules");
+        let credits = rules
+            .iter()
+            .find(|rule| rule["rule"] == "costs.meter_credits.api_key")
+            .expect("its requests are counted");
+        assert_eq!(
+            (&credits["requests"], &credits["over_limit"]),
+            (&5.into(), &1.into())
+        );
+    }
+}
