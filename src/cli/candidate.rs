@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cli::fetch::{self, URL_DEFAULT};
 use crate::cli::output::{Failure, counted, print};
+use crate::cli::table::table;
 
 const PAGE: &str = "/candidate";
 
@@ -50,16 +51,13 @@ fn report(page: &Value) -> String {
         "{} decided with the candidate rules since they were loaded\n\n",
         counted(usize::try_from(requests).unwrap_or(usize::MAX), "request")
     );
-    let mut rows = vec![
-        [
-            "domain",
-            "rule",
-            "same",
-            "newly over",
-            "no longer over",
-            "keys changed",
-        ]
-        .map(str::to_owned),
+    let head = [
+        "domain",
+        "rule",
+        "same",
+        "newly over",
+        "no longer over",
+        "keys changed",
     ];
     let fields = [
         "domain",
@@ -69,8 +67,9 @@ fn report(page: &Value) -> String {
         "no_longer_over",
         "keys_changed",
     ];
-    rows.extend(list(page, "rules").map(|rule| fields.map(|field| shown(&rule[field]))));
-    text += &table(&rows);
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(list(page, "rules").map(|rule| fields.map(|field| shown(&rule[field])).to_vec()));
+    text += &table(2, &rows);
     let mut examples = list(page, "examples").peekable();
     if examples.peek().is_some() {
         text += "\nthe last keys whose decision changed\n";
@@ -103,27 +102,6 @@ fn shown(value: &Value) -> String {
         }
     };
     text.chars().map(escaped).collect()
-}
-
-/// Columns of names on the left, and of numbers on the right.
-fn table(rows: &[[String; 6]]) -> String {
-    const NAMES: usize = 2;
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or_default());
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| {
-            if column < NAMES {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
-        let cells: Vec<String> = cells.collect();
-        let _ = writeln!(text, "{}", cells.join("  "));
-    }
-    text
 }
 
 #[cfg(test)]

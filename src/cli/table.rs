@@ -5,9 +5,9 @@ use crate::time::Span;
 /// Spans are written to so many digits.
 const DIGITS: usize = 3;
 
-/// Rows of cells, the first cell of each to the left and the others to the right. Rows may be shorter
-/// than the first.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
+/// Rows of cells: the first `names` of each on the left of their columns, the others on the right. Rows
+/// may be shorter than the first.
+pub(crate) fn table(names: usize, rows: &[Vec<String>]) -> String {
     let length = |cell: &String| cell.chars().count();
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)
@@ -18,9 +18,11 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     for row in rows {
         let mut line = String::new();
         for (at, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            line += &match at {
-                0 => format!("{cell:<width$}"),
-                _ => format!("  {cell:>width$}"),
+            line += if at > 0 { "  " } else { "" };
+            line += &if at < names {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
             };
         }
         text += &format!("{}\n", line.trim_end());

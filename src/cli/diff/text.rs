@@ -66,7 +66,7 @@ fn answers(traffic: &Traffic) -> String {
             rule.keys_changed(),
         ]);
     }
-    text += &format!("\n{}", table(&rows));
+    text += &format!("\n{}", table(1, &rows));
     for ((_, path), rule) in traffic.sorted() {
         text += &format!("\nkeys of {path} with the most changed answers:\n");
         for (key, changed) in rule.keys.top(KEYS_SHOWN) {

@@ -114,7 +114,7 @@ fn figures(path: &str, variants: &[Variant]) -> String {
             row[0].clear();
         }
     }
-    table(&rows)
+    table(1, &rows)
 }
 
 fn row(label: &str, rule: &RuleTally) -> Vec<String> {

@@ -79,7 +79,7 @@ fn figures(scene: &Scene) -> String {
         }
         rows.push(row);
     }
-    table(&rows)
+    table(1, &rows)
 }
 
 fn chart(scene: &Scene) -> String {
