@@ -60,7 +60,7 @@ fn described(descriptor: &Descriptor<'_>) -> Value {
     let entries = descriptor
         .entries
         .iter()
-        .map(|entry| json!(format!("{}={}", Text(entry.key), Text(entry.value))));
+        .map(|entry| json!(entry.to_string()));
     fields.insert("entries".to_owned(), entries.collect());
     if let Some(limit) = &descriptor.limit {
         fields.insert("limit".to_owned(), json!(text_of(limit)));

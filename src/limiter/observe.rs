@@ -173,7 +173,7 @@ fn write_request(text: &mut Bounded, query: &Query<'_>) -> fmt::Result {
 fn write_descriptor(text: &mut Bounded, descriptor: &Descriptor<'_>) -> fmt::Result {
     for (index, entry) in descriptor.entries.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        write!(text, "{comma}{}={}", Text(entry.key), Text(entry.value))?;
+        write!(text, "{comma}{entry}")?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
-use crate::rules::query::{Descriptor, Entry, Query};
+use crate::rules::query::{Descriptor, Query};
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::tree::{Domain, Found, RuleSet};
 use crate::text::Text;
@@ -62,7 +62,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
             "all or nothing: a request that one limit rejects consumes nothing from the others\n";
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
-        let entries: Vec<String> = descriptor.entries.iter().map(shown).collect();
+        let entries: Vec<String> = descriptor.entries.iter().map(ToString::to_string).collect();
         let mut notes = matched(domain, descriptor);
         notes.extend(override_source(step, domain));
         let _ = writeln!(text, "descriptor {}", entries.join(","));
@@ -98,13 +98,9 @@ pub(crate) fn counter_entries(
     let mut text = String::new();
     for entry in counted_by(&descriptor.entries, &hops, rule) {
         let comma = if text.is_empty() { "" } else { "," };
-        let _ = write!(text, "{comma}{}={}", Text(entry.key), Text(entry.value));
+        let _ = write!(text, "{comma}{entry}");
     }
     text
-}
-
-fn shown(entry: &Entry<'_>) -> String {
-    format!("{}={}", Text(entry.key), Text(entry.value))
 }
 
 /// The nodes that the entries of a descriptor match, and how its lookup ends.
@@ -117,7 +113,7 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
             Found::Pattern => "a pattern",
             Found::Default => "its key, for any value",
         };
-        notes.push(format!("{} -> {} ({how})", shown(entry), hop.node.label));
+        notes.push(format!("{entry} -> {} ({how})", hop.node.label));
         notes.extend(hop.shared_value(*entry).map(|pattern| {
             let pattern = Text(pattern);
             format!("    share_threshold: all values of {pattern} share one counter")
@@ -127,7 +123,7 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
         End::Rule(rule) => format!("rule {} at {}", rule.path, rule.origin),
         End::NoEntries => "no entries: nothing can match".to_owned(),
         End::NoChild => {
-            let entry = shown(&descriptor.entries[hops.len()]);
+            let entry = descriptor.entries[hops.len()];
             format!("{entry} -> nothing: no such value, no pattern, no default")
         }
         End::TooDeep => {

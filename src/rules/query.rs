@@ -1,5 +1,7 @@
 //! A request in our words, borrowed from wherever it came.
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::check::Hits;
@@ -93,6 +95,13 @@ impl<'q> Entry<'q> {
     }
 }
 
+/// `key=value`
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}={}", Text(self.key), Text(self.value))
+    }
+}
+
 impl<'q> Descriptor<'q> {
     /// A descriptor of one hit without a limit of its own.
     pub fn new(entries: impl IntoIterator<Item = Entry<'q>>) -> Self {
@@ -106,11 +115,7 @@ impl<'q> Descriptor<'q> {
 
     /// Its entries as `key=value,key=value`, up to a length.
     pub(crate) fn shown(&self) -> String {
-        let entries: Vec<String> = self
-            .entries
-            .iter()
-            .map(|entry| format!("{}={}", Text(entry.key), Text(entry.value)))
-            .collect();
+        let entries: Vec<String> = self.entries.iter().map(ToString::to_string).collect();
         let text = entries.join(",");
         match prefix(&text, SHOWN_BYTES_MAX) {
             shown if shown.len() < text.len() => format!("{shown}..."),

@@ -343,8 +343,7 @@ mod tests {
         let mut text = format!("{time} {}", crate::text::Text(query.domain));
         for descriptor in &query.descriptors {
             for entry in &descriptor.entries {
-                let [key, value] = [entry.key, entry.value].map(crate::text::Text);
-                text += &format!(" {key}={value}");
+                text += &format!(" {entry}");
             }
             match descriptor.hits {
                 Hits::Add(1) => {}
