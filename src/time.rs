@@ -78,12 +78,22 @@ impl Time {
 
     /// As RFC 3339 in UTC: with microseconds unless it is a whole second.
     pub fn to_rfc3339(self) -> String {
-        let time = UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS));
+        let time = self.system_time();
         if self.0.is_multiple_of(MICROS_PER_SECOND) {
             humantime::format_rfc3339_seconds(time).to_string()
         } else {
             humantime::format_rfc3339_micros(time).to_string()
         }
+    }
+
+    /// As RFC 3339 in UTC, to a millisecond.
+    pub(crate) fn to_rfc3339_millis(self) -> String {
+        humantime::format_rfc3339_millis(self.system_time()).to_string()
+    }
+
+    /// At most the last that humantime formats.
+    fn system_time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS))
     }
 
     fn since_epoch(time: SystemTime) -> Option<Self> {

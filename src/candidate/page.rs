@@ -1,11 +1,8 @@
 //! `/candidate`: the results as JSON.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use serde_json::{Value, json};
 
 use crate::candidate::tally::{Change, Tally};
-use crate::time::{Span, Time};
 
 /// The page. Examples are newest first.
 pub(crate) fn page(tally: &Tally) -> String {
@@ -32,7 +29,7 @@ pub(crate) fn page(tally: &Tally) -> String {
         .rev()
         .map(|example| {
             json!({
-                "time": rfc3339(example.time),
+                "time": example.time.to_rfc3339_millis(),
                 "domain": example.domain,
                 "rule": &*example.rule,
                 "change": example.change.name(),
@@ -41,9 +38,4 @@ pub(crate) fn page(tally: &Tally) -> String {
         })
         .collect();
     json!({"requests": tally.requests, "rules": rules, "examples": examples}).to_string()
-}
-
-fn rfc3339(time: Time) -> String {
-    let since_epoch: Duration = Span::from_micros(time.as_micros()).into();
-    humantime::format_rfc3339_millis(UNIX_EPOCH + since_epoch).to_string()
 }
