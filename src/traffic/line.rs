@@ -138,11 +138,7 @@ impl Fields for Message {
                 values.next_value_seed(List(&mut self.request.descriptors))
             }
             _ => {
-                let mut hits = None;
-                values.next_value_seed(Number(&mut hits))?;
-                let hits = u32::try_from(hits.unwrap_or(0));
-                self.request.hits_addend =
-                    hits.map_err(|_| A::Error::custom("hits_addend is above 2^32 - 1"))?;
+                self.request.hits_addend = number(values, "hits_addend")?;
                 Ok(())
             }
         }
@@ -242,11 +238,7 @@ impl Fields for Option<Limit> {
             limit.unit = wire_unit(&String::from_utf8_lossy(&unit)).map_err(A::Error::custom)?;
             return Ok(());
         }
-        let mut requests = None;
-        values.next_value_seed(Number(&mut requests))?;
-        let requests = u32::try_from(requests.unwrap_or(0));
-        limit.requests_per_unit =
-            requests.map_err(|_| A::Error::custom("requests_per_unit is above 2^32 - 1"))?;
+        limit.requests_per_unit = number(values, "requests_per_unit")?;
         Ok(())
     }
 
@@ -264,6 +256,14 @@ impl Fields for Option<Limit> {
         }
         Ok(())
     }
+}
+
+/// Reads a number of 32 bits; null is 0.
+fn number<'de, A: MapAccess<'de>>(values: &mut A, name: &str) -> Result<u32, A::Error> {
+    let mut number = None;
+    values.next_value_seed(Number(&mut number))?;
+    let number = u32::try_from(number.unwrap_or(0));
+    number.map_err(|_| A::Error::custom(format_args!("{name} is above 2^32 - 1")))
 }
 
 seed!(When);
