@@ -14,12 +14,11 @@ use crate::time::{Span, Time};
 use crate::traffic::input::Input;
 use crate::traffic::line::Line;
 
-pub(crate) use request::{Descriptor, Entry, Limit, Request, wire_unit};
+pub(crate) use line::{Descriptor, Entry, Limit, Request};
 
 mod fields;
 mod input;
 mod line;
-mod request;
 
 /// Invalid lines that are kept to be shown; the others are only counted.
 const INVALID_LINES_KEPT_MAX: usize = 10;

@@ -1,20 +1,21 @@
-//! Converts between protobuf and the types of the limiter: deadlines, limits in requests, responses.
+//! Converts between protobuf and the types of the limiter: requests, deadlines, responses.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
+use crate::check::Hits;
 use crate::limit::{Limit, Unit};
 use crate::limiter::LimiterError;
 use crate::limiter::response::{Header, Response, Status as OurStatus};
 use crate::proto::envoy::config::core::v3::HeaderValue;
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::Metadata;
-use crate::rules::query::Override;
+use crate::rules::query::{Descriptor, Entry, Override, Query};
 use crate::time::{Span, Time};
 
 /// Time to write a response and to send it.
@@ -71,6 +72,39 @@ pub(crate) fn timeout(grpc_timeout: &str) -> Option<Span> {
     Some(Span::from_micros(micros))
 }
 
+/// A request that owns its texts, as the limiter takes it. A call is decoded without one: see
+/// `decode.rs`.
+pub(crate) fn query(request: &RateLimitRequest) -> Query<'_> {
+    let descriptors = request.descriptors.iter().map(|sent| Descriptor {
+        entries: sent
+            .entries
+            .iter()
+            .map(|entry| Entry::new(&entry.key, &entry.value))
+            .collect(),
+        limit: sent
+            .limit
+            .map(|limit| override_limit(limit.requests_per_unit, limit.unit)),
+        hits: hits(sent.hits_addend, request.hits_addend, sent.is_negative_hits),
+        hits_addend: sent.hits_addend,
+    });
+    Query {
+        domain: &request.domain,
+        descriptors: descriptors.collect(),
+        hits_addend: request.hits_addend,
+        deadline: None,
+    }
+}
+
+/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
+/// means 1.
+pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
+    match own.unwrap_or(u64::from(of_request.max(1))) {
+        0 => Hits::Peek,
+        hits if is_negative => Hits::Refund(hits),
+        hits => Hits::Add(hits),
+    }
+}
+
 /// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
 /// accepts it.
 pub(crate) fn override_limit(requests_per_unit: u32, wire_unit: i32) -> Override {
@@ -85,6 +119,14 @@ pub(crate) fn override_limit(requests_per_unit: u32, wire_unit: i32) -> Override
 pub(crate) fn unit(wire_unit: i32) -> Option<Unit> {
     let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire_unit;
     UNITS.iter().find(is_sent).map(|(unit, _)| *unit)
+}
+
+/// The number of a unit on the wire, by its name or as a number.
+pub(crate) fn wire_unit(text: &str) -> Result<i32, String> {
+    let named = WireUnit::from_str_name(text).map(i32::from);
+    named
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("`{text}` is no unit"))
 }
 
 /// The response of a decision.

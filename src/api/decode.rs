@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 
 use crate::api::convert;
 use crate::api::request_size::RequestSize;
-use crate::check::Hits;
 use crate::limiter::LimiterError;
 use crate::rules::query::{Descriptor, Entry, Query};
 
@@ -118,7 +117,7 @@ fn descriptor<'m>(
     Ok(Descriptor {
         entries,
         limit: limit.map(|(requests, unit)| convert::override_limit(requests, unit)),
-        hits: hits(hits_addend, hits_of_request, is_negative),
+        hits: convert::hits(hits_addend, hits_of_request, is_negative),
         hits_addend,
     })
 }
@@ -158,16 +157,6 @@ fn merge_wrapped(so_far: &mut u64, message: &[u8]) -> Result<(), DecodeError> {
         }
     }
     Ok(())
-}
-
-/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
-/// means 1.
-pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
-    match own.unwrap_or(u64::from(of_request.max(1))) {
-        0 => Hits::Peek,
-        hits if is_negative => Hits::Refund(hits),
-        hits => Hits::Add(hits),
-    }
 }
 
 /// The lower half, as protobuf reads a number of 32 bits.

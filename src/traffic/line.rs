@@ -13,12 +13,18 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde_json::Deserializer as Json;
 
+use crate::api::convert::{self, wire_unit};
 use crate::limit::EXACT_MAX;
 use crate::limiter;
 use crate::rules::query;
 use crate::time::Time;
 use crate::traffic::fields::{Clear, Fields, Flag, List, Number, Object, Text, seed};
-use crate::traffic::request::{Descriptor, Entry, Limit, Request, wire_unit};
+
+pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
+pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride as Limit,
+};
+pub(crate) use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
 
 /// Times are exact before this one, in the year 2255. A number beyond is not in seconds.
 const SECONDS_MAX: f64 = 9_007_199_254.0;
@@ -82,7 +88,7 @@ impl Line {
 
     /// The request of the line.
     pub(super) fn query(&self) -> query::Query<'_> {
-        self.message.request.query()
+        convert::query(&self.message.request)
     }
 }
 

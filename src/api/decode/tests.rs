@@ -10,29 +10,6 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-/// A query of the message as prost decodes it.
-fn of_prost(request: &RateLimitRequest) -> Query<'_> {
-    let descriptors = request.descriptors.iter().map(|wire| Descriptor {
-        entries: wire
-            .entries
-            .iter()
-            .map(|entry| Entry::new(&entry.key, &entry.value))
-            .collect(),
-        limit: wire
-            .limit
-            .as_ref()
-            .map(|limit| convert::override_limit(limit.requests_per_unit, limit.unit)),
-        hits: hits(wire.hits_addend, request.hits_addend, wire.is_negative_hits),
-        hits_addend: wire.hits_addend,
-    });
-    Query {
-        domain: &request.domain,
-        descriptors: descriptors.collect(),
-        hits_addend: request.hits_addend,
-        deadline: None,
-    }
-}
-
 /// Encoded fields with numbers of any level, known and unknown, of any type, given any number of
 /// times.
 fn message(depth: u32) -> BoxedStrategy<Vec<u8>> {
@@ -84,7 +61,7 @@ fn agrees_with_prost(message: &[u8]) -> Result<(), TestCaseError> {
     let wire = RateLimitRequest::decode(message);
     match (query(message), &wire) {
         (Ok((query, _)), Ok(wire)) => {
-            prop_assert_eq!(format!("{query:?}"), format!("{:?}", of_prost(wire)));
+            prop_assert_eq!(format!("{query:?}"), format!("{:?}", convert::query(wire)));
         }
         (Err(QueryError::Invalid(_)), Err(_)) => {}
         (ours, theirs) => prop_assert!(false, "{ours:?}, and {theirs:?} by prost"),

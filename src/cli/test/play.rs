@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::api::convert;
 use crate::cli::test::answer::Answer;
 use crate::cli::test::case::{Case, Step};
 use crate::cli::test::expectation;
@@ -107,7 +108,7 @@ impl Player {
     }
 
     fn decide(&mut self, step: &Step) -> Result<Answer, LimiterError> {
-        let query = step.request.query();
+        let query = convert::query(&step.request);
         let mut rules = Vec::with_capacity(query.descriptors.len());
         let reached = &mut self.reached;
         let inspect = |decision: &Decision<'_, '_, '_>| {

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::api::convert;
 use crate::cli::fetch;
 use crate::cli::output::print;
 use crate::record::line::body;
@@ -31,7 +32,7 @@ pub(super) fn run(url: &str, requests: Option<&Path>) -> anyhow::Result<()> {
     let mut text = format!("tests:\n  - name: {}\n    steps:\n", json!(name));
     for (index, request) in requests.iter().enumerate() {
         let time = clock.now().to_rfc3339();
-        let (status, response) = fetch::post(url, PAGE, body(&request.query()))?;
+        let (status, response) = fetch::post(url, PAGE, body(&convert::query(request)))?;
         if ![StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             bail!("request {}: {status}: {}", index + 1, response.trim());
         }

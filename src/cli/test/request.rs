@@ -7,12 +7,13 @@
 //! {entries: {user: "42"}, hits_addend: 0, limit: {..}}     with the other fields of a descriptor
 //! ```
 
+use crate::api::convert::{self, wire_unit};
 use crate::cli::test::value::{fields, whole};
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::limiter;
-use crate::traffic::{Descriptor, Entry, Limit, Request, wire_unit};
+use crate::traffic::{Descriptor, Entry, Limit, Request};
 
 const REQUEST_KEYS: [&str; 3] = ["domain", "descriptors", "hits_addend"];
 const DESCRIPTOR_KEYS: [&str; 4] = ["entries", "limit", "hits_addend", "is_negative_hits"];
@@ -36,7 +37,7 @@ pub(super) fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Req
     if findings.problem_count() > problems {
         return None;
     }
-    if let Err(error) = limiter::validate(&request.query()) {
+    if let Err(error) = limiter::validate(&convert::query(&request)) {
         findings.problem(Diagnostic::new(node.location, error.to_string()));
         return None;
     }
