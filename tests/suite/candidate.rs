@@ -5,13 +5,22 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::redis::RedisProcess;
-use crate::support::{Code, TestServer, eventually, tollgate, write};
+use crate::support::{Builder, Code, TestServer, eventually, tollgate, write};
 
 /// A limit of a year for each user, in the domain `d`.
 fn users(requests: u32) -> String {
     format!(
         "domain: d\ndescriptors:\n  - key: user\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n"
     )
+}
+
+/// Three requests for each user by the rules in force, and one by the candidate rules.
+fn limits_of_three_and_one() -> Builder {
+    let (rules, candidate) = (users(3), users(1));
+    TestServer::with_files([
+        ("rules.yaml", &*rules),
+        ("candidate/rules.yaml", &candidate),
+    ])
 }
 
 fn page(server: &TestServer) -> Value {
@@ -43,12 +52,7 @@ async fn codes(server: &TestServer, user: &str, requests: usize) -> Vec<Code> {
 
 #[tokio::test]
 async fn changes_are_counted_by_rule_and_key() {
-    let (rules, candidate) = (users(3), users(1));
-    let files = [
-        ("rules.yaml", &*rules),
-        ("candidate/rules.yaml", &candidate),
-    ];
-    let server = TestServer::with_files(files).start();
+    let server = limits_of_three_and_one().start();
     has_candidates(&server, 1.0).await;
     server.assert_metric("tollgate_rules", 1.0);
     assert_eq!(
@@ -125,12 +129,7 @@ async fn candidate_rules_come_go_and_are_kept_while_new_ones_are_invalid() {
 #[tokio::test]
 async fn candidate_checks_share_the_round_trips_of_redis() {
     let redis = RedisProcess::start();
-    let (rules, candidate) = (users(3), users(1));
-    let files = [
-        ("rules.yaml", &*rules),
-        ("candidate/rules.yaml", &candidate),
-    ];
-    let server = TestServer::with_files(files)
+    let server = limits_of_three_and_one()
         .with_env("REDIS_URL", &redis.url())
         .with_env("CACHE_KEY_PREFIX", "p:")
         .start();
@@ -161,12 +160,7 @@ async fn candidate_checks_share_the_round_trips_of_redis() {
 #[tokio::test]
 async fn without_redis_answers_are_those_of_the_rules_in_force() {
     let mut redis = RedisProcess::start();
-    let (rules, candidate) = (users(3), users(1));
-    let files = [
-        ("rules.yaml", &*rules),
-        ("candidate/rules.yaml", &candidate),
-    ];
-    let server = TestServer::with_files(files)
+    let server = limits_of_three_and_one()
         .with_env("REDIS_URL", &redis.url())
         .start();
     has_candidates(&server, 1.0).await;
