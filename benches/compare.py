@@ -22,7 +22,7 @@ import signal
 import statistics
 import sys
 
-from servers import Failed, Server, build, load, ratio
+from servers import Failed, Server, build, load, ratio, split_options
 
 # What is compared: title, format, and where it is in load's JSON.
 FIGURES = [
@@ -79,11 +79,7 @@ def compare(sides, args, generator, options):
 
 
 def main():
-    options = sys.argv[1:]
-    for_load = []
-    if "--" in options:
-        at = options.index("--")
-        options, for_load = options[:at], options[at + 1 :]
+    options, for_load = split_options(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for side in "ab":
         parser.add_argument(f"--{side}", required=True, metavar="COMMAND", help=f"starts server {side.upper()}")

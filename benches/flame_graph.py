@@ -16,7 +16,7 @@ import tempfile
 import threading
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, build, load, rules_directory
+from servers import PACKAGE, Failed, Service, build, load, rules_directory, split_options
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 OUTPUT = os.path.join(PACKAGE, "target", "profile.svg")
@@ -54,10 +54,7 @@ def main():
 
 
 def arguments():
-    options, for_load = sys.argv[1:], []
-    if "--" in options:
-        at = options.index("--")
-        options, for_load = options[:at], options[at + 1 :]
+    options, for_load = split_options(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", metavar="FILE", default=OUTPUT, help="[target/profile.svg]")
     parser.add_argument("--memory", action="store_true", help="with the memory store")

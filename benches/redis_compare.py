@@ -35,7 +35,7 @@ from redis_loads import (
 )
 from redis_servers import Cluster, Single
 from redis_table import table, write_pages
-from servers import PACKAGE, Failed, build, load, ratio, rules_directory
+from servers import PACKAGE, Failed, build, load, ratio, rules_directory, split_options
 from sides import Reference, Tollgate, bare_server
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
@@ -99,10 +99,7 @@ def main():
 
 
 def arguments():
-    options, for_load = sys.argv[1:], []
-    if "--" in options:
-        at = options.index("--")
-        options, for_load = options[:at], options[at + 1 :]
+    options, for_load = split_options(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", metavar="RATELIMIT", help="the reference's binary")
     parser.add_argument("--only", action="append", default=[], metavar="LOAD", help=f"of {', '.join(LOADS)}; repeated for several")

@@ -29,6 +29,12 @@ ENVIRONMENT = {
 }
 
 
+def split_options(words):
+    """The options of a program, and those behind `--`, which are for the load generator."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
 class Failed(Exception):
     """A failed measurement; the message says why."""
 
