@@ -15,10 +15,9 @@ use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
 /// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and
 /// a message are the same.
 ///
-/// - Strings of a request come from clients. One that is not UTF-8, such as the value of a header,
-///   would make the request unreadable, and Envoy lets requests pass that get an error. `Bytes`
-///   instead of `Vec<u8>` would save the copy, but keep the receive buffer of every call that
-///   waits.
+/// - Strings of a request come from clients, and some are not UTF-8, such as the value of a header.
+///   Calls are decoded without this type, by `src/api/decode.rs`; recorded requests and tests have
+///   it, with the same texts.
 /// - Strings of rules are checked where the rule can be named.
 /// - A resource, and what is sent back as it came, must not make the whole response of a control
 ///   plane unreadable.
