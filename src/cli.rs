@@ -29,6 +29,7 @@ mod shell;
 mod simulate;
 mod table;
 mod test;
+mod trial;
 
 /// EX_USAGE of sysexits.h: the command line is invalid.
 const USAGE: u8 = 64;
@@ -60,6 +61,8 @@ enum Command {
     Check(check::Args),
     /// Show what candidate rules would change on a running service
     Candidate(candidate::Args),
+    /// Show how a trial's decisions compare with those of the service in use
+    Trial(trial::Args),
     /// Explain which rules a request matches, and why
     #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
@@ -108,6 +111,7 @@ pub fn run() -> ExitCode {
         None => serve::run(cli.serve, &environment, &subcommands()),
         Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
         Some(Command::Candidate(args)) => candidate::run(&args),
+        Some(Command::Trial(args)) => trial::run(&args),
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Diff(args)) => diff::run(&args, &environment),
         Some(Command::Explain(args)) => explain::run(&args, &environment),

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::cli::fetch::{self, URL_DEFAULT};
-use crate::cli::output::{Failure, counted, print};
+use crate::cli::output::{Failure, counted, list, print, printable};
 use crate::cli::table::table;
 
 const PAGE: &str = "/candidate";
@@ -68,7 +68,7 @@ fn report(page: &Value) -> String {
         "keys_changed",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(list(page, "rules").map(|rule| fields.map(|field| shown(&rule[field])).to_vec()));
+    rows.extend(list(page, "rules").map(|rule| fields.map(|field| printable(&rule[field])).to_vec()));
     text += &table(2, &rows);
     let mut examples = list(page, "examples").peekable();
     if examples.peek().is_some() {
@@ -79,29 +79,10 @@ fn report(page: &Value) -> String {
         let _ = writeln!(
             text,
             "  {}",
-            fields.map(|field| shown(&example[field])).join("  ")
+            fields.map(|field| printable(&example[field])).join("  ")
         );
     }
     text
-}
-
-fn list<'p>(page: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
-    page[name].as_array().into_iter().flatten()
-}
-
-/// Without control characters, which clients may send.
-fn shown(value: &Value) -> String {
-    let text = value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned);
-    let escaped = |letter: char| {
-        if letter.is_control() {
-            letter.escape_unicode().to_string()
-        } else {
-            letter.to_string()
-        }
-    };
-    text.chars().map(escaped).collect()
 }
 
 #[cfg(test)]

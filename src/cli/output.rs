@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::Write as _;
 
+use serde_json::Value;
+
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -45,4 +47,24 @@ pub(crate) fn print(text: &str) {
 /// Prints to stderr, ignoring a closed pipe.
 pub(crate) fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+}
+
+/// The elements of a list of a page; none if it has no such list.
+pub(crate) fn list<'p>(page: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
+    page[name].as_array().into_iter().flatten()
+}
+
+/// A value of a page without control characters, which clients may send.
+pub(crate) fn printable(value: &Value) -> String {
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    let escaped = |letter: char| {
+        if letter.is_control() {
+            letter.escape_unicode().to_string()
+        } else {
+            letter.to_string()
+        }
+    };
+    text.chars().map(escaped).collect()
 }

@@ -19,7 +19,8 @@ use crate::support::raw_grpc::frame;
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::redis::RedisProcess;
 use crate::support::{
-    Builder, Client, Code, TestServer, assert_settings_rejected, eventually, request, write,
+    Builder, Client, Code, TestServer, assert_settings_rejected, eventually, request, tollgate,
+    write,
 };
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -243,6 +244,18 @@ async fn decisions_are_compared_by_rule() {
     let forwarded = r#"tollgate_trial_requests_total{domain="d",outcome="forwarded"}"#;
     server.assert_metric(forwarded, 4.0);
     server.assert_metric("tollgate_trial_upstream_seconds_count", 4.0);
+
+    let ran = tollgate(&["trial", "report", &format!("http://{}", server.admin)]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for expected in [
+        "4 requests compared with 127.0.0.1:",
+        "agreed: 50.00 % (15.00 to 85.00)",
+        "limit_differs 2",
+        "limit_differs  d.user  user=ann",
+        "there  OVER_LIMIT, 1 per year, 0 left",
+    ] {
+        assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,210 @@
+//! `tollgate trial report`: how decisions of a running service compare with those of its upstream.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::cli::fetch::{self, URL_DEFAULT};
+use crate::cli::output::{Failure, counted, list, print, printable};
+use crate::cli::table::table;
+
+const PAGE: &str = "/trial";
+/// The quantile of the normal distribution for an interval of 95 %.
+const Z: f64 = 1.959_964;
+
+/// Arguments of `trial`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print the agreement of each rule with its 95 % interval, and the last disagreements
+    Report {
+        /// The admin port of the service
+        #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+        url: String,
+    },
+}
+
+/// Prints the report.
+///
+/// # Errors
+/// The service is unreachable, or runs no trial.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Command::Report { url } = &args.command;
+    let page = fetch::get(url, PAGE)?;
+    let page: Value = serde_json::from_str(&page).context("read the page of the service")?;
+    print(&report(&page));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(page: &Value) -> String {
+    let requests = number(&page["requests"]);
+    let mut text = format!(
+        "{} compared with {} since {}, {} dropped; {} % of callers are answered here\n",
+        counted(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
+        printable(&page["upstream"]),
+        printable(&page["since"]),
+        number(&page["dropped"]),
+        number(&page["enforce_percent"]),
+    );
+    if requests == 0 {
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "agreed: {}\n",
+        agreement(number(&page["agreed"]), requests)
+    );
+    let head = [
+        "domain",
+        "rule",
+        "requests",
+        "agreed (95 % interval)",
+        "over here",
+        "over there",
+        "classes",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(list(page, "rules").map(row));
+    text += &table(2, &rows);
+    let mut disagreements = list(page, "disagreements").peekable();
+    if disagreements.peek().is_some() {
+        text += "\nthe last disagreements\n";
+    }
+    for one in disagreements {
+        let _ = writeln!(
+            text,
+            "  {}  {}  {}  {}\n    here   {}\n    there  {}",
+            printable(&one["time"]),
+            printable(&one["class"]),
+            one["rule"]
+                .as_str()
+                .map_or_else(|| "(response)".to_owned(), |_| printable(&one["rule"])),
+            list(one, "descriptors")
+                .map(printable)
+                .collect::<Vec<_>>()
+                .join(" | "),
+            side(&one["here"]),
+            side(&one["there"]),
+        );
+    }
+    text
+}
+
+fn row(rule: &Value) -> Vec<String> {
+    let requests = number(&rule["requests"]);
+    let classes = rule["classes"].as_object().into_iter().flatten();
+    let classes = classes.filter(|(_, count)| number(count) > 0);
+    let classes: Vec<String> = classes
+        .map(|(class, count)| format!("{class} {count}"))
+        .collect();
+    vec![
+        printable(&rule["domain"]),
+        printable(&rule["rule"]),
+        requests.to_string(),
+        agreement(number(&rule["agreed"]), requests),
+        number(&rule["over_here"]).to_string(),
+        number(&rule["over_there"]).to_string(),
+        classes.join(", "),
+    ]
+}
+
+/// A status in one line.
+fn side(side: &Value) -> String {
+    if let Some(error) = side.get("error") {
+        return format!("error {}", printable(error));
+    }
+    let mut text = printable(&side["code"]);
+    if let Some(limit) = side.get("current_limit") {
+        let _ = write!(
+            text,
+            ", {} per {}, {} left",
+            number(&limit["requests_per_unit"]),
+            limit["unit"].as_str().unwrap_or("period"),
+            number(&side["limit_remaining"]),
+        );
+    }
+    if let Some(reset) = side.get("duration_until_reset") {
+        let _ = write!(text, ", reset in {}", printable(reset));
+    }
+    text
+}
+
+/// A share with its interval by Wilson, which is valid for few requests and for shares near 1.
+fn agreement(agreed: u64, requests: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a share is shown to 4 digits")]
+    let (agreed, requests) = (agreed as f64, requests as f64);
+    let (share, z2) = (agreed / requests, Z * Z);
+    let middle = share + z2 / (2.0 * requests);
+    let half = Z * (share * (1.0 - share) / requests + z2 / (4.0 * requests * requests)).sqrt();
+    let percent = |share: f64| 100.0 * (share / (1.0 + z2 / requests)).clamp(0.0, 1.0);
+    format!(
+        "{:.2} % ({:.2} to {:.2})",
+        100.0 * share,
+        percent(middle - half),
+        percent(middle + half)
+    )
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_wilson() {
+        // By statsmodels' proportion_confint(method="wilson").
+        for (agreed, requests, expected) in [
+            (10, 10, "100.00 % (72.25 to 100.00)"),
+            (0, 10, "0.00 % (0.00 to 27.75)"),
+            (50, 100, "50.00 % (40.38 to 59.62)"),
+            (9_990, 10_000, "99.90 % (99.82 to 99.95)"),
+        ] {
+            assert_eq!(agreement(agreed, requests), expected);
+        }
+    }
+
+    #[test]
+    fn report_lists_rules_and_disagreements() {
+        let page = json!({
+            "since": "2026-11-23T10:00:00Z", "upstream": "ratelimit:8081", "enforce_percent": 5,
+            "requests": 100, "agreed": 98, "dropped": 1,
+            "rules": [
+                {"domain": "shop", "rule": "(no rule)", "requests": 4, "agreed": 4, "over_here": 0, "over_there": 0, "classes": {}},
+                {"domain": "shop", "rule": "shop.user", "requests": 100, "agreed": 98, "over_here": 0, "over_there": 2,
+                 "classes": {"warm_up": 1, "window_edge": 0, "error_there": 1}},
+            ],
+            "disagreements": [{
+                "time": "2026-11-23T10:00:07.5Z", "domain": "shop", "rule": "shop.user", "class": "warm_up",
+                "descriptors": ["user=\u{1b}4"],
+                "here": {"code": "OK", "limit_remaining": 3, "current_limit": {"requests_per_unit": 10, "unit": "minute"}, "duration_until_reset": "53s"},
+                "there": {"error": "Unavailable: gone"},
+            }],
+        });
+        let expected = "100 requests compared with ratelimit:8081 since 2026-11-23T10:00:00Z, 1 dropped; 5 % of callers are answered here
+agreed: 98.00 % (93.00 to 99.45)
+
+domain  rule       requests      agreed (95 % interval)  over here  over there                   classes
+shop    (no rule)         4  100.00 % (51.01 to 100.00)          0           0
+shop    shop.user       100    98.00 % (93.00 to 99.45)          0           2  error_there 1, warm_up 1
+
+the last disagreements
+  2026-11-23T10:00:07.5Z  warm_up  shop.user  user=\\u{1b}4
+    here   OK, 10 per minute, 3 left, reset in 53s
+    there  error Unavailable: gone
+";
+        assert_eq!(report(&page), expected);
+    }
+}
