@@ -18,6 +18,7 @@ mod outages;
 mod over_limit;
 mod replay;
 mod system;
+mod trial;
 
 /// Support that these tests share with the suite.
 #[path = "../suite/support"]

@@ -78,6 +78,11 @@ impl Service {
         assert!(status.success(), "tollgate ended with {status}");
     }
 
+    /// Its admin page.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     /// One of its counters, by its statsd name. One that never counted is not there.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let name = format!("{name}:");
