@@ -333,9 +333,9 @@ def check_settings(service):
         raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
     lines = service.said().splitlines()
     useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is not a setting", line)]
-    # Collectors and control planes do not exist here, a limit of one has no share for each of several pods, and the machine
+    # Collectors, control planes and upstreams of trials do not exist here, a limit of one has no share for each of several pods, and the machine
     # may be busy.
-    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|lower than the replica count|later than callers wait", re.IGNORECASE)
+    is_about_others = re.compile("xds|control plane|trial's upstream|trac|otel|otlp|less than REPLICAS|lower than the replica count|later than callers wait", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
     if useless or loud:

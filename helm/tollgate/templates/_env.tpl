@@ -118,6 +118,28 @@
 {{- else }}
 - {name: BACKEND_TYPE, value: memory}
 {{- end }}
+{{- with $values.trial }}
+{{- if .upstream }}
+- {name: TRIAL_UPSTREAM, value: {{ .upstream | quote }}}
+- {name: TRIAL_ON_UPSTREAM_ERROR, value: {{ .onUpstreamError | quote }}}
+- {name: TRIAL_ENFORCE_PERCENT_FILE, value: /etc/tollgate/trial/percent}
+{{- if .tls.enabled }}
+- {name: TRIAL_UPSTREAM_TLS, value: "true"}
+{{- if .tls.existingSecret }}
+- {name: TRIAL_UPSTREAM_TLS_CACERT, value: /etc/tollgate/trial-tls/ca.crt}
+{{- end }}
+{{- if .tls.clientCertificate }}
+- {name: TRIAL_UPSTREAM_TLS_CERT, value: /etc/tollgate/trial-tls/tls.crt}
+- {name: TRIAL_UPSTREAM_TLS_KEY, value: /etc/tollgate/trial-tls/tls.key}
+{{- end }}
+{{- with .tls.serverName }}
+- {name: TRIAL_UPSTREAM_SERVER_NAME, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- else if .keepCounters }}
+- {name: TRIAL_KEEP_COUNTERS, value: "true"}
+{{- end }}
+{{- end }}
 {{- if $values.tls.enabled }}
 - {name: GRPC_SERVER_USE_TLS, value: "true"}
 - {name: GRPC_SERVER_TLS_CERT, value: /etc/tollgate/tls/tls.crt}

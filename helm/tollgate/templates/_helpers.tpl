@@ -178,6 +178,17 @@ Rejects combinations of values. The schema has validated each value.
 {{- if and (not $values.redis.tls.enabled) (not $values.redis.perSecond.tls) (or $values.redis.tls.existingSecret $values.redis.tls.clientCertificate) }}
 {{- fail "redis.tls.existingSecret has no effect unless redis.tls.enabled=true or redis.perSecond.tls=true" }}
 {{- end }}
+{{- with $values.trial }}
+{{- if and (not .upstream) (or .tls.enabled .enforcePercent) }}
+{{- fail "trial.tls and trial.enforcePercent have no effect without a service in use: set trial.upstream" }}
+{{- end }}
+{{- if and (not .tls.enabled) (or .tls.existingSecret .tls.clientCertificate .tls.serverName) }}
+{{- fail "trial.tls.existingSecret, clientCertificate and serverName have no effect unless trial.tls.enabled=true" }}
+{{- end }}
+{{- if and .tls.clientCertificate (not .tls.existingSecret) }}
+{{- fail "trial.tls.clientCertificate is true: set trial.tls.existingSecret to a Secret with tls.crt and tls.key" }}
+{{- end }}
+{{- end }}
 {{- if and $values.tls.enabled (not $values.tls.secretName) }}
 {{- fail "tls.enabled is true: set tls.secretName to a Secret with tls.crt and tls.key" }}
 {{- end }}

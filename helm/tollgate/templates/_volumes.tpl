@@ -7,6 +7,12 @@
 {{- with include "tollgate.overlayConfigMap" . }}
 - {name: overlay, configMap: {name: {{ . | quote }}}}
 {{- end }}
+{{- if .Values.trial.upstream }}
+- {name: trial, configMap: {name: {{ printf "%s-trial" (include "tollgate.fullname" .) | quote }}}}
+{{- with .Values.trial.tls.existingSecret }}
+- {name: trial-tls, secret: {secretName: {{ . | quote }}}}
+{{- end }}
+{{- end }}
 {{- if .Values.tls.enabled }}
 - {name: tls, secret: {secretName: {{ .Values.tls.secretName | quote }}}}
 {{- end }}
@@ -27,6 +33,12 @@
 {{- end }}
 {{- if include "tollgate.overlayConfigMap" . }}
 - {name: overlay, mountPath: /etc/tollgate/overlay, readOnly: true}
+{{- end }}
+{{- if .Values.trial.upstream }}
+- {name: trial, mountPath: /etc/tollgate/trial, readOnly: true}
+{{- if .Values.trial.tls.existingSecret }}
+- {name: trial-tls, mountPath: /etc/tollgate/trial-tls, readOnly: true}
+{{- end }}
 {{- end }}
 {{- if .Values.tls.enabled }}
 - {name: tls, mountPath: /etc/tollgate/tls, readOnly: true}
