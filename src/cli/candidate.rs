@@ -68,7 +68,9 @@ fn report(page: &Value) -> String {
         "keys_changed",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(list(page, "rules").map(|rule| fields.map(|field| printable(&rule[field])).to_vec()));
+    rows.extend(
+        list(page, "rules").map(|rule| fields.map(|field| printable(&rule[field])).to_vec()),
+    );
     text += &table(2, &rows);
     let mut examples = list(page, "examples").peekable();
     if examples.peek().is_some() {
