@@ -161,7 +161,7 @@ fn in_place(file: &str, at: Location, text: &str) -> Option<String> {
     // It begins at the first line with text.
     let empty = text.lines().take_while(|line| line.is_empty()).count();
     let first = (at.line as usize).checked_sub(1 + empty)?;
-    let indent = at.column as usize - 1;
+    let indent = (at.column as usize).checked_sub(1)?;
     let mut placed = "\n".repeat(first);
     let mut lines = file.lines().skip(first);
     for line in text.lines() {
