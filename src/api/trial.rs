@@ -19,7 +19,7 @@ use crate::api::request_body::RequestBody;
 use crate::api::rls::GRPC_TIMEOUT;
 use crate::api::trial::here::{Answering, Known, Own};
 use crate::api::trial::there::{Forwarded, Said};
-use crate::api::unary::{ReadError, UnaryBody, read_all, read_message};
+use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::limiter::Limiter;
 use crate::rules::query::{Descriptor, Query};
 use crate::telemetry::metric::Counter;
@@ -88,17 +88,14 @@ impl TrialRls {
             }
             Err(ReadError::Other(status)) => return status.into_http(),
         };
-        let message = read_message(&head.headers, there::in_one(body.clone()))
-            .await
-            .ok();
-        let decoded = message.as_deref().and_then(|message| {
-            let (query, size) = decode::query(message).ok()?;
-            charged
-                .hold(size.bytes())
-                .then(|| self.known(&query, message, &head.headers, began))
+        let message = message_in(&head.headers, &body).ok();
+        let known = message.and_then(|message| {
+            let (query, size) = decode::query(&message).ok()?;
+            let known = self.known(&query, &message, &head.headers, began);
+            charged.hold(size.bytes()).then_some(known)
         });
         let call = self.forwarded_call(head.headers, body, began);
-        let response = match decoded {
+        let response = match known {
             Some(known) => self.answer(known, call, began).await,
             None => self.forward_only(&call, began).await,
         };
@@ -106,11 +103,11 @@ impl TrialRls {
         response
     }
 
-    fn known(&self, query: &Query<'_>, message: &[u8], headers: &HeaderMap, began: Time) -> Known {
+    fn known(&self, query: &Query<'_>, message: &Bytes, headers: &HeaderMap, began: Time) -> Known {
         let timeout = headers.get(GRPC_TIMEOUT);
         Known {
             domain: Text(query.domain).shown().into(),
-            message: Bytes::copy_from_slice(message),
+            message: message.clone(),
             deadline: timeout.and_then(|text| convert::deadline(text.to_str().ok()?, began)),
             answering: if self.worker.answers(query) {
                 Answering::Here
@@ -192,7 +189,7 @@ impl TrialRls {
         there: impl Future<Output = Said> + Send + 'static,
     ) {
         let message = known.message.clone();
-        let there = async { there.await.decode().await };
+        let there = async { there.await.decode() };
         self.worker
             .compare_later(known.domain.clone(), bytes, here, there, move || {
                 described(&message)

@@ -104,6 +104,18 @@ where
     Ok(received.freeze())
 }
 
+/// The message of a whole body, without a copy.
+///
+/// # Errors
+/// The message is too large, compressed, incomplete or missing.
+pub(crate) fn message_in(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, ReadError> {
+    reject_encoding(headers)?;
+    match whole_length(body)? {
+        Some(length) if body.len() >= length => Ok(body.slice(PREFIX_BYTES..length)),
+        _ => Err(Status::internal("Unexpected EOF decoding stream.").into()),
+    }
+}
+
 /// The response of a call: a message with status OK, or another status without a message.
 pub(crate) fn respond(answer: Result<impl Message, Status>) -> Response<UnaryBody> {
     let message = match answer {

@@ -17,6 +17,8 @@ pub(crate) struct Summary {
     pub(crate) grpc_security: &'static str,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// The upstream of a trial.
+    pub(crate) trial: Option<String>,
     /// The additional metrics page.
     pub(crate) prometheus: Option<SocketAddr>,
     pub(crate) rules_from: String,
@@ -51,6 +53,7 @@ impl Summary {
             http = %self.http,
             admin = %self.admin,
             prometheus = self.prometheus.map(|addr| addr.to_string()),
+            trial_upstream = self.trial,
             rules = limits,
             rules_from = self.rules_from,
             "started"
@@ -110,6 +113,9 @@ impl fmt::Display for Summary {
         )?;
         if let Some(addr) = self.prometheus {
             writeln!(formatter, "  metrics  http://{addr}")?;
+        }
+        if let Some(upstream) = &self.trial {
+            writeln!(formatter, "  trial    gRPC is forwarded to {upstream}")?;
         }
         writeln!(formatter, "  rules    {rules}")?;
         writeln!(formatter, "  threads  {}", self.workers)?;

@@ -270,6 +270,7 @@ fn summary(
         },
         http: listeners.http_addr().context("read the HTTP address")?,
         admin: ports.admin.local_addr().context("read the admin address")?,
+        trial: settings.trial.upstream(),
         prometheus: prometheus
             .transpose()
             .context("read the Prometheus address")?,

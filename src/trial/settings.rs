@@ -110,6 +110,11 @@ impl Settings {
         }))
     }
 
+    /// TRIAL_UPSTREAM as text.
+    pub(crate) fn upstream(&self) -> Option<String> {
+        self.trial_upstream.as_ref().map(Address::to_string)
+    }
+
     /// What the keys of counters begin with, before CACHE_KEY_PREFIX: those of a trial are separate.
     pub(crate) fn key_prefix(&self) -> &'static str {
         if self.trial_upstream.is_some() || self.trial_keep_counters {

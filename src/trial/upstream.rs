@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use h2::Reason;
-use http::header::HeaderName;
+use http::header::{HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -156,6 +156,8 @@ impl Upstream {
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
         headers.clone_from(&call.headers);
+        // The authority is the upstream's.
+        headers.remove(HOST);
         headers.insert(HOP, HOP_VALUE);
         if let Some(deadline) = call.deadline {
             let left = deadline.since(self.clock.now());

@@ -1,16 +1,14 @@
 //! The upstream's side of a call during a trial.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::{HeaderMap, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Bytes};
+use hyper::body::Bytes;
 use prost::Message as _;
 use tonic::Status;
 
 use crate::api::convert;
-use crate::api::unary::{GRPC_STATUS, UnaryBody, read_message};
+use crate::api::unary::{GRPC_STATUS, UnaryBody, message_in};
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::time::Span;
@@ -61,15 +59,13 @@ impl Said {
     }
 
     /// `None` if it is no RateLimitResponse.
-    pub(crate) async fn decode(self) -> Option<Reply> {
+    pub(crate) fn decode(self) -> Option<Reply> {
         let message = match self {
             Self::Message(message) => message,
             Self::Error(text) => return Some(Reply::Error(text)),
         };
-        let message = read_message(&HeaderMap::new(), in_one(message))
-            .await
-            .ok()?;
-        let response = RateLimitResponse::decode(&*message).ok()?;
+        let message = message_in(&HeaderMap::new(), &message).ok()?;
+        let response = RateLimitResponse::decode(message).ok()?;
         Some(Reply::Decided {
             over_limit: response.overall_code() == Code::OverLimit,
             statuses: response.statuses.iter().map(status_there).collect(),
@@ -106,11 +102,4 @@ fn status_there(status: &DescriptorStatus) -> compare::Status<StatedLimit> {
         remaining: status.limit_remaining,
         until_reset: reset.map(Span::from_secs),
     }
-}
-
-/// A body that has arrived.
-pub(crate) fn in_one(
-    body: Bytes,
-) -> impl Body<Data = Bytes, Error = Box<dyn std::error::Error + Send + Sync>> + Unpin {
-    Full::new(body).map_err(|never: Infallible| match never {})
 }
