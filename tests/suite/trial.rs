@@ -12,9 +12,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tonic::Code::{Internal, PermissionDenied, ResourceExhausted, Unavailable};
+use tonic::Code::{
+    Cancelled, DeadlineExceeded, Internal, PermissionDenied, ResourceExhausted, Unavailable,
+};
 
 use crate::support::certificates::{Authority, KeyForm};
+use crate::support::proxy::{Fault, Proxy};
 use crate::support::raw_grpc::frame;
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::redis::RedisProcess;
@@ -229,6 +232,7 @@ async fn decisions_are_compared_by_rule() {
         assert_eq!(rule[field], expected, "{field}");
     }
     assert_eq!(rule["classes"]["limit_differs"], 2);
+    server.assert_announced(&format!("gRPC is forwarded to {}", upstream.grpc));
     let last = &shown["disagreements"][0];
     assert_eq!(last["descriptors"], json!(["user=ann"]));
     assert_eq!(
@@ -256,6 +260,39 @@ async fn decisions_are_compared_by_rule() {
     ] {
         assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
     }
+}
+
+#[tokio::test]
+async fn differences_are_explained() {
+    let there = format!(
+        "{}  - key: path\n    rate_limit: {{unit: year, requests_per_unit: 0}}\n",
+        users(2)
+    );
+    let upstream = TestServer::with_rules(&there).start();
+    let mut before = upstream.client().await;
+    before.ask("d", &[("user", "ann")]).await;
+    let server = trial(2, &upstream.grpc).start();
+    assert_eq!(codes(&server, "ann", 2).await, [Code::Ok, Code::OverLimit]);
+    let mut client = server.client().await;
+    assert_eq!(client.ask("d", &[("path", "/")]).await, Code::OverLimit);
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"bob"}]}]}"#;
+    for _ in 0..2 {
+        assert_eq!(server.json(body).status, 200, "counted here only");
+    }
+    assert_eq!(codes(&server, "bob", 1).await, [Code::Ok]);
+    let shown = compared(&server, 4).await;
+    let of_last: Vec<(&Value, &Value)> = shown["disagreements"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| (&one["rule"], &one["class"]))
+        .collect();
+    let expected = [
+        (&json!("d.user"), &json!("unexplained")),
+        (&json!("(no rule)"), &json!("rule_missing")),
+        (&json!("d.user"), &json!("warm_up")),
+    ];
+    assert_eq!(of_last, expected);
 }
 
 #[tokio::test]
@@ -425,23 +462,79 @@ async fn a_trial_whose_upstream_is_a_trial_is_rejected() {
 }
 
 #[tokio::test]
-async fn callers_do_not_notice_that_our_redis_stops_or_ends() {
-    let upstream = TestServer::with_rules(&users(1)).start();
+async fn a_slow_upstream_is_waited_for_until_the_deadline() {
+    let upstream = TestServer::with_rules(&users(9)).start();
+    let proxy = Proxy::before(upstream.grpc.port());
+    let server = trial(9, &proxy.addr()).start();
+    let mut client = server.client().await;
+    assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
+    proxy.set(Fault::Delay(Duration::from_millis(300)));
+    assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
+    proxy.set(Fault::Stall);
+    let code = error_within(&mut client, Duration::from_millis(300)).await;
+    assert!(matches!(code, DeadlineExceeded | Cancelled), "{code:?}");
+    let count = |outcome: &str| {
+        server.metric(&format!(
+            r#"tollgate_trial_requests_total{{domain="d",outcome="{outcome}"}}"#
+        ))
+    };
+    assert_eq!(count("forwarded"), Some(2.0));
+    eventually("the call is counted, as late or canceled", async || {
+        count("late")
+            .zip(count("canceled"))
+            .is_some_and(|(late, canceled)| late + canceled > 0.5)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn callers_do_not_notice_that_our_redis_stops_or_ends_under_load() {
+    const CALLERS: usize = 8;
+    let upstream = TestServer::with_rules(&users(200)).start();
     let mut redis = RedisProcess::start();
-    let server = trial(1, &upstream.grpc)
+    let server = trial(200, &upstream.grpc)
         .with_env("REDIS_URL", &redis.url())
         .with_env("STORE_TIMEOUT", "50ms")
         .start();
-    assert_eq!(codes(&server, "ann", 2).await, [Code::Ok, Code::OverLimit]);
+    let client = server.client().await;
+    // Each uses its own limit and as many hits again.
+    let call = async |client: Client, caller: usize| {
+        let mut client = client;
+        let mut codes = Vec::new();
+        for _ in 0..400 {
+            codes.push(client.ask("d", &[("user", &*caller.to_string())]).await);
+        }
+        codes
+    };
+    let mut calls = JoinSet::new();
+    for caller in 0..CALLERS {
+        let client = client.clone();
+        calls.spawn(call(client, caller));
+    }
+    let forwarded = r#"tollgate_trial_requests_total{domain="d",outcome="forwarded"}"#;
+    let some = async |count: f64| {
+        eventually("calls are answered", async || {
+            server
+                .metric(forwarded)
+                .is_some_and(|forwarded| forwarded >= count)
+        })
+        .await;
+    };
+    some(300.0).await;
     redis.stop();
-    assert_eq!(codes(&server, "bob", 2).await, [Code::Ok, Code::OverLimit]);
+    some(900.0).await;
     redis.kill();
-    assert_eq!(codes(&server, "eve", 2).await, [Code::Ok, Code::OverLimit]);
-    let shown = compared(&server, 6).await;
+    while let Some(codes) = calls.join_next().await {
+        let codes = codes.expect("no call fails");
+        let (admitted, over) = codes.split_at(200);
+        assert!(admitted.iter().all(|code| *code == Code::Ok));
+        assert!(over.iter().all(|code| *code == Code::OverLimit));
+    }
+    let shown = compared(&server, 3_200).await;
     let rule = &shown["rules"][0];
     let explained = rule["agreed"].as_u64().expect("a number")
         + rule["classes"]["store_error"].as_u64().expect("a number");
-    assert_eq!(explained, 6, "{shown}");
+    assert_eq!(explained, 3_200, "{shown}");
 }
 
 #[tokio::test]
