@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -134,6 +134,9 @@ bench-lookup: ## time to match and to load 100,000 rules
 
 bench-algorithms: ## bytes and µs of each algorithm, in memory and on Redis
 	$(CARGO) bench --bench algorithms
+
+idle: ## time to start, and memory of the idle service against its bounds, with both stores; needs redis-server
+	benches/idle.py
 
 instructions: ## count the instructions of a call, and compare them with benches/instructions/figures.json; REWRITE=1 writes them. Needs valgrind
 	benches/instructions.py
