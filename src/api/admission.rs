@@ -21,13 +21,12 @@ use crate::api::budget::{Call, ConnectionBudget};
 use crate::api::request_body::{BYTES_REASON, RequestBody};
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
-use crate::api::unary::{self, UnaryBody};
+use crate::api::unary::{self, GRPC_STATUS, UnaryBody};
 use crate::telemetry::metric::Counter;
 
 /// Memory of a header besides its bytes: its entry in the map of headers.
 const HEADER_BYTES: usize = 128;
 const STREAMS_REASON: &str = "too many calls are in flight (streams_max)";
-const GRPC_STATUS: &str = "grpc-status";
 const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
 const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 
