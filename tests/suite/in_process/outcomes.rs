@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tollgate::check::{Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::telemetry::metric::Metrics;
@@ -111,18 +112,25 @@ async fn lifetimes_are_set_until_redis_confirms_them() {
         (Some(Fault::CloseInReply), None),
         (Some(Fault::NoReply), None),
         (None, Some(Fault::CloseBeforeRunning)),
-        (None, Some(Fault::NoReply)),
+        (None, Some(Fault::Unreachable)),
         (None, Some(Fault::Error(READ_ONLY))),
         (Some(Fault::CloseInReply), Some(Fault::CloseBeforeRunning)),
     ] {
         let service = with_an_evicted_key().await;
-        if let Some(fault) = creating {
+        let fail_setting = || setting.inspect(|fault| service.server.fail(*fault));
+        let passed = if let Some(fault) = creating {
             service.server.fail_next(1, fault);
-        }
-        assert_eq!(passed(&service, 1, None).await, 1);
-        assert_eq!(service.server.immortal_keys().len(), 1);
-        if let Some(fault) = setting {
-            service.server.fail(fault);
+            let passed = passed(&service, 1, None).await;
+            fail_setting();
+            passed
+        } else {
+            service.server.fail_next(1, Fault::Delay(millis(1)));
+            let in_flight = settle().map(|()| fail_setting());
+            tokio::join!(passed(&service, 1, None), in_flight).0
+        };
+        let immortal = service.server.immortal_keys().len();
+        assert_eq!((passed, immortal), (1, 1), "{creating:?}, {setting:?}");
+        if setting.is_some() {
             pass(WRITTEN_BACK).await;
         }
         service.server.recover();
@@ -163,7 +171,7 @@ async fn keys_that_were_evicted_get_a_lifetime_again() {
     }
 }
 
-/// The key of a check that was counted a moment before its worker ends.
+/// The key of a check without a reply, a moment before its worker ends.
 #[tokio::test(start_paused = true)]
 async fn lifetimes_are_set_before_the_process_ends() {
     let network = network();
@@ -172,13 +180,13 @@ async fn lifetimes_are_set_before_the_process_ends() {
     let limit = Limit::new(&Terms::new(9, Unit::Year, Algorithm::FixedWindow)).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(1));
     let request = request_of([check]);
-    for _ in 0..2 {
-        server.evict("k");
-        let decisions = worker.decide(&request, network.clock.now()).await;
-        assert!(decisions[0].is_ok());
-    }
+    let decide = async || worker.decide(&request, network.clock.now()).await[0];
+    assert!(decide().await.is_ok());
+    // Now its command has no EXPIRE.
+    server.evict("k");
+    server.fail_next(1, Fault::CloseInReply);
+    assert!(decide().await.is_err());
     drop(worker);
-    settle().await;
     assert_eq!(server.immortal_keys().len(), 1);
     redis.finish().await;
     assert!(server.immortal_keys().is_empty());

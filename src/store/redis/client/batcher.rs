@@ -25,10 +25,6 @@ use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::time::Time;
 
-/// How long repairs wait for a batch to be sent with. A pipeline of their own costs Redis, which it wakes,
-/// as much as 25 of them.
-const REPAIR_AFTER: Duration = Duration::from_millis(10);
-
 /// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next batch
 /// follows soon, and a lifetime for each key that may be new would cost Redis more.
 const EXPIRE_AT_ONCE_MAX: usize = 8;
@@ -122,10 +118,11 @@ impl Batcher {
 impl Task {
     async fn run(mut self) {
         loop {
-            let repair_at = (!self.repairs.is_empty()).then(|| until(REPAIR_AFTER));
-            match self.waiting.wait(repair_at).await {
+            if !self.repairs.is_empty() && !self.waiting.has_requests() {
+                self.repair().await;
+            }
+            match self.waiting.wait().await {
                 Waited::Request => self.send().await,
-                Waited::TimedOut => self.repair().await,
                 Waited::Dropped => return,
             }
         }

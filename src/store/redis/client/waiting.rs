@@ -103,7 +103,6 @@ pub(crate) struct Reservation {
 pub(crate) enum Waited {
     /// A request waits.
     Request,
-    TimedOut,
     /// The batcher was dropped.
     Dropped,
 }
@@ -213,23 +212,17 @@ impl Waiting {
         }
     }
 
-    /// Waits for a request, at most until `until`.
-    pub(crate) async fn wait(&mut self, until: Option<Instant>) -> Waited {
-        while self.requests.is_empty() {
-            if let Some(until) = until {
-                self.timer.set(until);
-            }
-            tokio::select! {
-                biased;
-                received = self.queue.recv() => match received {
-                    Some(request) => self.add(request),
-                    None => return Waited::Dropped,
-                },
-                () = self.timer.fired() => {
-                    if until.is_some_and(|until| until <= Instant::now()) {
-                        return Waited::TimedOut;
-                    }
-                }
+    /// Whether the next batch has requests.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty() || !self.queue.is_empty()
+    }
+
+    /// Waits for a request.
+    pub(crate) async fn wait(&mut self) -> Waited {
+        if self.requests.is_empty() {
+            match self.queue.recv().await {
+                Some(request) => self.add(request),
+                None => return Waited::Dropped,
             }
         }
         Waited::Request
