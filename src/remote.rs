@@ -19,15 +19,13 @@ pub(crate) mod address;
 
 /// Time to resolve the host, connect, and make the TLS handshake.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
-/// than one in five minutes.
-pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(360);
-pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// TCP keepalive detects a peer that vanished: idle time before the first probe, time between probes,
 /// and probes without an answer.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;
+/// The same where bytes were sent: the kernel would send them again for a quarter of an hour.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// The protocol to negotiate. gRPC servers require it.
 const ALPN: &[u8] = b"h2";
 
@@ -77,6 +75,7 @@ impl Server {
         connector.set_keepalive(Some(KEEPALIVE_AFTER));
         connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         connector.set_keepalive_retries(Some(KEEPALIVE_TRIES));
+        connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
         Ok(connector.call(uri).await.context("connect")?.into_inner())
     }
 }

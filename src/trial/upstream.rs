@@ -9,27 +9,28 @@
 //! ```
 //! A call is sent again only if the upstream has not seen it: the connection was closed before, or the
 //! upstream says so (GOAWAY, REFUSED_STREAM), as gRPC clients do.
+//!
+//! This is `h2` rather than hyper's client, which writes the head and the body of a request one after
+//! the other: two system calls here, and often two at the upstream.
 
-use std::error::Error;
-use std::pin::Pin;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use h2::Reason;
+use h2::client::{Builder, Connection, SendRequest};
+use h2::{Reason, RecvStream};
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::sync::watch;
+use hyper::body::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
-use crate::remote::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, Server};
+use crate::remote::{CONNECT_TIMEOUT, Server};
 use crate::time::{Clock, Span, Time};
 
 /// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.
@@ -47,6 +48,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const HEALTHY_MIN: Duration = Duration::from_millis(100);
 /// Streams that callers canceled, for which a late reply may still arrive.
 const RESETS_MAX: usize = 1_024;
+/// Bytes that the upstream may send of one reply, and of all, before they are read.
+const REPLY_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Headers or trailers of a reply.
+const HEAD_BYTES_MAX: u32 = 64 << 10;
 const HOP_VALUE: HeaderValue = HeaderValue::from_static("1");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// The largest number in a grpc-timeout has eight digits.
@@ -94,13 +100,24 @@ pub(crate) enum Failure {
 #[derive(Debug, Clone)]
 enum Link {
     Connecting,
-    Open(SendRequest<Full<Bytes>>),
+    Open(Open),
     Failed(Arc<str>),
+}
+
+/// An open connection.
+#[derive(Debug, Clone)]
+struct Open {
+    requests: SendRequest<Bytes>,
+    /// Notified when it accepts no more calls.
+    closed: Arc<Notify>,
 }
 
 /// Why an attempt has no response.
 enum Unsent {
+    /// The upstream has not seen the call.
     Retry(Status),
+    /// Nor will it, on this connection.
+    Reconnect(Status),
     Failed(Status),
 }
 
@@ -140,18 +157,22 @@ impl Upstream {
         let mut link = self.link.clone();
         let mut last = Status::unavailable("the trial's upstream closed the connection");
         for _ in 0..ATTEMPTS_MAX {
-            let connection = connection(&mut link).await?;
-            match send(connection, self.request(call)).await {
+            let open = open(&mut link).await?;
+            match send(open, self.request(call), call.body.clone()).await {
                 Ok(response) => return receive(response).await,
                 Err(Unsent::Retry(status)) => last = status,
+                Err(Unsent::Reconnect(status)) => {
+                    last = status;
+                    changed(&mut link).await?;
+                }
                 Err(Unsent::Failed(status)) => return Err(status),
             }
         }
         Err(last)
     }
 
-    fn request(&self, call: &Call) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(call.body.clone()));
+    fn request(&self, call: &Call) -> Request<()> {
+        let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
@@ -172,63 +193,69 @@ impl Upstream {
 ///
 /// # Errors
 /// The last attempt to connect failed.
-async fn connection(link: &mut watch::Receiver<Link>) -> Result<SendRequest<Full<Bytes>>, Status> {
+async fn open(link: &mut watch::Receiver<Link>) -> Result<Open, Status> {
     loop {
         match &*link.borrow_and_update() {
-            Link::Open(connection) if !connection.is_closed() => return Ok(connection.clone()),
+            Link::Open(open) => return Ok(open.clone()),
             Link::Failed(error) => return Err(Status::unavailable(&**error)),
-            // Replaced soon.
-            Link::Open(_) | Link::Connecting => {}
+            Link::Connecting => {}
         }
-        let changed = link.changed().await;
-        changed.map_err(|_| Status::unavailable("the service is stopping"))?;
+        changed(link).await?;
     }
 }
 
+async fn changed(link: &mut watch::Receiver<Link>) -> Result<(), Status> {
+    let changed = link.changed().await;
+    changed.map_err(|_| Status::unavailable("the service is stopping"))
+}
+
 async fn send(
-    mut connection: SendRequest<Full<Bytes>>,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, Unsent> {
-    let mut error = match connection.try_send_request(request).await {
+    open: Open,
+    request: Request<()>,
+    body: Bytes,
+) -> Result<Response<RecvStream>, Unsent> {
+    let Open { requests, closed } = open;
+    let unusable = |error: h2::Error| {
+        closed.notify_one();
+        Unsent::Reconnect(status_of(&error))
+    };
+    let mut requests = requests.ready().await.map_err(unusable)?;
+    let sent = requests.send_request(request, false);
+    let (response, mut stream) = sent.map_err(|error| Unsent::Failed(status_of(&error)))?;
+    // If it fails, the response says why.
+    let _ = stream.send_data(body, true);
+    let error = match response.await {
         Ok(response) => return Ok(response),
         Err(error) => error,
     };
-    let was_sent = error.take_message().is_none();
-    let error = error.into_error();
-    let status = status_of(&error);
-    Err(if was_sent && !is_unseen(&error) {
-        Unsent::Failed(status)
-    } else {
-        Unsent::Retry(status)
+    Err(match error.reason() {
+        Some(Reason::REFUSED_STREAM) if error.is_reset() => Unsent::Retry(status_of(&error)),
+        Some(Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => unusable(error),
+        _ => Unsent::Failed(status_of(&error)),
     })
 }
 
-async fn receive(response: Response<Incoming>) -> Result<RawReply, Status> {
-    let (head, mut body) = response.into_parts();
-    let (mut received, mut trailers) = (Vec::new(), None);
-    let mut first = Bytes::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| status_of(&error))?;
-        let data = match frame.into_data() {
-            Ok(data) => data,
-            Err(frame) => {
-                trailers = frame.into_trailers().ok();
-                continue;
-            }
-        };
+async fn receive(response: Response<RecvStream>) -> Result<RawReply, Status> {
+    let (head, mut stream) = response.into_parts();
+    let (mut first, mut received) = (Bytes::new(), Vec::new());
+    while let Some(data) = stream.data().await {
+        let data = data.map_err(|error| status_of(&error))?;
         if first.len() + received.len() + data.len() > REPLY_BYTES_MAX {
             return Err(Status::resource_exhausted(format!(
                 "the reply of the trial's upstream has more than {REPLY_BYTES_MAX} bytes (reply_bytes_max)"
             )));
         }
+        // It fails if the stream has ended, and then there is nothing to release.
+        let _ = stream.flow_control().release_capacity(data.len());
         // Most replies are one frame.
         if first.is_empty() && received.is_empty() {
             first = data;
         } else {
-            received.extend_from_slice(&std::mem::take(&mut first));
+            received.extend_from_slice(&mem::take(&mut first));
             received.extend_from_slice(&data);
         }
     }
+    let trailers = stream.trailers().await.map_err(|error| status_of(&error))?;
     let body = if received.is_empty() {
         first
     } else {
@@ -240,32 +267,16 @@ async fn receive(response: Response<Incoming>) -> Result<RawReply, Status> {
     })
 }
 
-/// Whether the upstream has not processed a call that was sent.
-fn is_unseen(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|error| match error.reason() {
-        Some(Reason::REFUSED_STREAM) => error.is_reset(),
-        Some(Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
-        _ => false,
-    })
-}
-
 /// As gRPC clients report it: the code of a reset, and UNAVAILABLE for a connection that ended.
-fn status_of(error: &hyper::Error) -> Status {
-    let reset = h2_error(error).filter(|error| error.is_reset());
-    let code = match reset.and_then(h2::Error::reason) {
+fn status_of(error: &h2::Error) -> Status {
+    let code = match error.reason().filter(|_| error.is_reset()) {
         None | Some(Reason::REFUSED_STREAM) => Code::Unavailable,
         Some(Reason::CANCEL) => Code::Cancelled,
         Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
         Some(Reason::INADEQUATE_SECURITY) => Code::PermissionDenied,
         Some(_) => Code::Internal,
     };
-    let cause = error.source().map(ToString::to_string);
-    let cause = cause.unwrap_or_else(|| error.to_string());
-    Status::new(code, format!("the trial's upstream: {cause}"))
-}
-
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    error.source()?.downcast_ref()
+    Status::new(code, format!("the trial's upstream: {error}"))
 }
 
 /// A timeout of at most eight digits, in the finest unit.
@@ -282,19 +293,34 @@ fn grpc_timeout(left: Span) -> String {
 async fn connect_forever(server: Server, link: watch::Sender<Link>) {
     let mut backoff = Backoff::doubling(PAUSE_MIN, PAUSE_MAX);
     let mut logged = None;
+    // Connections that got a GOAWAY, with calls in flight.
+    let mut draining = JoinSet::new();
     loop {
         let ended = match connect(&server).await {
-            Ok((connection, driving)) => {
-                link.send_replace(Link::Open(connection));
+            Ok((requests, mut connection)) => {
+                let closed = Arc::new(Notify::new());
                 let began = Instant::now();
-                let ended = driving.await;
+                link.send_replace(Link::Open(Open {
+                    requests,
+                    closed: closed.clone(),
+                }));
+                let ended = tokio::select! {
+                    ended = &mut connection => {
+                        ended.map_or_else(|error| error.to_string(), |()| "it was closed".to_owned())
+                    }
+                    () = closed.notified() => {
+                        draining.spawn(timeout(UPSTREAM_TIMEOUT_MAX.into(), connection));
+                        "it accepts no calls".to_owned()
+                    }
+                };
                 link.send_replace(Link::Connecting);
+                while draining.try_join_next().is_some() {}
                 if began.elapsed() >= HEALTHY_MIN {
                     backoff.reset();
                     logged = None;
                     continue;
                 }
-                ended.map_or_else(|error| error.to_string(), |()| "it was closed".to_owned())
+                ended
             }
             Err(error) => format!("{error:#}"),
         };
@@ -308,28 +334,27 @@ async fn connect_forever(server: Server, link: watch::Sender<Link>) {
     }
 }
 
-/// A connection, and the future that drives it until it is closed or gets a GOAWAY.
+/// A connection, as the handle that sends requests and the future that drives it to its end.
 async fn connect(
     server: &Server,
 ) -> anyhow::Result<(
-    SendRequest<Full<Bytes>>,
-    Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+    SendRequest<Bytes>,
+    Connection<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, Bytes>,
 )> {
     let opening = async {
-        let stream = server.connect().await?;
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let stream = server.connect().await?.into_inner();
+        let mut builder = Builder::new();
         builder
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
+            .enable_push(false)
+            .initial_window_size(REPLY_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEAD_BYTES_MAX)
             .max_concurrent_reset_streams(RESETS_MAX)
             .max_local_error_reset_streams(None);
         builder.handshake(stream).await.context("HTTP/2")
     };
     let opened = timeout(CONNECT_TIMEOUT, opening).await;
-    let (connection, driving) =
-        opened.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
-    Ok((connection, Box::pin(driving)))
+    opened.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A stream of xDS requests and responses on a connection of its own.
 
 use std::error::Error;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http::HeaderMap;
@@ -16,8 +17,12 @@ use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use crate::remote::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, Server};
+use crate::remote::{CONNECT_TIMEOUT, Server};
 
+/// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
+/// than one in five minutes.
+const PING_INTERVAL: Duration = Duration::from_secs(360);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait to be sent: one per response, before the next response is read.
 const REQUESTS_MAX: usize = 1;
 
