@@ -158,7 +158,7 @@ impl Trial {
             enforce_percent: shared.share.current().percent(),
             dropped: shared.dropped.total(),
         };
-        page::page(&head, &shared.tally.lock())
+        page::page(&head, &shared.snapshot())
     }
 }
 
@@ -228,6 +228,18 @@ impl Worker {
 }
 
 impl Shared {
+    /// The current counts. Workers wait while one domain is copied, and not while all are shown.
+    fn snapshot(&self) -> Tally {
+        let (mut snapshot, domains) = self.tally.lock().without_domains();
+        for domain in domains {
+            let counts = self.tally.lock().domains.get(&domain).cloned();
+            snapshot
+                .domains
+                .extend(counts.map(|counts| (domain, counts)));
+        }
+        snapshot
+    }
+
     fn compare(
         &self,
         domain: &Arc<str>,
@@ -303,6 +315,6 @@ impl Drop for Ending {
 
 impl Source for Shared {
     fn collect(&self, series: &mut Vec<Series>) {
-        self.tally.lock().collect(series);
+        self.snapshot().collect(series);
     }
 }

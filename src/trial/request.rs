@@ -38,7 +38,7 @@ pub(crate) struct Row {
 
 /// A descriptor that was decided differently, or a request whose responses differ although its
 /// descriptors do not.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Difference {
     /// `None` for the response.
     pub(crate) rule: Option<Arc<str>>,
@@ -48,7 +48,7 @@ pub(crate) struct Difference {
 }
 
 /// One side of a difference.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Shown {
     Error(Arc<str>),
     /// Whether a response is over limit.

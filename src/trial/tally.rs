@@ -55,7 +55,7 @@ pub(crate) struct Tally {
     pub(crate) disagreements: VecDeque<Disagreement>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct DomainTally {
     /// By [`Outcome`].
     outcomes: [u64; Outcome::ALL.len()],
@@ -63,7 +63,7 @@ pub(crate) struct DomainTally {
 }
 
 /// Counts of descriptors.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RuleTally {
     pub(crate) requests: u64,
     pub(crate) agreed: u64,
@@ -74,7 +74,7 @@ pub(crate) struct RuleTally {
 }
 
 /// A difference, and the request that has it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Disagreement {
     pub(crate) time: Time,
     pub(crate) domain: Arc<str>,
@@ -94,6 +94,17 @@ impl Tally {
         }
         let tally = self.domains.get_mut(domain).expect("it was added");
         (tally, fits)
+    }
+
+    /// A copy without the counts of domains, and their names.
+    pub(crate) fn without_domains(&self) -> (Self, Vec<Box<str>>) {
+        let copy = Self {
+            requests: self.requests,
+            agreed: self.agreed,
+            domains: BTreeMap::new(),
+            disagreements: self.disagreements.clone(),
+        };
+        (copy, self.domains.keys().cloned().collect())
     }
 
     pub(crate) fn add_disagreement(&mut self, disagreement: Disagreement) {
