@@ -13,6 +13,7 @@ use axum::routing::{MethodRouter, any, get};
 use futures_util::future::join_all;
 use http::{StatusCode, header};
 
+use crate::admin::api::Api;
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::SharedPage;
 use crate::candidate::Candidate;
@@ -25,8 +26,10 @@ use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
 
+pub(crate) mod api;
 pub(crate) mod explain;
 pub(crate) mod page;
+mod query_string;
 pub(crate) mod settings;
 
 /// The text format of Prometheus.
@@ -123,7 +126,7 @@ impl Admin {
     }
 
     /// All endpoints.
-    pub(crate) fn router(self) -> Router {
+    pub(crate) fn router(self, api: Api) -> Router {
         let routes = Self::routes()
             .into_iter()
             .fold(Router::new(), |router, (path, _, route)| {
@@ -133,6 +136,7 @@ impl Admin {
             .route("/", any(index))
             .fallback(unknown_path)
             .with_state(self)
+            .nest("/api/v1", api.router())
     }
 
     /// The metrics page alone, at a path: the endpoint of PROMETHEUS_ADDR.
@@ -176,9 +180,11 @@ pub(crate) async fn serve(
 }
 
 async fn index() -> String {
-    Admin::routes()
-        .map(|(path, help, _)| format!("{path}: {help}\n"))
-        .concat()
+    let pages = Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n"));
+    format!(
+        "/api/v1/openapi.json: the API of counters, as an OpenAPI document\n{}",
+        pages.concat()
+    )
 }
 
 /// 404: with 200 a mistyped path would look like a page.

@@ -90,6 +90,15 @@ pub struct Verdict {
     pub from_cache: bool,
 }
 
+/// A counter as an operator reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The verdict of a peek.
+    pub verdict: Verdict,
+    /// Whether one more hit would be over limit.
+    pub is_exhausted: bool,
+}
+
 /// One verdict per check, in order.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
 
@@ -155,12 +164,33 @@ impl Check {
         }
     }
 
+    /// The same check of its counter for other hits.
+    #[must_use]
+    pub fn with_hits(&self, hits: Hits) -> Self {
+        Self {
+            hits,
+            ..self.clone()
+        }
+    }
+
     /// What it does to its counter.
     pub fn call(&self) -> Call<'_> {
         Call {
             hits: self.hits,
             holder: self.holder.as_deref().unwrap_or_default(),
             book_ahead: self.book_ahead,
+        }
+    }
+}
+
+impl Reading {
+    /// Of a peek. `one_more` is the verdict of a hit that may book a slot, which passes although
+    /// nothing remains.
+    pub fn new(peek: Verdict, one_more: Option<Verdict>) -> Self {
+        let one_more = one_more.filter(|_| peek.remaining == 0);
+        Self {
+            verdict: peek,
+            is_exhausted: one_more.map_or(peek.remaining == 0, |hit| hit.over),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Check, CheckError, CheckRequest, Decisions, Verdicts};
+use crate::check::{Check, CheckError, CheckRequest, Decisions, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::client::trace;
 use crate::telemetry::traces::LiveSpan;
@@ -40,6 +40,14 @@ impl Backend {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
             Self::Redis(redis) => Store::Redis(redis.open()),
+        }
+    }
+
+    /// The name of this process among its peers: in heartbeats, if there are any.
+    pub fn replica(&self) -> String {
+        match self {
+            Self::Memory(_) => redis::fallback::membership::random_name(),
+            Self::Redis(redis) => redis.membership.name().to_owned(),
         }
     }
 
@@ -103,6 +111,17 @@ impl Store {
                 }
                 decisions
             }
+        }
+    }
+
+    /// Reads one counter, without a change of its value or lifetime.
+    ///
+    /// # Errors
+    /// Redis gave no verdict.
+    pub async fn peek(&self, check: &Check, now: Time) -> Result<Reading, CheckError> {
+        match self {
+            Self::Memory(counters) => Ok(counters.peek(check, now)),
+            Self::Redis(client) => client.peek(check, now).await,
         }
     }
 

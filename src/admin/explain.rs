@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use percent_encoding::percent_decode;
 
+use crate::admin::query_string::Pairs;
 use crate::api::body::{bad_request, read_body};
 use crate::api::decode;
 use crate::api::messages::{self, EXAMPLE};
@@ -15,7 +15,7 @@ use crate::rules::{LiveRules, Query};
 const GET_USAGE: &str = "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
 /// Bytes of a body. A recorded request has a few hundred, and every connection of the admin listener
 /// may hold a body.
-const EXPLAIN_BYTES_MAX: usize = 256 << 10;
+pub(crate) const BODY_BYTES_MAX: usize = 256 << 10;
 /// The response of a page that needs rules, before the first are loaded.
 pub(crate) const NO_RULES: &str = "no rules are loaded\n";
 
@@ -33,36 +33,23 @@ fn explained(rules: &LiveRules, modes: Modes, query: &Query<'_>) -> Response {
 /// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values may
 /// be any bytes.
 pub(crate) fn by_query(rules: &LiveRules, modes: Modes, query: &str) -> Response {
-    let pairs: Vec<(Vec<u8>, Vec<u8>)> = query.split('&').map(pair).collect();
-    let values_of = |wanted: &'static str| {
-        pairs
-            .iter()
-            .filter(move |(name, _)| name == wanted.as_bytes())
-            .map(|(_, value)| &**value)
-    };
-    let domain = values_of("domain").next().unwrap_or_default();
-    if domain.is_empty() || values_of("descriptor").next().is_none() {
+    let pairs = Pairs::new(query);
+    let domain = pairs.first("domain");
+    if domain.is_empty() || pairs.all("descriptor").next().is_none() {
         return bad_request(
             &format!("a domain and at least one descriptor are needed; {GET_USAGE}"),
             None,
         );
     }
-    match Query::of_entries(domain, values_of("descriptor")) {
+    match Query::of_entries(domain, pairs.all("descriptor")) {
         Ok(query) => explained(rules, modes, &query),
         Err(invalid) => bad_request(&format!("{invalid}; {GET_USAGE}"), None),
     }
 }
 
-/// Decodes a name and value of a query string, in the encoding of HTML forms.
-fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
-    let (name, value) = encoded.split_once('=').unwrap_or((encoded, ""));
-    let decoded = |text: &str| percent_decode(text.replace('+', " ").as_bytes()).collect();
-    (decoded(name), decoded(value))
-}
-
 /// POST: a request in the form of `/json`.
 pub(crate) async fn by_body(rules: &LiveRules, modes: Modes, body: Body) -> Response {
-    let body = match read_body(body, EXPLAIN_BYTES_MAX, |_| true).await {
+    let body = match read_body(body, BODY_BYTES_MAX, |_| true).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };

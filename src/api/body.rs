@@ -17,15 +17,18 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const REASON_BYTES_MAX: usize = 1_024;
 
 /// Why a body was not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
     /// It has more bytes than this.
+    #[error("the body has more than {0} bytes")]
     Oversized(usize),
     /// It did not arrive in time.
+    #[error("timed out reading the request body")]
     Late,
     /// Its connection ended, or its encoding is invalid.
+    #[error("the request body ended early or has an invalid encoding")]
     Broken,
-    /// Too many calls, or bytes of calls, are in flight.
+    #[error("too many calls, or bytes of calls, are in flight")]
     OverBudget,
 }
 
@@ -70,27 +73,20 @@ pub(crate) fn bad_request(reason: &str, example: Option<&str>) -> Response {
     (StatusCode::BAD_REQUEST, text).into_response()
 }
 
+impl BodyError {
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::Oversized(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::Broken => StatusCode::BAD_REQUEST,
+            Self::OverBudget => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
 impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
-        let (status, reason) = match self {
-            Self::Oversized(max) => {
-                let reason = format!("the body has more than {max} bytes\n");
-                return (StatusCode::PAYLOAD_TOO_LARGE, reason).into_response();
-            }
-            Self::Late => (
-                StatusCode::REQUEST_TIMEOUT,
-                "timed out reading the request body\n",
-            ),
-            Self::Broken => (
-                StatusCode::BAD_REQUEST,
-                "the request body ended early or has an invalid encoding\n",
-            ),
-            Self::OverBudget => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many calls, or bytes of calls, are in flight\n",
-            ),
-        };
-        (status, reason).into_response()
+        (self.status(), format!("{self}\n")).into_response()
     }
 }
 

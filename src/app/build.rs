@@ -10,6 +10,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 
+use crate::admin::api::Api as AdminApi;
+use crate::admin::api::counters::Counters;
 use crate::admin::{Admin, Pages};
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
@@ -102,7 +104,7 @@ impl App {
             &settings,
             (ports.admin, ports.prometheus),
             (&rules, &candidates, trial.as_ref()),
-            &lifecycle,
+            (&backend, &clock, &lifecycle),
             &metrics,
         );
         let certificates = certificates(grpc_tls, &metrics)?;
@@ -224,14 +226,24 @@ fn recording(
     Ok(opened.transpose()?.unzip())
 }
 
+fn admin_api(settings: &Settings, rules: &Rules, backend: &Backend, clock: &Clock) -> AdminApi {
+    let modes = settings.limiter.modes();
+    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
+    AdminApi {
+        replica: backend.replica().into(),
+        counters: Arc::new(counters),
+    }
+}
+
 /// The admin pages, and the additional metrics page.
 fn admin(
     settings: &Settings,
     (listener, prometheus): (TcpListener, Option<TcpListener>),
     (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
-    lifecycle: &Lifecycle,
+    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
     metrics: &Metrics,
 ) -> Vec<(TcpListener, Router)> {
+    let api = admin_api(settings, rules, backend, clock);
     let admin = Admin {
         rules: rules.live.clone(),
         candidate: candidates.rules.clone(),
@@ -245,7 +257,7 @@ fn admin(
     let metrics_page = admin
         .clone()
         .metrics_router(&settings.telemetry.prometheus_path);
-    let mut routes = vec![(listener, admin.router())];
+    let mut routes = vec![(listener, admin.router(api))];
     routes.extend(prometheus.map(|listener| (listener, metrics_page)));
     routes
 }

@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
-use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
+use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
-use crate::time::{Clock, Time};
+use crate::time::{Clock, Span, Time};
 
 mod shard;
 
@@ -100,6 +100,24 @@ impl Counters {
             .enumerate()
             .map(|(index, check)| self.decide_one(check, now, |known| state(index, known)))
             .collect()
+    }
+
+    /// Reads one counter, without a change.
+    pub fn peek(&self, check: &Check, now: Time) -> Reading {
+        let fingerprint = self.fingerprint(&check.key);
+        let shard = self.shards[shard_of(fingerprint)].lock();
+        let known = shard.get(fingerprint).cloned();
+        drop(shard);
+        let counter = known.unwrap_or_else(|| Counter::new(&check.limit));
+        let verdict_of = |hits| {
+            let check = check.with_hits(hits);
+            counter.clone().decide(&check.limit, now, check.call()).1
+        };
+        let books = check.book_ahead > Span::ZERO;
+        Reading::new(
+            verdict_of(Hits::Peek),
+            books.then(|| verdict_of(Hits::Add(1))),
+        )
     }
 
     /// Removes all counters.

@@ -20,6 +20,7 @@ pub mod client;
 pub mod connect;
 pub(crate) mod direct_mapped;
 pub mod fallback;
+mod operator;
 pub mod over_limit_cache;
 pub mod settings;
 mod shared;

@@ -10,6 +10,7 @@ mod cli;
 mod cluster;
 mod compat;
 mod connections;
+mod counters;
 mod diff;
 mod differences;
 mod endpoints;

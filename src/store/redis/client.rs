@@ -18,8 +18,10 @@ use crate::limit::OverLimitHits;
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
-use crate::store::redis::client::node_batch::{NodeBatch, NodeBatches, batch_of, is_one_call};
-use crate::store::redis::client::waiting::{BATCH_SIZE_MAX, NodeReply};
+use crate::store::redis::client::node_batch::{
+    NodeBatch, NodeBatches, batch_of, checks_of_batch, is_one_call,
+};
+use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::node::Node;
@@ -109,6 +111,17 @@ impl RedisClient {
             }
         }
         decisions
+    }
+
+    /// Decides checks in a mode of their own, without the cache.
+    pub(crate) async fn decide_in(&self, mode: Mode, checks: &[Check], now: Time) -> Decisions {
+        let request = Request {
+            checks,
+            mode,
+            received: now,
+            deadline: now.plus(self.shared.store_timeout),
+        };
+        self.send_batches(request, self.encode(request)).await
     }
 
     /// Sends the checks that the cache did not decide.
@@ -374,22 +387,6 @@ impl RedisClient {
     }
 }
 
-/// How many of the checks, of which there are some, one batch may have.
-fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
-    let mut left = BATCH_SIZE_MAX;
-    let fits = |check: &&EncodedCheck| match left.checked_sub(check.size()) {
-        Some(rest) => {
-            left = rest;
-            true
-        }
-        None => false,
-    };
-    checks.iter().take_while(fits).count()
-}
-
 fn as_peek(check: &Check) -> Check {
-    Check {
-        hits: Hits::Peek,
-        ..check.clone()
-    }
+    check.with_hits(Hits::Peek)
 }

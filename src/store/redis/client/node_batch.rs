@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::store::redis::client::encode::EncodedCheck;
+use crate::store::redis::client::waiting::BATCH_SIZE_MAX;
 use crate::store::redis::topology::cluster;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
@@ -55,4 +56,17 @@ pub(crate) fn is_one_call(batches: &[NodeBatch<'_>], checks: usize) -> bool {
         slots.all(|slot| Some(slot) == first)
     };
     batch.checks.len() == checks && (!batch.node.has_slots || shares_slot())
+}
+
+/// How many of the checks, of which there are some, one batch may have.
+pub(crate) fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
+    let mut left = BATCH_SIZE_MAX;
+    let fits = |check: &&EncodedCheck| match left.checked_sub(check.size()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    checks.iter().take_while(fits).count()
 }

@@ -74,7 +74,7 @@ impl Membership {
     ) -> Self {
         Self {
             channel: format!("{key_prefix}tg:replicas:{database}"),
-            name: format!("{:016x}", fastrand::u64(..)),
+            name: random_name(),
             configured,
             peers: Mutex::default(),
             alive: metrics.gauge(
@@ -86,6 +86,11 @@ impl Membership {
                 "Heartbeats that Redis rejected or did not deliver.",
             ),
         }
+    }
+
+    /// The random name of this process.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// This process' share of every limit.
@@ -251,6 +256,11 @@ impl Peers {
         }
         self.known
     }
+}
+
+/// A name that no other process has.
+pub(crate) fn random_name() -> String {
+    format!("{:016x}", fastrand::u64(..))
 }
 
 fn failure(what: &'static str) -> RedisError {

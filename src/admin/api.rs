@@ -1,0 +1,93 @@
+//! `/api/v1`: counters, as JSON, and the OpenAPI document of all its paths.
+//!
+//! An endpoint has its own file, and the part of the document that describes it is the JSON file
+//! beside that. Every answer has `replica`, the name of this process in heartbeats.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, get};
+use http::{StatusCode, header};
+
+use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
+use crate::admin::api::counters::Counters;
+
+pub(crate) mod answer;
+pub(crate) mod counters;
+mod openapi;
+
+/// The state of the API. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    /// The name of this process.
+    pub(crate) replica: Arc<str>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Api {
+    /// Every route below `/api/v1`. A test compares them with the document.
+    fn routes() -> [(&'static str, MethodRouter<Self>); 2] {
+        [
+            ("/counters", get(read_counter).post(read_counters)),
+            ("/openapi.json", get(document)),
+        ]
+    }
+
+    /// All endpoints, for `/api/v1`.
+    pub(crate) fn router(self) -> Router {
+        let routes = Self::routes()
+            .into_iter()
+            .fold(Router::new(), |router, (path, route)| {
+                router.route(path, route)
+            });
+        routes.fallback(unknown_path).with_state(self)
+    }
+
+    fn respond(&self, answer: Answer) -> Response {
+        answer::response(&self.replica, answer)
+    }
+}
+
+async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    api.respond(api.counters.read_by_query(&query).await)
+}
+
+async fn read_counters(State(api): State<Api>, body: Body) -> Response {
+    api.respond(api.counters.read_by_body(body).await)
+}
+
+async fn document() -> Response {
+    ([(header::CONTENT_TYPE, JSON_TYPE)], openapi::document()).into_response()
+}
+
+async fn unknown_path(State(api): State<Api>) -> Response {
+    let reason = "unknown path; /api/v1/openapi.json has all of them";
+    api.respond(Err(Rejected::new(StatusCode::NOT_FOUND, reason)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn document_has_every_route() {
+        let document: Value = serde_json::from_str(openapi::document()).expect("it is JSON");
+        let paths = document["paths"].as_object().expect("it has paths");
+        let routes = Api::routes().map(|(path, _)| format!("/api/v1{path}"));
+        let missing: Vec<_> = routes
+            .iter()
+            .filter(|route| !paths.contains_key(&**route))
+            .collect();
+        assert_eq!(
+            (missing, paths.len()),
+            (vec![], routes.len()),
+            "paths of the document and routes"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Answers of the API: JSON with the name of the replica, or why there is none.
+
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::api::body::BodyError;
+use crate::text::prefix;
+
+pub(crate) const JSON_TYPE: &str = "application/json";
+/// A reason may quote the request.
+const REASON_BYTES_MAX: usize = 1_024;
+
+/// A JSON object, or why there is none.
+pub(crate) type Answer = Result<Value, Rejected>;
+
+/// Why a request is rejected.
+#[derive(Debug, Clone)]
+pub(crate) struct Rejected {
+    pub(crate) status: StatusCode,
+    /// A sentence, and what to do.
+    reason: String,
+    /// The walk through the rules, as `explain` prints it.
+    explanation: Option<String>,
+}
+
+impl Rejected {
+    pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason: reason.into(),
+            explanation: None,
+        }
+    }
+
+    /// 400.
+    pub(crate) fn bad_request(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, reason)
+    }
+
+    /// Adds why rules do not match.
+    pub(crate) fn explained(self, explanation: String) -> Self {
+        Self {
+            explanation: Some(explanation),
+            ..self
+        }
+    }
+
+    fn json(&self) -> Value {
+        let reason = prefix(&self.reason, REASON_BYTES_MAX);
+        match &self.explanation {
+            None => json!({"error": reason}),
+            Some(text) => json!({"error": reason, "explanation": text}),
+        }
+    }
+}
+
+impl From<BodyError> for Rejected {
+    fn from(error: BodyError) -> Self {
+        Self::new(error.status(), error.to_string())
+    }
+}
+
+/// The response of the replica with this name.
+pub(crate) fn response(replica: &str, answer: Answer) -> Response {
+    let (status, mut body) = match answer {
+        Ok(body) => (StatusCode::OK, body),
+        Err(rejected) => (rejected.status, rejected.json()),
+    };
+    body["replica"] = replica.into();
+    let json = HeaderValue::from_static(JSON_TYPE);
+    (status, [(header::CONTENT_TYPE, json)], body.to_string()).into_response()
+}

@@ -1,0 +1,202 @@
+//! Counters of descriptors: the plan that serves finds the check of a descriptor, and the store reads
+//! its counter.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Body;
+use futures_util::future::join_all;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
+use crate::admin::query_string::Pairs;
+use crate::api::body::read_body;
+use crate::api::decode;
+use crate::api::messages::{self, EXAMPLE};
+use crate::check::{Check, Hits, Reading};
+use crate::limit::{Algorithm, Limit};
+use crate::limiter::{self, Modes};
+use crate::rules::explain::explain;
+use crate::rules::{LiveRules, Plan, Query, RuleSet, Step, plan};
+use crate::store::{Backend, Store};
+use crate::text::Text;
+use crate::time::{Clock, Time};
+
+const GET_USAGE: &str =
+    "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";
+
+/// Finds and reads the counters of descriptors.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    rules: Arc<LiveRules>,
+    modes: Modes,
+    backend: Backend,
+    clock: Clock,
+    /// Opened by the first request, on the thread of the admin listener.
+    store: OnceLock<Store>,
+}
+
+/// Where a counter was read.
+#[derive(Debug, Clone, Copy)]
+enum CountedIn {
+    Memory,
+    Redis,
+    /// In this process, because Redis gave no verdict.
+    Fallback,
+}
+
+impl Counters {
+    pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, backend: Backend, clock: Clock) -> Self {
+        Self {
+            rules,
+            modes,
+            backend,
+            clock,
+            store: OnceLock::new(),
+        }
+    }
+
+    /// GET: one descriptor, with an entry for each `e` in the query string.
+    pub(crate) async fn read_by_query(&self, query: &str) -> Answer {
+        let pairs = Pairs::new(query);
+        let domain = pairs.first("domain");
+        if domain.is_empty() || pairs.all("e").next().is_none() {
+            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
+            return Err(Rejected::bad_request(reason));
+        }
+        let query = Query::of_entries(domain, pairs.all("e"))
+            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
+        let mut counters = self.read(query).await?;
+        Ok(counters.swap_remove(0))
+    }
+
+    /// POST: a request in the form of `/json`.
+    pub(crate) async fn read_by_body(&self, body: Body) -> Answer {
+        let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
+        let invalid = |reason: String| Rejected::bad_request(format!("{reason}; write {EXAMPLE}"));
+        let request = messages::read(&body).map_err(|error| invalid(format!("{error:#}")))?;
+        let (query, _) = decode::query(&request).map_err(|error| invalid(error.to_string()))?;
+        Ok(json!({"counters": self.read(query).await?}))
+    }
+
+    /// One object for each descriptor.
+    async fn read(&self, mut query: Query<'_>) -> Result<Vec<Value>, Rejected> {
+        let rules = self.rules.load();
+        let rules = rules.as_ref().ok_or_else(no_rules)?;
+        for descriptor in &mut query.descriptors {
+            descriptor.hits = Hits::Peek;
+        }
+        let now = self.clock.now();
+        let plan = self.plan(rules, &query, now)?;
+        let counters = plan.steps.iter().map(|step| async {
+            let Some(check) = step.check() else {
+                return uncounted(&query, step);
+            };
+            let check = &plan.request.checks[check];
+            let (reading, counted_in) = self.read_check(check, now).await;
+            counter(&query, step, check, &reading, counted_in)
+        });
+        Ok(join_all(counters).await)
+    }
+
+    /// The plan of a request, of which at least one descriptor has a counter.
+    fn plan<'r>(
+        &self,
+        rules: &'r RuleSet,
+        query: &Query<'_>,
+        now: Time,
+    ) -> Result<Plan<'r>, Rejected> {
+        limiter::validate(query).map_err(|invalid| Rejected::bad_request(invalid.to_string()))?;
+        let plan = plan(rules, query, self.modes, now)
+            .map_err(|invalid| Rejected::bad_request(invalid.to_string()))?;
+        if plan.request.checks.is_empty() {
+            let explanation = explain(rules, query, self.modes).text;
+            let none = Rejected::new(StatusCode::NOT_FOUND, "no rule counts the descriptor");
+            return Err(none.explained(explanation));
+        }
+        Ok(plan)
+    }
+
+    async fn read_check(&self, check: &Check, now: Time) -> (Reading, CountedIn) {
+        let store = self.store();
+        match (store.peek(check, now).await, store) {
+            (Ok(reading), Store::Memory(_)) => (reading, CountedIn::Memory),
+            (Ok(reading), Store::Redis(_)) => (reading, CountedIn::Redis),
+            (Err(error), _) => {
+                let local = store.decide_locally(&[(check, error)], false, now);
+                (Reading::new(local[0], None), CountedIn::Fallback)
+            }
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.get_or_init(|| self.backend.open())
+    }
+}
+
+impl CountedIn {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
+fn no_rules() -> Rejected {
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, NO_RULES.trim_end())
+}
+
+/// A counter as JSON.
+fn counter(
+    query: &Query<'_>,
+    step: &Step<'_>,
+    check: &Check,
+    reading: &Reading,
+    counted_in: CountedIn,
+) -> Value {
+    let Reading {
+        verdict,
+        is_exhausted,
+    } = reading;
+    json!({
+        "domain": Text(query.domain).shown(),
+        "rule": step.path().as_deref(),
+        "key": check.key.to_string(),
+        "algorithm": check.limit.algorithm.name(),
+        "limit": limit(&check.limit),
+        "used": verdict.used,
+        "remaining": verdict.remaining,
+        "resets_in_seconds": verdict.reset_after.ceil_secs(),
+        "over_limit": is_exhausted,
+        "counted_in": counted_in.name(),
+    })
+}
+
+/// A descriptor without a counter. It has the fields of one, so that answers have one form.
+fn uncounted(query: &Query<'_>, step: &Step<'_>) -> Value {
+    json!({
+        "domain": Text(query.domain).shown(),
+        "rule": step.path().as_deref(),
+        "key": null,
+        "algorithm": null,
+        "limit": null,
+        "used": null,
+        "remaining": null,
+        "resets_in_seconds": null,
+        "over_limit": false,
+        "counted_in": null,
+    })
+}
+
+/// A lease is no period.
+fn limit(limit: &Limit) -> Value {
+    let is_held = limit.algorithm == Algorithm::Concurrency;
+    json!({
+        "requests": limit.requests,
+        "period_seconds": (!is_held).then(|| limit.period.ceil_secs()),
+        "burst": limit.algorithm.is_bucket().then_some(limit.capacity),
+    })
+}
