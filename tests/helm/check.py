@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
 REWRITE_HINT = "if this is intended, run `make helm-goldens` and commit the result"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
+DASHBOARD = ROOT / "deploy" / "grafana" / "tollgate.json"
 SEVERITIES = ("critical", "warning", "info")
 # The URL of docs/operations.md in deploy/prometheus, which its users replace, and the one in everything-values.yaml.
 RUNBOOK_SAMPLE = "https://git.example.com/tollgate/blob/main/docs/operations.md"
@@ -184,6 +185,13 @@ def chart_alerts():
         raise Failed("the rendered PrometheusRule is not deploy/prometheus/tollgate-alerts.yaml with another selector and more labels")
 
 
+def chart_dashboard():
+    """the chart's dashboard is that of deploy/grafana, with links to the runbook of its values"""
+    (found,) = [each for each in of_kind(rendered("--values", value_sets()["everything"]), "ConfigMap") if "tollgate.json" in each["data"]]
+    if json.loads(found["data"]["tollgate.json"]) != json.loads(DASHBOARD.read_text().replace(RUNBOOK_SAMPLE, RUNBOOK)):
+        raise Failed("the rendered dashboard is not deploy/grafana/tollgate.json with another runbook URL")
+
+
 def rules_of(file):
     return [rule for group in file["groups"] for rule in group["rules"]]
 
@@ -196,17 +204,18 @@ def anchors(page):
 
 
 def expressions():
-    """Expressions of alerts and panels."""
+    """Expressions of alerts, and of panels, annotations and variables of the dashboard."""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     alerts = [alert["expr"] for alert in rules_of(rule["spec"])]
-    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    dashboard = json.loads(DASHBOARD.read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    panels += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
     choices = [re.search(r"label_values\((.*),", each["definition"])[1] for each in dashboard["templating"]["list"] if "definition" in each]
     return [text.replace("$__rate_interval", "5m") for text in [*alerts, *panels, *choices]]
 
 
 def expressions_fit():
-    """the metrics and labels of every expression of alerts and panels are exposed by the real binary"""
+    """the metrics and labels of every expression of alerts and of the dashboard are exposed by the real binary"""
     texts = expressions()
     pages = [metrics_page(rendered("--values", path)) for path in value_sets().values()]
     # Metrics of the statsd sink exist only without the Prometheus port.
@@ -214,7 +223,7 @@ def expressions_fit():
     page = "\n".join(pages)
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
     # key2 exists with rules of two levels; the others are added by Prometheus.
-    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance"}
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance", "job"}
     for text in texts:
         named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
         by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
@@ -440,7 +449,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))

@@ -11,6 +11,7 @@ use tollgate::api::convert;
 use tollgate::time::Time;
 
 const ALERTS: &str = "deploy/prometheus/tollgate-alerts.yaml";
+const DASHBOARD: &str = "deploy/grafana/tollgate.json";
 /// Users replace it with the URL where they publish the page.
 const RUNBOOK: &str = "https://git.example.com/tollgate/blob/main/docs/operations.md";
 /// Every file that sets how long a caller waits for an answer, and how. over-limit.yaml has a queue
@@ -54,6 +55,53 @@ fn every_alert_links_to_its_anchor_in_the_runbook() {
 }
 
 #[test]
+fn the_dashboard_links_to_sections_of_the_runbook() {
+    let anchors = anchors(&read("docs/operations.md"));
+    let dashboard = read(DASHBOARD);
+    let links = dashboard.split(RUNBOOK).skip(1);
+    let sections: Vec<&str> = links
+        .filter_map(|after| after.split('"').next()?.strip_prefix('#'))
+        .collect();
+    assert!(sections.len() > 10, "{sections:?}");
+    for section in sections {
+        let is_known = anchors.iter().any(|anchor| anchor == section);
+        assert!(is_known, "docs/operations.md has no anchor {section}");
+    }
+}
+
+/// Prometheus adds `job` and `instance` everywhere; other labels of targets must be optional.
+#[test]
+fn the_dashboard_needs_no_kubernetes() {
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read(DASHBOARD)).expect("the dashboard is JSON");
+    let variables = dashboard["templating"]["list"].as_array();
+    let variables = variables.expect("it has variables").iter();
+    let by_name: BTreeMap<_, _> = variables
+        .map(|variable| (variable["name"].as_str().unwrap_or_default(), variable))
+        .collect();
+    for name in ["job", "domain", "rule"] {
+        assert!(by_name.contains_key(name), "no variable {name}");
+    }
+    // `.*` also matches series without the label.
+    for name in ["namespace", "instance", "domain", "rule"] {
+        assert_eq!(by_name[name]["allValue"], ".*", "{name}");
+        assert_eq!(by_name[name]["current"]["value"][0], "$__all", "{name}");
+    }
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let panels = list(&dashboard["panels"]).into_iter();
+    let targets = panels.flat_map(|panel| list(&panel["targets"]));
+    let queries = targets.chain(list(&dashboard["annotations"]["list"]));
+    for query in queries {
+        let expr = query["expr"].as_str().expect("a query has an expression");
+        let is_ours = expr.contains("tollgate_") || expr.contains("ratelimit_service_");
+        assert!(
+            !is_ours || expr.contains(r#"job=~"$job""#) && !expr.contains("pod="),
+            "{expr}"
+        );
+    }
+}
+
+#[test]
 fn every_link_between_pages_resolves() {
     let mut broken = Vec::new();
     for page in pages() {
@@ -85,7 +133,9 @@ fn every_link_between_pages_resolves() {
 #[test]
 fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
     let list = read("docs/metrics.md");
-    let all = pages().into_iter().chain([ALERTS.to_owned()]);
+    let all = pages()
+        .into_iter()
+        .chain([ALERTS, DASHBOARD].map(str::to_owned));
     for page in all.filter(|page| !page.starts_with("tests/") && !page.starts_with("benches/")) {
         let text = read(&page);
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
