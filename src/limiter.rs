@@ -19,7 +19,7 @@ use crate::rules::{LiveRules, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
-use crate::time::{Clock, Span};
+use crate::time::{Clock, Span, Time};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
@@ -213,7 +213,7 @@ impl Limiter {
             settings,
             queue::jitter(settings.retry_after_jitter),
         );
-        self.record(&decision, &response);
+        self.record(&decision, &response, now);
         if let Some(span) = span {
             observe::describe(span, &decision, &response, fallback);
         }
@@ -231,7 +231,7 @@ impl Limiter {
     }
 
     /// Adds a decision to the metrics.
-    fn record(&self, decision: &Decision<'_, '_, '_>, response: &Response) {
+    fn record(&self, decision: &Decision<'_, '_, '_>, response: &Response, now: Time) {
         let parts = &self.shared.parts;
         if !decision.plan.domain_known {
             let descriptors = decision.query.descriptors.len() as u64;
@@ -242,7 +242,8 @@ impl Limiter {
         if response.shadowed {
             self.shared.global_shadow_mode.inc();
         }
-        decision.record(response, &parts.stats, parts.settings.near_limit_ratio);
+        let near_ratio = parts.settings.near_limit_ratio;
+        decision.record(response, &parts.stats, near_ratio, now);
     }
 
     /// Counts why a request has no response. [`Self::decide`] calls it itself.

@@ -10,6 +10,7 @@ use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::{Origin, RuleSource};
+use crate::rules::stats::gauges::{RULE_GAUGES_MAX, RuleGauges};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
@@ -78,6 +79,8 @@ impl Rules {
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let options = options(settings, backend, stats.clone());
         let live = Arc::new(LiveRules::default());
+        let gauges = RuleGauges::new(live.clone(), clock.clone(), RULE_GAUGES_MAX, metrics);
+        metrics.add_source(Arc::new(gauges));
         let publisher = RulePublisher::new(
             options,
             settings.rules.clone(),

@@ -12,6 +12,7 @@ use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
 use crate::rules::{Plan, Step};
 use crate::text::Text;
+use crate::time::Time;
 
 /// For each check, why the store gave no verdict. Empty if it gave all of them.
 pub(crate) type StoreErrors = SmallVec<[Option<StoreError>; 2]>;
@@ -52,7 +53,13 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
     }
 
     /// Adds every counted step to the metrics of its rule.
-    pub(crate) fn record(&self, response: &Response, stats: &StatsTable, near_ratio: f32) {
+    pub(crate) fn record(
+        &self,
+        response: &Response,
+        stats: &StatsTable,
+        near_ratio: f32,
+        now: Time,
+    ) {
         for step in &self.plan.steps {
             let Some((check, verdict)) = self.counted(step) else {
                 continue;
@@ -76,6 +83,12 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
                 }
                 Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
             };
+            // The fallback does not know what is used.
+            if let Step::Counted { rule, .. } = step
+                && self.store_error(step).is_none()
+            {
+                rule.stats.set_usage(verdict, now);
+            }
             let disposition = self.disposition(step, verdict, response);
             counters.record(check, verdict, disposition, near_ratio);
         }

@@ -96,3 +96,10 @@ fn push_pair(name: &mut String, key: &[u8], value: &[u8], dots: Dots) {
         name.push_str(&dots.part(&Text(value).shown()));
     }
 }
+
+/// Labels of a rule's name. As in the default mapping, the part before the first dot is the domain,
+/// then two keys.
+pub(crate) fn labels(name: &str) -> Vec<(&'static str, String)> {
+    let parts = name.split('.').map(str::to_owned);
+    ["domain", "key1", "key2"].into_iter().zip(parts).collect()
+}

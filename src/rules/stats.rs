@@ -17,6 +17,7 @@ use crate::telemetry::metric::{self, Metrics, Series, Source};
 use counts::{Count, RuleStats};
 
 pub(crate) mod counts;
+pub(crate) mod gauges;
 #[cfg(test)]
 mod tests;
 
@@ -261,12 +262,8 @@ fn rule_series(
     count: u64,
     of_client: bool,
 ) -> Series {
-    // As in the default mapping, the part before the first dot is the domain, then two keys. Series
-    // that differ in further keys are added up.
-    let labels: Vec<_> = ["domain", "key1", "key2"]
-        .into_iter()
-        .zip(name.split('.').map(str::to_owned))
-        .collect();
+    // Series that differ in further keys are added up.
+    let labels = metric_name::labels(name);
     if family == Family::Own {
         return Series::counter(metric, help, labels, count, None);
     }

@@ -98,6 +98,7 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100}
     metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s}}
   - key: cheap
+    value: fixed
     rate_limit: {unit: year, requests_per_unit: 0}
     metadata: {tollgate: {on_limit: degrade}}
 ";
@@ -116,7 +117,7 @@ async fn metrics_page_is_current() {
         .with_env("TRIAL_UPSTREAM", "127.0.0.1:9")
         .with_env("TRIAL_ENFORCE_PERCENT", "100")
         .start();
-    local.client().await.ask("d", &[("cheap", "")]).await;
+    local.client().await.ask("d", &[("cheap", "fixed")]).await;
     eventually("a decision of the trial is compared", async || {
         local
             .admin("/metrics")
@@ -127,7 +128,10 @@ async fn metrics_page_is_current() {
     // Of three at once two have to wait, however slow the machine is.
     for (domain, descriptors) in [
         ("d", [turn; 3].join(",")),
-        ("d", r#"{"entries":[{"key":"cheap"}]}"#.to_owned()),
+        (
+            "d",
+            r#"{"entries":[{"key":"cheap","value":"fixed"}]}"#.to_owned(),
+        ),
         ("nowhere", turn.to_owned()),
     ] {
         let body = format!(r#"{{"domain":"{domain}","descriptors":[{descriptors}]}}"#);

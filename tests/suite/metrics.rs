@@ -600,3 +600,139 @@ fn log_level_and_format_apply() {
     );
     assert_eq!(error, "");
 }
+
+const ONE_COUNTER_OR_MORE: &str = "
+domain: d
+descriptors:
+  - {key: fixed, value: a, rate_limit: {unit: year, requests_per_unit: 2}}
+  - key: bucket
+    value: a
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: token_bucket, burst: 30}}
+  - {key: shared, value: a*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 4}}
+  - key: outer
+    value: a
+    descriptors:
+      - key: middle
+        value: b
+        descriptors:
+          - {key: inner, value: c, rate_limit: {unit: year, requests_per_unit: 5}}
+          - {key: inner, value: d, rate_limit: {unit: year, requests_per_unit: 6}}
+          - {key: user, rate_limit: {unit: year, requests_per_unit: 7}}
+  - key: work
+    value: a
+    descriptors:
+      - key: holder
+        rate_limit: {unit: second, requests_per_unit: 8}
+        metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 1h}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: star, value: a*, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: free, value: a, rate_limit: {unlimited: true}}
+";
+
+/// The value of a gauge of each rule, by the label `rule`.
+fn by_rule(server: &TestServer, gauge: &str) -> BTreeMap<String, String> {
+    let page = server.admin("/metrics");
+    let lines = page.lines().filter_map(|line| line.strip_prefix(gauge));
+    let values = lines.filter_map(|line| line.split_once("rule=\"")?.1.split_once("\"} "));
+    values
+        .map(|(rule, value)| (rule.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn expected<const N: usize>(values: [(&str, &str); N]) -> BTreeMap<String, String> {
+    values
+        .map(|(rule, value)| (rule.to_owned(), value.to_owned()))
+        .into()
+}
+
+#[tokio::test]
+async fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
+    let redis = RedisProcess::start();
+    for backend in ["memory", "redis"] {
+        let server = TestServer::with_rules(ONE_COUNTER_OR_MORE)
+            .with_env("BACKEND_TYPE", backend)
+            .with_env("REDIS_URL", &redis.address())
+            .with_env("USE_STATSD", "false")
+            .start();
+        let limits = [
+            ("d.bucket_a", "30"),
+            ("d.fixed_a", "2"),
+            ("d.outer_a.middle_b.inner_c", "5"),
+            ("d.outer_a.middle_b.inner_d", "6"),
+            ("d.shared_a*", "4"),
+            ("d.work_a.holder", "8"),
+        ];
+        assert_eq!(by_rule(&server, "tollgate_rule_limit{"), expected(limits));
+        let unused = limits.map(|(rule, _)| (rule, "0"));
+        assert_eq!(by_rule(&server, "tollgate_rule_used{"), expected(unused));
+
+        let mut client = server.client().await;
+        for entries in [
+            &[("fixed", "a")][..],
+            &[("fixed", "a")],
+            &[("fixed", "a")],
+            &[("bucket", "a")],
+            &[("shared", "a1")],
+            &[("shared", "a2")],
+            &[("outer", "a"), ("middle", "b"), ("inner", "c")],
+            &[("work", "a"), ("holder", "1")],
+            &[("work", "a"), ("holder", "2")],
+            &[("user", "1")],
+        ] {
+            client.ask("d", entries).await;
+        }
+        let used = [
+            ("d.bucket_a", "1"),
+            ("d.fixed_a", "3"),
+            ("d.outer_a.middle_b.inner_c", "1"),
+            ("d.outer_a.middle_b.inner_d", "0"),
+            ("d.shared_a*", "2"),
+            ("d.work_a.holder", "2"),
+        ];
+        assert_eq!(
+            by_rule(&server, "tollgate_rule_used{"),
+            expected(used),
+            "{backend}"
+        );
+        let labels =
+            r#"domain="d",key1="outer_a",key2="middle_b",rule="d.outer_a.middle_b.inner_c""#;
+        server.assert_metric(&format!("tollgate_rule_limit{{{labels}}}"), 5.0);
+        server.assert_metric("tollgate_rule_gauges_left_out", 0.0);
+    }
+}
+
+#[tokio::test]
+async fn gauges_of_rules_follow_reloads() {
+    let server = TestServer::with_rules(&fixed_rules(&[("a", 2), ("b", 2)])).start();
+    server.client().await.ask("d", &[("k", "a")]).await;
+    server.write("rules.yaml", &fixed_rules(&[("a", 5)]));
+    eventually("the new rules are in force", async || {
+        by_rule(&server, "tollgate_rule_limit{") == expected([("d.k_a", "5")])
+    })
+    .await;
+    assert_eq!(
+        by_rule(&server, "tollgate_rule_used{"),
+        expected([("d.k_a", "1")])
+    );
+}
+
+#[tokio::test]
+async fn gauges_of_rules_are_bounded() {
+    let values: Vec<String> = (0..10_003).map(|number| number.to_string()).collect();
+    let rules: Vec<(&str, u32)> = values.iter().map(|value| (&**value, 1)).collect();
+    let server = TestServer::with_rules(&fixed_rules(&rules)).start();
+    assert_eq!(by_rule(&server, "tollgate_rule_limit{").len(), 10_000);
+    server.assert_metric("tollgate_rule_gauges_left_out", 3.0);
+}
+
+/// A rule for each of these values, with its limit per year.
+fn fixed_rules(values: &[(&str, u32)]) -> String {
+    let rule = |(value, limit): &(&str, u32)| {
+        format!(
+            "\n- {{key: k, value: '{value}', rate_limit: {{unit: year, requests_per_unit: {limit}}}}}"
+        )
+    };
+    let rules: String = values.iter().map(rule).collect();
+    format!("domain: d\ndescriptors:{rules}\n")
+}

@@ -1,13 +1,20 @@
-//! The counters of one rule, and the reference's arithmetic.
+//! The counters and the usage of one rule, and the reference's arithmetic.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::check::{Check, HITS_MAX, Hits, Verdict};
 use crate::limit::{Algorithm, OverLimitHits};
+use crate::time::Time;
 
-/// The counters of one rule, by [`Count`].
+/// The counters of one rule.
 #[derive(Debug, Default)]
-pub struct RuleStats([AtomicU64; 9]);
+pub struct RuleStats {
+    /// By [`Count`].
+    counts: [AtomicU64; 9],
+    /// Hits in use after the last verdict in the upper half, and in the lower half the second since
+    /// the epoch at which the counter is unused again. One word, so that a request stores it at once.
+    usage: AtomicU64,
+}
 
 /// What is counted of a rule: the counters of envoyproxy/ratelimit, then those of Tollgate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,16 +99,38 @@ impl RuleStats {
         }
     }
 
+    /// Stores the usage that a verdict at `now` states. Meaningful for a rule with one counter.
+    pub(crate) fn set_usage(&self, verdict: &Verdict, now: Time) {
+        let reset = now
+            .plus(verdict.reset_after)
+            .as_micros()
+            .div_ceil(1_000_000);
+        let half = |number: u64| number.min(u64::from(u32::MAX));
+        self.usage
+            .store(half(verdict.used) << 32 | half(reset), Relaxed);
+    }
+
+    /// Hits in use as of the last verdict; 0 once the counter is unused again.
+    pub(crate) fn used(&self, now: Time) -> u64 {
+        let usage = self.usage.load(Relaxed);
+        let reset_micros = (usage & u64::from(u32::MAX)) * 1_000_000;
+        if now.as_micros() < reset_micros {
+            usage >> 32
+        } else {
+            0
+        }
+    }
+
     pub(super) fn add(&self, count: Count, hits: u64) {
-        self.0[count as usize].fetch_add(hits, Relaxed);
+        self.counts[count as usize].fetch_add(hits, Relaxed);
     }
 
     pub(super) fn get(&self, count: Count) -> u64 {
-        self.0[count as usize].load(Relaxed)
+        self.counts[count as usize].load(Relaxed)
     }
 
     pub(super) fn is_zero(&self) -> bool {
-        self.0.iter().all(|count| count.load(Relaxed) == 0)
+        self.counts.iter().all(|count| count.load(Relaxed) == 0)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::rules::stats::{
     StatsTable,
 };
 use crate::telemetry::metric::Metrics;
+use crate::time::{Span, Time};
 
 /// limit, hits before, hits asked, then total, over, near, within.
 const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
@@ -136,4 +137,25 @@ fn names_from_clients_are_values_of_labels() {
         .filter(|line| line.starts_with("# TYPE") && line.contains("quoted"))
         .count();
     assert_eq!(families, 0, "{page}");
+}
+
+#[test]
+fn usage_is_that_of_the_last_verdict_until_its_counter_is_unused() {
+    let stats = RuleStats::default();
+    let at = |millis: u64| Time::from_micros(1_700_000_000_000_000 + millis * 1_000);
+    assert_eq!(stats.used(at(0)), 0);
+    for (used, shown) in [(3, 3), (7, 7), (u64::MAX, u64::from(u32::MAX)), (2, 2)] {
+        let verdict = Verdict {
+            used,
+            reset_after: Span::from_micros(2_000_000),
+            ..Verdict::default()
+        };
+        stats.set_usage(&verdict, at(500));
+        assert_eq!(stats.used(at(2_499)), shown);
+        assert_eq!(
+            stats.used(at(3_000)),
+            0,
+            "a second is the unit of the reset"
+        );
+    }
 }

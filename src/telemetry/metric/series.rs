@@ -122,6 +122,19 @@ impl Series {
             of_client: false,
         }
     }
+
+    /// A gauge of our own.
+    pub(crate) fn gauge(
+        name: &str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: u64,
+    ) -> Self {
+        Self {
+            value: Value::Gauge(value),
+            ..Self::counter(name, help, labels, value, None)
+        }
+    }
 }
 
 impl Value {
