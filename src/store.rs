@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Check, CheckError, CheckRequest, Decisions, Reading, Verdicts};
+use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::client::trace;
 use crate::telemetry::traces::LiveSpan;
@@ -122,6 +122,35 @@ impl Store {
         match self {
             Self::Memory(counters) => Ok(counters.peek(check, now)),
             Self::Redis(client) => client.peek(check, now).await,
+        }
+    }
+
+    /// Deletes one counter, its holders included.
+    ///
+    /// # Errors
+    /// Redis gave no verdict.
+    pub async fn reset(&self, check: &Check, now: Time) -> Result<(), CheckError> {
+        match self {
+            Self::Memory(counters) => {
+                counters.forget(&check.key);
+                Ok(())
+            }
+            Self::Redis(client) => client.reset(check, now).await,
+        }
+    }
+
+    /// Gives hits back, and what is spent over the limit: of an exhausted counter so many hits pass
+    /// afterwards, up to its capacity.
+    ///
+    /// # Errors
+    /// Redis gave no verdict.
+    pub async fn grant(&self, check: &Check, hits: u64, now: Time) -> Result<(), CheckError> {
+        match self {
+            Self::Memory(counters) => {
+                counters.grant(&check.with_hits(Hits::Refund(hits)), now);
+                Ok(())
+            }
+            Self::Redis(client) => client.grant(check, hits, now).await,
         }
     }
 

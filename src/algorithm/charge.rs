@@ -9,7 +9,8 @@ use crate::limit::{Limit, OverLimitHits};
 pub struct Charge {
     /// Positive for hits, negative for a refund, 0 for a peek.
     pub cost: i64,
-    /// Whether a charge over the limit takes nothing.
+    /// Whether a charge over the limit takes nothing. For a refund: whether hits over the limit are
+    /// given back as well, which makes it a grant.
     pub drops: bool,
     /// The most that may be spent.
     pub full: u64,
@@ -58,6 +59,25 @@ impl Charge {
             drops: false,
             full: u64::MAX,
             deepest: u64::MAX,
+        }
+    }
+
+    /// A refund as a grant, which leaves room for its hits even if more than the limit was spent.
+    #[must_use]
+    pub fn granting(self) -> Self {
+        Self {
+            drops: self.drops || self.cost < 0,
+            ..self
+        }
+    }
+
+    /// The refund of a grant to a counter of which so much is spent.
+    pub(crate) fn granted(self, spent: u64) -> Self {
+        let over = i64::try_from(spent.saturating_sub(self.full)).unwrap_or(i64::MAX);
+        Self {
+            cost: self.cost.saturating_sub(over),
+            drops: false,
+            ..self
         }
     }
 

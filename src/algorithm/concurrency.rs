@@ -58,6 +58,14 @@ impl Decide for Concurrency {
         }
     }
 
+    /// A number has no names that could be released: a grant is a refund of its holder.
+    fn granted(&self, _: &Limit, _: Time, grant: Charge) -> Charge {
+        Charge {
+            drops: false,
+            ..grant
+        }
+    }
+
     /// A lease that ends later than one that begins now means that the clock went back, or that
     /// leases were longer: it ends as if it began now.
     fn advance(&mut self, limit: &Limit, now: Time) {

@@ -184,6 +184,12 @@ impl Counter {
         });
     }
 
+    /// Gives the hits of a refund back, and what is spent over the limit.
+    pub fn grant(mut self, limit: &Limit, now: Time, refund: Call<'_>) -> (Self, Verdict) {
+        let verdict = with_each!(&mut self, state => state.grant(limit, now, refund));
+        (self, verdict)
+    }
+
     /// Decides one call. The limit is one of the counter's kind: keys contain the algorithm.
     pub fn decide<'c>(
         mut self,

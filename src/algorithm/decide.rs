@@ -9,8 +9,8 @@ use crate::time::Time;
 /// The state of one counter. `Default` is the state of a new counter; `limit` must be one of its
 /// algorithm.
 pub trait Decide: Default {
-    /// The twin in Lua: a table with `load` and `keep`, and with `price`, `charged` and `told` where
-    /// the driver's defaults do not fit.
+    /// The twin in Lua: a table with `load` and `keep`, and with `price`, `granted`, `charged` and `told`
+    /// where the driver's defaults do not fit.
     const LUA: &'static str;
 
     /// The charge of a call, in the counter's units, independent of its state.
@@ -19,6 +19,11 @@ pub trait Decide: Default {
     /// The charge of a call to this counter, which is as of now.
     fn charge_here(&self, limit: &Limit, call: Call<'_>) -> Charge {
         Self::charge(limit, call)
+    }
+
+    /// The refund of a grant to this counter, which is as of now.
+    fn granted(&self, limit: &Limit, now: Time, grant: Charge) -> Charge {
+        grant.granted(self.spent(limit, now))
     }
 
     /// Brings this counter to `now`.
@@ -62,5 +67,20 @@ pub trait Decide: Default {
             self.apply(limit, now, call, charge);
         }
         self.verdict(limit, now, call, over)
+    }
+
+    /// Gives the hits of a refund back, and what is spent over the limit: of an exhausted counter so
+    /// many hits pass afterwards.
+    fn grant(&mut self, limit: &Limit, now: Time, refund: Call<'_>) -> Verdict {
+        self.advance(limit, now);
+        let charge = self.charge_here(limit, refund).granting();
+        let charge = if charge.drops {
+            self.granted(limit, now, charge)
+        } else {
+            charge
+        };
+        let over = charge.is_over(self.spent(limit, now));
+        self.apply(limit, now, refund, charge);
+        self.verdict(limit, now, refund, over)
     }
 }

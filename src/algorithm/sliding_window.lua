@@ -36,6 +36,16 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
   return weighed(window), at <= number, window
 end
 
+-- Returns the cost of a grant. What has to come back of the window before is counted by its weight.
+function sliding_window.granted(cost, spent, full, window)
+  local rest = math.max(math.min(spent, full) + cost, 0)
+  local refund = spent - rest
+  if refund > window.used then
+    refund = window.used + window.before - math.floor(rest * window.period / window.left)
+  end
+  return -refund
+end
+
 -- Returns what is spent after the call, and whether the window before changed, even if its weight is 0.
 function sliding_window.charged(spent, cost, deepest, window)
   local used, before = window.used, window.before

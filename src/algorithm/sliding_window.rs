@@ -63,6 +63,25 @@ impl Decide for SlidingWindow {
             .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
 
+    /// What has to come back of the window before is counted by its weight.
+    fn granted(&self, limit: &Limit, now: Time, grant: Charge) -> Charge {
+        let spent = self.spent(limit, now);
+        let left_over = spent
+            .min(grant.full)
+            .saturating_sub(grant.cost.unsigned_abs());
+        let mut refund = spent - left_over;
+        if refund > self.used {
+            let period = limit.period_ticks();
+            let left = period - limit.tick.since_epoch(now) % period;
+            refund = self.used + u64::from(self.before) - left_over * period / left;
+        }
+        Charge {
+            cost: -i64::try_from(refund).unwrap_or(i64::MAX),
+            drops: false,
+            ..grant
+        }
+    }
+
     /// A refund is taken from the present window first, then from the one before.
     fn apply(&mut self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) {
         let given_back = charge.cost.min(0).unsigned_abs();

@@ -128,6 +128,14 @@ impl Counters {
         }
     }
 
+    /// Gives the hits of a refund back, and what is spent over the limit.
+    pub fn grant(&self, refund: &Check, now: Time) {
+        self.change(refund, now, |known| {
+            let counter = known.unwrap_or_else(|| Counter::new(&refund.limit));
+            counter.grant(&refund.limit, now, refund.call())
+        });
+    }
+
     /// Removes one counter.
     pub fn forget(&self, key: &Key) {
         let fingerprint = self.fingerprint(key);
@@ -183,16 +191,33 @@ impl Counters {
         self.len() == 0
     }
 
+    /// Decides one check.
+    pub(crate) fn decide_check(&self, check: &Check, now: Time) -> Verdict {
+        self.decide_one(check, now, |known| {
+            known.unwrap_or_else(|| Counter::new(&check.limit))
+        })
+    }
+
     fn decide_one(
         &self,
         check: &Check,
         now: Time,
         state: impl Fn(Option<Counter>) -> Counter,
     ) -> Verdict {
+        self.change(check, now, |known| {
+            state(known).decide(&check.limit, now, check.call())
+        })
+    }
+
+    fn change(
+        &self,
+        check: &Check,
+        now: Time,
+        change: impl FnOnce(Option<Counter>) -> (Counter, Verdict),
+    ) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = self.shards[shard_of(fingerprint)].lock();
-        let known = shard.take(fingerprint);
-        let (after, verdict) = state(known).decide(&check.limit, now, check.call());
+        let (after, verdict) = change(shard.take(fingerprint));
         self.keep(
             &mut shard,
             fingerprint,

@@ -4,6 +4,7 @@
 //! between calls are drawn around the edges, where mistakes are: a period less one, a period, a
 //! period and one, one tick.
 
+mod grants;
 mod holders;
 mod queue;
 

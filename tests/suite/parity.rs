@@ -49,7 +49,13 @@ struct Terms2 {
     found: Option<Found>,
 }
 
-const MANNERS: [Mode; 3] = [Mode::Independent, Mode::Atomic, Mode::DryRun];
+const MANNERS: [Mode; 5] = [
+    Mode::Independent,
+    Mode::Atomic,
+    Mode::DryRun,
+    Mode::Reset,
+    Mode::Grant,
+];
 
 /// What goes out in one call.
 #[derive(Debug, Clone)]
@@ -476,8 +482,13 @@ fn gaps() -> impl Strategy<Value = Gap> {
 }
 
 fn batches() -> impl Strategy<Value = Batch> {
-    let manners =
-        prop_oneof![3 => Just(Mode::Independent), 3 => Just(Mode::Atomic), 1 => Just(Mode::DryRun)];
+    let manners = prop_oneof![
+        6 => Just(Mode::Independent),
+        6 => Just(Mode::Atomic),
+        2 => Just(Mode::DryRun),
+        1 => Just(Mode::Reset),
+        2 => Just(Mode::Grant),
+    ];
     let group = (manners, prop::collection::vec(calls(), 1..7))
         .prop_map(|(mode, calls)| Group { mode, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];

@@ -285,7 +285,7 @@ impl RedisClient {
         while !indices.is_empty() {
             let size = match request.mode {
                 Mode::Atomic => indices.len(),
-                Mode::Independent | Mode::DryRun => checks_of_batch(&encoded),
+                _ => checks_of_batch(&encoded),
             };
             let rest = encoded.split_off(size);
             let (now, later) = indices.split_at(size);

@@ -1,9 +1,14 @@
 //! What an operator does to one counter in Redis.
 
+use std::time::Duration;
+
 use crate::check::{Check, CheckError, Hits, Reading};
 use crate::store::redis::client::RedisClient;
 use crate::store::redis::client::encode::Mode;
 use crate::time::{Span, Time};
+
+/// The time to announce a change to other processes: no cached verdict is used for longer.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl RedisClient {
     /// Reads a counter. Its value and its lifetime stay.
@@ -18,5 +23,39 @@ impl RedisClient {
         let decisions = self.decide_in(Mode::DryRun, &checks, now).await;
         let one_more = decisions.get(1).copied().transpose()?;
         Ok(Reading::new(decisions[0]?, one_more))
+    }
+
+    /// Deletes a counter, whatever is stored at its key.
+    ///
+    /// # Errors
+    /// Redis gave no verdict.
+    pub async fn reset(&self, check: &Check, now: Time) -> Result<(), CheckError> {
+        self.change(Mode::Reset, check.with_hits(Hits::Peek), now)
+            .await
+    }
+
+    /// Gives hits back, and what is spent over the limit.
+    ///
+    /// # Errors
+    /// Redis gave no verdict.
+    pub async fn grant(&self, check: &Check, hits: u64, now: Time) -> Result<(), CheckError> {
+        self.change(Mode::Grant, check.with_hits(Hits::Refund(hits)), now)
+            .await
+    }
+
+    /// Whatever the reply, no process uses an older verdict: Redis may have executed it.
+    async fn change(&self, mode: Mode, check: Check, now: Time) -> Result<(), CheckError> {
+        let checks = [check];
+        let decisions = self.decide_in(mode, &checks, now).await;
+        let (shared, [check]) = (&self.shared, checks);
+        if let Some(cache) = &shared.over_limit_cache {
+            cache.refunded(&check.key, shared.clock.now());
+        }
+        if let Some(node) = shared.home() {
+            let announced = shared.membership.announce_change(&node);
+            // Best effort: other processes use a cached verdict for a second at most.
+            let _ = tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await;
+        }
+        decisions[0].map(drop)
     }
 }

@@ -7,7 +7,7 @@
 //! Refunds make a cached verdict outdated. Those of this process are known: a verdict is used only if its
 //! request was received after the last refund of its counter, under any limit, so a reply that a refund
 //! overtook is not used either. Those of other Tollgate replicas are not known, so no verdict is used for
-//! longer than [`AGE_MAX`].
+//! longer than [`AGE_MAX`]. What an operator changes is announced to all replicas.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,6 +121,13 @@ impl OverLimitCache {
     pub(crate) fn refunded(&self, key: &Key, now: Time) {
         self.refunded_at(key)
             .fetch_max(now.as_micros(), Ordering::Release);
+    }
+
+    /// Any counter may have changed at `now`.
+    pub(crate) fn all_refunded(&self, now: Time) {
+        for refunded in &self.refunds {
+            refunded.fetch_max(now.as_micros(), Ordering::Release);
+        }
     }
 
     fn refunded_at(&self, key: &Key) -> &AtomicU64 {

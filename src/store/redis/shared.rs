@@ -151,6 +151,13 @@ impl Redis {
             && limit.algorithm != Algorithm::Concurrency
     }
 
+    /// The server that forwards messages between processes: any of a cluster sends them to all others.
+    pub(crate) fn home(&self) -> Option<Arc<Node>> {
+        let topology = self.main.topology();
+        let mut nodes = topology.nodes.iter();
+        nodes.find(|node| !node.health.breaker.is_open()).cloned()
+    }
+
     /// The time to send to Redis. It uses its own clock unless a test sets the time.
     pub(crate) fn clock_for_redis(&self) -> Option<Time> {
         self.clock.is_manual().then(|| self.clock.now())

@@ -343,6 +343,19 @@ impl Model {
                 .iter()
                 .map(|check| self.try_one(check, now))
                 .collect(),
+            Mode::Reset => request
+                .checks
+                .iter()
+                .map(|check| {
+                    self.delete(&redis_key(check, now))?;
+                    self.decide_one(check, jitter, now)
+                })
+                .collect(),
+            Mode::Grant => request
+                .checks
+                .iter()
+                .map(|check| self.grant_one(check, jitter, now))
+                .collect(),
         }
     }
 
@@ -353,18 +366,50 @@ impl Model {
         Ok(loaded.counter.decide(&check.limit, now, check.call()).1)
     }
 
+    fn delete(&mut self, key: &[u8]) -> Result<(), &'static str> {
+        if self.is_read_only {
+            return Err(READ_ONLY);
+        }
+        self.states.remove(key);
+        self.lives.remove(key);
+        Ok(())
+    }
+
     fn decide_one(
         &mut self,
         check: &Check,
         jitter: Span,
         now: Time,
     ) -> Result<Verdict, &'static str> {
+        let decide = |counter: Counter| counter.decide(&check.limit, now, check.call());
+        self.change_one(check, jitter, now, decide)
+    }
+
+    /// Only a refund is a grant.
+    fn grant_one(
+        &mut self,
+        check: &Check,
+        jitter: Span,
+        now: Time,
+    ) -> Result<Verdict, &'static str> {
+        match check.hits {
+            Hits::Refund(_) => self.change_one(check, jitter, now, |counter| {
+                counter.grant(&check.limit, now, check.call())
+            }),
+            Hits::Add(_) | Hits::Peek => self.decide_one(check, jitter, now),
+        }
+    }
+
+    fn change_one(
+        &mut self,
+        check: &Check,
+        jitter: Span,
+        now: Time,
+        change: impl FnOnce(Counter) -> (Counter, Verdict),
+    ) -> Result<Verdict, &'static str> {
         let key = redis_key(check, now);
         let loaded = self.load(&key, &check.limit, now)?;
-        let (after, verdict) = loaded
-            .counter
-            .clone()
-            .decide(&check.limit, now, check.call());
+        let (after, verdict) = change(loaded.counter.clone());
         let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
         if self.is_read_only && is_written {
             return Err(READ_ONLY);

@@ -1,5 +1,6 @@
 -- Decides many checks in one call. KEYS has the key of each check; ARGV has the time (empty: Redis' clock), then the argument of each check.
--- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run.
+-- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run; `D`: its
+-- counter is deleted before. A refund that drops is a grant: what is spent over the limit comes back, too.
 -- The reply is the time, then for each check what is spent after it, as -1 - spent if it was over limit, for some algorithms in a list with
 -- more numbers; or the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
@@ -33,6 +34,9 @@ local function charge(algorithm, spent, state, wanted, drops, full, deepest, arg
     -- equivalent: `full` -> `deepest`: there are never more holders than the limit
     cost, room = algorithm.price(wanted, full, state, argument)
   end
+  if drops and cost < 0 then
+    cost = (algorithm.granted or granted)(cost, spent, full, state)
+  end
   local over = spent + cost > room
   if over and drops then
     -- equivalent: `over` -> `drops`: both are true here
@@ -60,7 +64,10 @@ local function told(algorithm, key, state, spent, over, cost, full)
   return reply
 end
 
-local function decide(key, argument, tried)
+local function decide(key, argument, tried, deleted)
+  if deleted then
+    redis.call('DEL', key)
+  end
   local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
   local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
@@ -123,7 +130,7 @@ local function text_of(trouble)
 end
 
 local replies = {now}
-local key, argument, tried = 1, 2, false
+local key, argument, tried, deleted = 1, 2, false, false
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
   -- equivalent: `==` -> `>=`: no argument begins with a greater byte
@@ -137,10 +144,13 @@ while KEYS[key] do
   -- equivalent: `==` -> `>=`: only T is greater, and was handled above
   elseif code == 76 then -- L
     argument, tried = argument + 1, true
+  -- equivalent: `==` -> `>=`: only L and T are greater, and were handled above
+  elseif code == 68 then -- D
+    argument, deleted = argument + 1, true
   else
-    local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried)
+    local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried, deleted)
     replies[key + 1] = ok and reply or text_of(reply)
-    key, argument, tried = key + 1, argument + 1, false
+    key, argument, tried, deleted = key + 1, argument + 1, false, false
   end
 end
 return replies

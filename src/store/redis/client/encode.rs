@@ -24,6 +24,10 @@ pub enum Mode {
     Atomic,
     /// Each on its own, without changing its counter.
     DryRun,
+    /// Each on its own, after its counter was deleted.
+    Reset,
+    /// Each on its own. A refund also gives back what is spent over the limit.
+    Grant,
 }
 
 /// How a check of a cluster is sent.
@@ -86,6 +90,10 @@ impl EncodedCheck {
         jitter: Span,
     ) -> Self {
         let limit = &check.limit;
+        let charge = match mode {
+            Mode::Grant if Kind::of(limit) != Kind::Concurrency => charge.granting(),
+            _ => charge,
+        };
         let mut encoded = Self {
             key: check.key.clone(),
             argument: SmallVec::new(),

@@ -80,8 +80,10 @@ impl Script {
                 command.arg(format!("T{}", checks.len()));
             }
             for check in checks {
-                if mode == Mode::DryRun {
-                    command.arg("L");
+                match mode {
+                    Mode::DryRun => drop(command.arg("L")),
+                    Mode::Reset => drop(command.arg("D")),
+                    Mode::Independent | Mode::Atomic | Mode::Grant => {}
                 }
                 command.arg(check.argument.as_slice());
             }

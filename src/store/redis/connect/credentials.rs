@@ -4,9 +4,9 @@
 //! except those of TLS, which only make sense together. Files that cannot be used are rejected and
 //! the last good ones stay in use.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fmt, fs};
 
 use arc_swap::ArcSwap;
 
@@ -76,7 +76,8 @@ impl CredentialFiles {
         path: PathBuf,
     ) -> Result<Reloadable<Secret>, String> {
         self.watch(vec![path.clone()], move || {
-            read_auth(&path).map_err(|error| format!("{setting}: {}{error}", path.display()))
+            Secret::read_file(&path, "password or user:password")
+                .map_err(|error| format!("{setting}: {}{error}", path.display()))
         })
     }
 
@@ -110,25 +111,6 @@ impl CredentialFiles {
         }
         Ok(value)
     }
-}
-
-/// The error follows the path, and never quotes the content.
-fn read_auth(path: &Path) -> Result<Secret, String> {
-    let bytes = fs::read(path).map_err(|error| format!(": {error}"))?;
-    let rejected = |what| format!(" {what}; expected password or user:password in one line");
-    let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
-    // The line break at the end is not part of the password.
-    let line = match text.strip_suffix('\n') {
-        Some(line) => line.strip_suffix('\r').unwrap_or(line),
-        None => &text,
-    };
-    if line.is_empty() {
-        return Err(rejected("is empty"));
-    }
-    if line.contains(['\n', '\r']) {
-        return Err(rejected("has more than one line"));
-    }
-    Ok(Secret::new(line))
 }
 
 impl fmt::Debug for WatchedFiles {
@@ -219,6 +201,9 @@ impl Watched for CredentialReloader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use tempfile::TempDir;
 
     use super::*;

@@ -42,6 +42,8 @@ const HEARTBEATS_MISSED_MAX: u32 = 10;
 const HEARTBEATS_AWAITED: u32 = 2;
 /// Precedes the name of a process that leaves.
 const LEAVE: char = '-';
+/// An operator has changed a counter.
+const CHANGE: &str = "!";
 
 #[derive(Debug)]
 pub(crate) struct Membership {
@@ -99,10 +101,11 @@ impl Membership {
     }
 
     /// Exchanges heartbeats until the process drains, then announces that it leaves. `home` is the
-    /// server to use, if any is healthy.
+    /// server to use, if any is healthy; `on_change` is called when an operator has changed a counter.
     pub(crate) async fn run_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
+        on_change: impl Fn(),
         clock: &Clock,
         lifecycle: &Lifecycle,
     ) {
@@ -110,7 +113,7 @@ impl Membership {
             let mut is_logged = false;
             let mut pauses = Backoff::doubling(HEARTBEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
-                let failure = self.exchange_heartbeats(&home, clock).await;
+                let failure = self.exchange_heartbeats(&home, &on_change, clock).await;
                 let was_subscribed = self.peers().subscribed_at.take().is_some();
                 if was_subscribed || failure.is_none() {
                     pauses.reset();
@@ -130,11 +133,19 @@ impl Membership {
             () = lifecycle.reached(Phase::Draining) => {}
         }
         // Best effort: peers notice the missing heartbeats otherwise.
-        if let Some(node) = home()
-            && let Ok(mut connection) = node.connector.connect_background().await
-        {
-            let leave = self.publish(&format!("{LEAVE}{}", self.name));
-            let _ = connection.call(&leave).await;
+        if let Some(node) = home() {
+            self.announce(&node, &format!("{LEAVE}{}", self.name)).await;
+        }
+    }
+
+    /// Has every process decide its next checks without cached verdicts.
+    pub(crate) async fn announce_change(&self, node: &Node) {
+        self.announce(node, CHANGE).await;
+    }
+
+    async fn announce(&self, node: &Node, message: &str) {
+        if let Ok(mut connection) = node.connector.connect_background().await {
+            let _ = connection.call(&self.publish(message)).await;
         }
     }
 
@@ -142,6 +153,7 @@ impl Membership {
     async fn exchange_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
+        on_change: impl Fn(),
         clock: &Clock,
     ) -> Option<RedisError> {
         let node = home()?;
@@ -162,6 +174,9 @@ impl Membership {
                 message = messages.next() => match message {
                     Some(message) => {
                         let text = message.get_payload::<String>().unwrap_or_default();
+                        if text == CHANGE {
+                            on_change();
+                        }
                         self.peers().on_heartbeat(&text, clock.now());
                     }
                     None => return Some(failure("the subscription has ended")),

@@ -60,15 +60,14 @@ impl Redis {
 
     /// Runs heartbeats, write-back to servers in use, and expiry, for as long as the process lives.
     pub(crate) async fn run_fallback(&self, lifecycle: &Lifecycle) {
-        // Any server of a cluster: it forwards heartbeats to all others.
-        let any_node = || {
-            let topology = self.main.topology();
-            let mut nodes = topology.nodes.iter();
-            nodes.find(|node| !node.health.breaker.is_open()).cloned()
+        let on_change = || {
+            if let Some(cache) = &self.over_limit_cache {
+                cache.all_refunded(self.clock.now());
+            }
         };
         tokio::join!(
             self.membership
-                .run_heartbeats(any_node, &self.clock, lifecycle),
+                .run_heartbeats(|| self.home(), on_change, &self.clock, lifecycle),
             self.local.sweep(self.clock.clone()),
             self.write_back_to_all(),
         );
