@@ -1,4 +1,4 @@
-//! The admin listener: rules in force, explanations of limits, metrics, readiness. It is read-only.
+//! The admin listener: rules in force, explanations of limits, metrics, readiness, and `/api/v1`.
 //!
 //! The table of routes is also the index page.
 

@@ -45,6 +45,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// 400 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
+/// The address of the client of a request; `None` for a Unix socket. An extension of each request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RemoteAddress(pub(crate) Option<IpAddr>);
+
 /// Serves the connections of `incoming`, each with the address of its client, until the process
 /// stops and all responses are sent.
 pub(crate) async fn serve<I>(
@@ -66,7 +70,7 @@ pub(crate) async fn serve<I>(
     let accept = async {
         let mut incoming = pin!(incoming);
         while let Some((connection, peer)) = incoming.next().await {
-            let peer = peer.map(client_of);
+            let (address, peer) = (peer, peer.map(client_of));
             if !budget.make_room(peer) {
                 continue;
             }
@@ -77,7 +81,9 @@ pub(crate) async fn serve<I>(
             let service = service_fn(move |request| {
                 let activity = of_requests.clone();
                 activity.begin();
-                let response = router.clone().oneshot(tracked(request, activity.clone()));
+                let mut request = tracked(request, activity.clone());
+                request.extensions_mut().insert(RemoteAddress(address));
+                let response = router.clone().oneshot(request);
                 async move {
                     let response = response.await;
                     activity.end();

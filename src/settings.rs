@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Command};
 
+use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
 use crate::record;
 use crate::rule_source::Origin;
@@ -67,6 +68,7 @@ pub(crate) struct Resolved {
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
+    pub(crate) admin_token: TokenOptions,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<trial::settings::Options>,
     /// `None` unless requests are recorded.
@@ -95,6 +97,7 @@ impl Settings {
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
+            admin_token: self.admin.token()?,
             backend,
             trial: self.trial.options()?,
             candidate_from: self.rules.reading.candidate(directory.clone(), environment),

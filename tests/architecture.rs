@@ -41,8 +41,8 @@ offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate check http limit limiter rules settings/parse shutdown store telemetry text
-    time trial
+admin: api candidate check file_watch http limit limiter named_enum rules settings/parse shutdown
+    store telemetry text time trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config file_watch http limiter record rule_source rules runtime settings shutdown store
     telemetry time trial

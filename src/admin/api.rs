@@ -1,23 +1,30 @@
-//! `/api/v1`: counters, as JSON, and the OpenAPI document of all its paths.
+//! `/api/v1`: counters and actions on them, as JSON, and the OpenAPI document of all its paths.
 //!
 //! An endpoint has its own file, and the part of the document that describes it is the JSON file
 //! beside that. Every answer has `replica`, the name of this process in heartbeats.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodRouter, get};
-use http::{StatusCode, header};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
+use http::{HeaderMap, StatusCode, header};
 
+use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
+use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
+use crate::http::RemoteAddress;
 
+pub(crate) mod actions;
 pub(crate) mod answer;
+pub(crate) mod change;
 pub(crate) mod counters;
 mod openapi;
+pub(crate) mod token;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -25,13 +32,16 @@ pub(crate) struct Api {
     /// The name of this process.
     pub(crate) replica: Arc<str>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) actions: Arc<Actions>,
 }
 
 impl Api {
     /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 2] {
+    fn routes() -> [(&'static str, MethodRouter<Self>); 4] {
         [
             ("/counters", get(read_counter).post(read_counters)),
+            ("/counters/grant", post(grant)),
+            ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
         ]
     }
@@ -46,6 +56,22 @@ impl Api {
         routes.fallback(unknown_path).with_state(self)
     }
 
+    async fn act(
+        &self,
+        action: Action,
+        remote: Option<IpAddr>,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Response {
+        let request = ActionRequest {
+            action,
+            remote,
+            headers,
+            body,
+        };
+        self.respond(self.actions.clone().act(request).await)
+    }
+
     fn respond(&self, answer: Answer) -> Response {
         answer::response(&self.replica, answer)
     }
@@ -58,6 +84,24 @@ async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Resp
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {
     api.respond(api.counters.read_by_body(body).await)
+}
+
+async fn reset(
+    State(api): State<Api>,
+    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    api.act(Action::Reset, remote, headers, body).await
+}
+
+async fn grant(
+    State(api): State<Api>,
+    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    api.act(Action::Grant, remote, headers, body).await
 }
 
 async fn document() -> Response {

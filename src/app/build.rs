@@ -11,7 +11,9 @@ use anyhow::Context as _;
 use axum::Router;
 
 use crate::admin::api::Api as AdminApi;
+use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
+use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
 use crate::admin::{Admin, Pages};
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
@@ -37,6 +39,7 @@ use crate::telemetry;
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::statsd;
+use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::{Traces, export};
 use crate::time::Clock;
 use crate::trial::Trial;
@@ -48,6 +51,7 @@ pub(crate) struct App {
     pub(super) listeners: Listeners,
     pub(super) settings: Settings,
     pub(super) admin: Vec<(TcpListener, Router)>,
+    pub(super) admin_token: Option<TokenFile>,
     pub(super) accept_errors: AcceptErrors,
     pub(super) http_metrics: HttpMetrics,
     pub(super) rule_source: RuleSource,
@@ -100,8 +104,8 @@ impl App {
         let candidates = Candidates::load(candidate_from, &settings, &backend, &metrics);
         let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
         let trial = trial.map(|options| Trial::new(options, clock.clone(), &metrics));
-        let admin = admin(
-            &settings,
+        let (admin, admin_token) = admin(
+            (&settings, resolved.admin_token),
             (ports.admin, ports.prometheus),
             (&rules, &candidates, trial.as_ref()),
             (&backend, &clock, &lifecycle),
@@ -109,8 +113,7 @@ impl App {
         );
         let certificates = certificates(grpc_tls, &metrics)?;
         let tls = certificates.as_ref().map(|source| source.tls(&metrics));
-        let traces = traces.map(|options| Traces::new(options, clock.clone(), &metrics));
-        let (traces, spans) = traces.unzip();
+        let (traces, spans) = open_traces(traces, &clock, &metrics);
         let (recorder, record) = recording(record, &metrics)?;
         let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
         let http_metrics = HttpMetrics::new(&metrics);
@@ -119,7 +122,7 @@ impl App {
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
-            traces.unwrap_or_default(),
+            traces,
             &metrics,
         );
         Ok(Self {
@@ -127,6 +130,7 @@ impl App {
             api: api.with_trial(trial),
             listeners: ports.listeners,
             admin,
+            admin_token,
             accept_errors,
             http_metrics,
             rule_source: rules.source,
@@ -226,29 +230,38 @@ fn recording(
     Ok(opened.transpose()?.unzip())
 }
 
-fn admin_api(settings: &Settings, rules: &Rules, backend: &Backend, clock: &Clock) -> AdminApi {
-    let modes = settings.limiter.modes();
-    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
-    AdminApi {
-        replica: backend.replica().into(),
-        counters: Arc::new(counters),
-    }
+fn open_traces(
+    options: Option<Options>,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> (Traces, Option<export::Exporter>) {
+    let traces = options.map(|options| Traces::new(options, clock.clone(), metrics));
+    let (traces, spans) = traces.unzip();
+    (traces.unwrap_or_default(), spans)
 }
 
 /// The admin pages, and the additional metrics page.
 fn admin(
-    settings: &Settings,
+    (settings, token): (&Settings, TokenOptions),
     (listener, prometheus): (TcpListener, Option<TcpListener>),
     (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
     (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
     metrics: &Metrics,
-) -> Vec<(TcpListener, Router)> {
-    let api = admin_api(settings, rules, backend, clock);
+) -> (Vec<(TcpListener, Router)>, Option<TokenFile>) {
+    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
+    let modes = settings.limiter.modes();
+    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
+    let counters = Arc::new(counters);
+    let api = AdminApi {
+        replica: backend.replica().into(),
+        counters: counters.clone(),
+        actions: Arc::new(Actions::new(counters, token, metrics)),
+    };
     let admin = Admin {
         rules: rules.live.clone(),
         candidate: candidates.rules.clone(),
         trial: trial.cloned(),
-        modes: settings.limiter.modes(),
+        modes,
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
         pages: Pages::new(metrics),
@@ -259,7 +272,7 @@ fn admin(
         .metrics_router(&settings.telemetry.prometheus_path);
     let mut routes = vec![(listener, admin.router(api))];
     routes.extend(prometheus.map(|listener| (listener, metrics_page)));
-    routes
+    (routes, token_file)
 }
 
 fn summary(

@@ -59,6 +59,7 @@ impl App {
         let rules = self.rule_source.start()?;
         let candidates = self.candidate_source.map(FileWatch::start).transpose()?;
         let trial_share = self.trial_share.map(FileWatch::start).transpose()?;
+        let admin_token = self.admin_token.map(FileWatch::start).transpose()?;
         let certificates = self.certificates.map(FileWatch::start).transpose()?;
         let credentials = self.credentials.map(FileWatch::start).transpose()?;
         let draining = Draining {
@@ -92,7 +93,7 @@ impl App {
                 signal = stop() => break signal,
                 () = reload() => {
                     rules.load();
-                    certificates.iter().chain(&credentials).chain(&candidates).chain(&trial_share).for_each(FileWatch::load);
+                    certificates.iter().chain(&credentials).chain(&candidates).chain(&trial_share).chain(&admin_token).for_each(FileWatch::load);
                 }
                 within = &mut unreachable => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
@@ -101,7 +102,8 @@ impl App {
         };
         // The kernel takes seconds to close a watch of many files, and the process cannot end
         // before. Begun now, that ends with the drain.
-        drop((rules, candidates, trial_share, certificates, credentials));
+        drop((rules, candidates, trial_share, admin_token));
+        drop((certificates, credentials));
         tokio::select! {
             () = draining.finish(signal) => {}
             _ = stop() => tracing::warn!("second signal: stopping at once"),

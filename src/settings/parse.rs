@@ -5,7 +5,8 @@
 //! that is set to nothing an unset one before clap sees it, so a field is `T` with a
 //! `default_value`, or `Option<T>` where "not set" has a meaning of its own.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs};
 
 use crate::time::Span;
 
@@ -25,6 +26,28 @@ impl Secret {
     /// None.
     pub fn read(text: &str) -> Result<Self, String> {
         Ok(Self::new(text))
+    }
+
+    /// Reads a file with the secret in one line.
+    ///
+    /// # Errors
+    /// Why it cannot be used, which never quotes the content. It follows the path of the file.
+    pub fn read_file(path: &Path, expected: &str) -> Result<Self, String> {
+        let bytes = fs::read(path).map_err(|error| format!(": {error}"))?;
+        let rejected = |what| format!(" {what}; expected {expected} in one line");
+        let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
+        // The line break at the end is not part of the secret.
+        let line = match text.strip_suffix('\n') {
+            Some(line) => line.strip_suffix('\r').unwrap_or(line),
+            None => &text,
+        };
+        if line.is_empty() {
+            return Err(rejected("is empty"));
+        }
+        if line.contains(['\n', '\r']) {
+            return Err(rejected("has more than one line"));
+        }
+        Ok(Self::new(line))
     }
 
     /// The text itself, which must not be logged.

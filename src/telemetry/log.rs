@@ -15,6 +15,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
+/// Events of this target are logged at every level.
+pub const AUDIT: &str = "audit";
+
 /// The lowest level that is logged, by the names of envoyproxy/ratelimit's library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level(tracing::Level);
@@ -50,6 +53,7 @@ impl Level {
         Targets::new()
             .with_default(of_others)
             .with_target(env!("CARGO_CRATE_NAME"), self.0)
+            .with_target(AUDIT, tracing::Level::INFO)
     }
 }
 
@@ -88,7 +92,7 @@ pub fn start(level: Level, format: Format) {
     // Reporting on stderr that the log cannot be written would panic: a closed pipe must not end the
     // service.
     let log = tracing_subscriber::fmt()
-        .with_max_level(level.0)
+        .with_max_level(level.0.max(tracing::Level::INFO))
         .with_writer(std::io::stderr)
         .log_internal_errors(false)
         .event_format(Line(format))

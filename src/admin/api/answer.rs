@@ -1,7 +1,7 @@
 //! Answers of the API: JSON with the name of the replica, or why there is none.
 
 use axum::response::{IntoResponse as _, Response};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::api::body::BodyError;
@@ -22,6 +22,8 @@ pub(crate) struct Rejected {
     reason: String,
     /// The walk through the rules, as `explain` prints it.
     explanation: Option<String>,
+    /// Seconds until the client may try again.
+    retry_after: Option<u64>,
 }
 
 impl Rejected {
@@ -30,6 +32,7 @@ impl Rejected {
             status,
             reason: reason.into(),
             explanation: None,
+            retry_after: None,
         }
     }
 
@@ -42,6 +45,14 @@ impl Rejected {
     pub(crate) fn explained(self, explanation: String) -> Self {
         Self {
             explanation: Some(explanation),
+            ..self
+        }
+    }
+
+    /// Adds when the client may try again.
+    pub(crate) fn retry_after(self, secs: u64) -> Self {
+        Self {
+            retry_after: Some(secs),
             ..self
         }
     }
@@ -63,11 +74,23 @@ impl From<BodyError> for Rejected {
 
 /// The response of the replica with this name.
 pub(crate) fn response(replica: &str, answer: Answer) -> Response {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
     let (status, mut body) = match answer {
         Ok(body) => (StatusCode::OK, body),
-        Err(rejected) => (rejected.status, rejected.json()),
+        Err(rejected) => {
+            if rejected.status == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer");
+                headers.insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            headers.extend(
+                rejected
+                    .retry_after
+                    .map(|secs| (header::RETRY_AFTER, secs.into())),
+            );
+            (rejected.status, rejected.json())
+        }
     };
     body["replica"] = replica.into();
-    let json = HeaderValue::from_static(JSON_TYPE);
-    (status, [(header::CONTENT_TYPE, json)], body.to_string()).into_response()
+    (status, headers, body.to_string()).into_response()
 }

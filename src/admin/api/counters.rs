@@ -9,16 +9,18 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::api::change::{Action, Change};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
 use crate::api::decode;
 use crate::api::messages::{self, EXAMPLE};
-use crate::check::{Check, Hits, Reading};
+use crate::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::limit::{Algorithm, Limit};
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
-use crate::rules::{LiveRules, Plan, Query, RuleSet, Step, plan};
+use crate::rules::query::{Descriptor, Entry, Query};
+use crate::rules::{LiveRules, Plan, RuleSet, Step, plan};
 use crate::store::{Backend, Store};
 use crate::text::Text;
 use crate::time::{Clock, Time};
@@ -35,6 +37,13 @@ pub(crate) struct Counters {
     clock: Clock,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
+}
+
+/// A counter before and after a change, as JSON.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) before: Value,
+    pub(crate) after: Value,
 }
 
 /// Where a counter was read.
@@ -78,6 +87,41 @@ impl Counters {
         let request = messages::read(&body).map_err(|error| invalid(format!("{error:#}")))?;
         let (query, _) = decode::query(&request).map_err(|error| invalid(error.to_string()))?;
         Ok(json!({"counters": self.read(query).await?}))
+    }
+
+    /// Changes the counter of a descriptor. Concurrent hits may come between the change and the
+    /// counters before and after it.
+    pub(crate) async fn change(&self, change: &Change) -> Result<Changed, Rejected> {
+        let entries = change.entries.iter();
+        let entries = entries.map(|(key, value)| Entry::new(key, value));
+        let query = Query {
+            domain: change.domain.as_bytes(),
+            descriptors: [Descriptor::new(entries)].into_iter().collect(),
+            ..Query::default()
+        };
+        let rules = self.rules.load();
+        let rules = rules.as_ref().ok_or_else(no_rules)?;
+        let now = self.clock.now();
+        let plan = self.plan(rules, &query, now)?;
+        let (step, check) = (&plan.steps[0], &plan.request.checks[0]);
+        check_grant(change, &check.limit)?;
+        let store = self.store();
+        let counted_in = match store {
+            Store::Memory(_) => CountedIn::Memory,
+            Store::Redis(_) => CountedIn::Redis,
+        };
+        let shown = |reading: &Reading| counter(&query, step, check, reading, counted_in);
+        let before = store.peek(check, now).await.map_err(unavailable)?;
+        match change.action {
+            Action::Reset => store.reset(check, now).await,
+            Action::Grant => store.grant(check, change.hits, now).await,
+        }
+        .map_err(unavailable)?;
+        let after = store.peek(check, self.clock.now()).await;
+        Ok(Changed {
+            before: shown(&before),
+            after: shown(&after.map_err(maybe_done)?),
+        })
     }
 
     /// One object for each descriptor.
@@ -133,6 +177,41 @@ impl Counters {
     fn store(&self) -> &Store {
         self.store.get_or_init(|| self.backend.open())
     }
+}
+
+/// Rejects what would not leave exactly the granted hits.
+fn check_grant(change: &Change, limit: &Limit) -> Result<(), Rejected> {
+    let unprocessable = |reason| Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
+    if change.action != Action::Grant {
+        return Ok(());
+    }
+    if limit.algorithm == Algorithm::Concurrency {
+        let reason = "a concurrency limit has holders instead of hits; reset removes all of them";
+        return unprocessable(reason.to_owned());
+    }
+    if change.hits > limit.capacity.into() {
+        let capacity = limit.capacity;
+        return unprocessable(format!(
+            "a counter gives back at most its limit, {capacity} hits; grant no more"
+        ));
+    }
+    Ok(())
+}
+
+/// 503 for an action without a verdict.
+fn unavailable(error: CheckError) -> Rejected {
+    match error.effect {
+        Effect::Unknown => maybe_done(error),
+        Effect::None => {
+            let reason = format!("{}; nothing was changed", error.error);
+            Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+        }
+    }
+}
+
+fn maybe_done(error: CheckError) -> Rejected {
+    let reason = format!("{}; the counter may have changed, so read it", error.error);
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 impl CountedIn {

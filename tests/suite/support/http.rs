@@ -33,6 +33,13 @@ pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
         .expect("there is a response")
 }
 
+/// POST on a connection of its own with more headers, such as `name: value`.
+pub(crate) fn post_with(headers: &[String], addr: SocketAddr, path: &str, body: &str) -> Reply {
+    Connection::open(addr)
+        .send_with(headers, "POST", path, body)
+        .expect("there is a response")
+}
+
 impl Connection {
     /// Connects.
     pub(crate) fn open(addr: SocketAddr) -> Self {
@@ -50,8 +57,21 @@ impl Connection {
 
     /// Sends a request, and reads the response.
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
+        self.send_with(&[], method, path, body)
+    }
+
+    /// The same with more headers, such as `name: value`.
+    pub(crate) fn send_with(
+        &mut self,
+        headers: &[String],
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> io::Result<Reply> {
+        let headers: Vec<String> = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let headers = headers.concat();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-www-form-urlencoded\r\n{headers}content-length: {}\r\n\r\n",
             body.len()
         );
         // A server that answers before it has read everything may close; its answer can be read all

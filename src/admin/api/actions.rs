@@ -1,0 +1,194 @@
+//! Actions of an operator on counters: reset and grant. Each is authorized, done once for an
+//! Idempotency-Key, logged and counted.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::api::change::{Action, Change};
+use crate::admin::api::counters::Counters;
+use crate::admin::api::token::TokenCheck;
+use crate::api::body::read_body;
+use crate::telemetry::log::AUDIT;
+use crate::telemetry::metric::{Counter, Metrics};
+
+/// Bytes of a body: a domain and one descriptor.
+const BODY_BYTES_MAX: usize = 16 << 10;
+/// Answers that are kept for a repetition of their request.
+const IDEMPOTENCY_KEYS_MAX: usize = 1_000;
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Does actions.
+#[derive(Debug)]
+pub(crate) struct Actions {
+    counters: Arc<Counters>,
+    token: TokenCheck,
+    done: Mutex<VecDeque<Done>>,
+    done_full: Counter,
+    outcomes: [[Counter; OUTCOMES.len()]; Action::ALL.len()],
+    tasks: TaskTracker,
+}
+
+/// An action that was done for an Idempotency-Key.
+#[derive(Debug)]
+struct Done {
+    key: String,
+    request: [u8; 32],
+    answer: Value,
+}
+
+/// A request for an action.
+#[derive(Debug)]
+pub(crate) struct ActionRequest {
+    pub(crate) action: Action,
+    pub(crate) remote: Option<IpAddr>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Body,
+}
+
+/// Outcomes, as the label of the metric has them.
+const OUTCOMES: [&str; 7] = [
+    "done",
+    "repeated",
+    "unauthorized",
+    "forbidden",
+    "throttled",
+    "rejected",
+    "failed",
+];
+
+impl Actions {
+    /// Registers the metrics.
+    pub(crate) fn new(counters: Arc<Counters>, token: TokenCheck, metrics: &Metrics) -> Self {
+        let outcome = |action: Action, outcome| {
+            metrics.counter_with(
+                "tollgate_admin_actions_total",
+                "Requests to reset a counter or to grant hits, by outcome: done, repeated (an Idempotency-Key that was done before), \
+                 unauthorized (a missing or wrong token), forbidden (no token is configured), throttled (too many wrong tokens), \
+                 rejected (invalid, or no rule), or failed (the store).",
+                &[("action", action.name()), ("outcome", outcome)],
+            )
+        };
+        Self {
+            counters,
+            token,
+            done: Mutex::default(),
+            done_full: metrics.counter(
+                "tollgate_admin_idempotency_keys_full_total",
+                "Idempotency-Keys forgotten because there were newer ones (idempotency_keys_max).",
+            ),
+            outcomes: Action::ALL.map(|action| OUTCOMES.map(|name| outcome(action, name))),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Does an action, even if its caller goes away meanwhile.
+    pub(crate) async fn act(self: Arc<Self>, request: ActionRequest) -> Answer {
+        let action = request.action;
+        let actions = self.clone();
+        let answer = match actions.read(request).await {
+            Err(rejected) => Err(rejected),
+            Ok((change, key)) => {
+                let act = async move { actions.act_once(change, key).await };
+                // Cancelled only by a panic, or with the process.
+                self.tasks.spawn(act).await.unwrap_or_else(|_| {
+                    let reason = "the action ended unexpectedly";
+                    Err(Rejected::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
+                })
+            }
+        };
+        if let Err(rejected) = &answer {
+            self.count(action, outcome_of(rejected.status));
+        }
+        answer
+    }
+
+    /// Authorizes a request, and reads the change and the Idempotency-Key.
+    async fn read(&self, request: ActionRequest) -> Result<(Change, Option<String>), Rejected> {
+        let ActionRequest {
+            action,
+            remote,
+            headers,
+            body,
+        } = request;
+        self.token.authorize(&headers, remote)?;
+        let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str());
+        let key = key.transpose().ok().flatten().map(str::to_owned);
+        if key
+            .as_ref()
+            .is_some_and(|key| key.len() > IDEMPOTENCY_KEY_BYTES_MAX)
+        {
+            let reason =
+                format!("an Idempotency-Key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+            return Err(Rejected::bad_request(reason));
+        }
+        let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
+        Ok((Change::read(action, &body, remote)?, key))
+    }
+
+    /// Requests with a key are done one after the other, so that a repetition waits for the first.
+    async fn act_once(&self, change: Change, key: Option<String>) -> Answer {
+        let Some(key) = key else {
+            return self.change(&change).await;
+        };
+        let request = change.fingerprint();
+        let mut done = self.done.lock().await;
+        if let Some(known) = done.iter().find(|done| done.key == key) {
+            if known.request != request {
+                let reason = "this Idempotency-Key was used for another request";
+                return Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
+            }
+            self.count(change.action, "repeated");
+            return Ok(known.answer.clone());
+        }
+        let answer = self.change(&change).await?;
+        if done.len() == IDEMPOTENCY_KEYS_MAX {
+            done.pop_front();
+            self.done_full.inc();
+        }
+        done.push_back(Done {
+            key,
+            request,
+            answer: answer.clone(),
+        });
+        Ok(answer)
+    }
+
+    async fn change(&self, change: &Change) -> Answer {
+        let changed = self.counters.change(change).await?;
+        let remote = change
+            .remote
+            .map_or_else(String::new, |remote| remote.to_string());
+        let (domain, descriptor) = (&*change.domain, change.descriptor());
+        let [before, after] = [&changed.before, &changed.after].map(Value::to_string);
+        let (action, hits) = (change.action.name(), change.hits);
+        tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
+        self.count(change.action, "done");
+        Ok(json!({"before": changed.before, "after": changed.after}))
+    }
+
+    fn count(&self, action: Action, outcome: &str) {
+        let index = OUTCOMES.iter().position(|name| *name == outcome);
+        if let Some(index) = index {
+            self.outcomes[action as usize][index].inc();
+        }
+    }
+}
+
+fn outcome_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::TOO_MANY_REQUESTS => "throttled",
+        status if status.is_server_error() => "failed",
+        _ => "rejected",
+    }
+}
