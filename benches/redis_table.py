@@ -81,6 +81,8 @@ def sum_of(parts):
 
 
 def write_pages(lines):
+    # Targets are for those who change the service.
+    lines = [line.rsplit("|", 2)[0] + "|" if line.startswith("|") else line for line in lines]
     for path in PAGES:
         with open(path) as page:
             before, rest = page.read().split(BEGIN)
