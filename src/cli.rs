@@ -92,20 +92,9 @@ pub fn run() -> ExitCode {
         _ => argument,
     });
     let arguments: Vec<_> = arguments.collect();
-    let command = environment::without_empty_variables(Cli::command());
-    let parsed = command
-        .clone()
-        .try_get_matches_from(&arguments)
-        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
-    let (cli, matches) = match parsed {
+    let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => return report(&error, &arguments),
-    };
-    let environment = match matches.subcommand() {
-        None => Environment::read(&command, &matches),
-        Some((name, matches)) => {
-            Environment::read(command.find_subcommand(name).unwrap_or(&command), matches)
-        }
     };
     let done = match cli.command {
         None => serve::run(cli.serve, &environment, &subcommands()),
@@ -131,6 +120,20 @@ pub fn run() -> ExitCode {
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }
+}
+
+/// The command line and the environment. The definitions of all subcommands end here: they have
+/// 0.5 MiB.
+fn parse(arguments: &[OsString]) -> Result<(Cli, Environment), clap::Error> {
+    let mut command = environment::without_empty_variables(Cli::command());
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    let environment = match matches.subcommand() {
+        None => Environment::read(&command, &matches),
+        Some((name, matches)) => {
+            Environment::read(command.find_subcommand(name).unwrap_or(&command), matches)
+        }
+    };
+    Ok((Cli::from_arg_matches(&matches)?, environment))
 }
 
 /// Prints help or an error of the command line, and returns the exit code.
