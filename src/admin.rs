@@ -1,6 +1,6 @@
 //! The admin listener: rules in force, explanations of limits, metrics, readiness, and `/api/v1`.
 //!
-//! The table of routes is also the index page.
+//! An unknown path is answered with the table of routes.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::trial::Trial;
 pub(crate) mod api;
 pub(crate) mod explain;
 pub(crate) mod page;
-mod query_string;
+pub(crate) mod query_string;
 pub(crate) mod settings;
 
 /// The text format of Prometheus.
@@ -133,7 +133,6 @@ impl Admin {
                 router.route(path, route)
             });
         routes
-            .route("/", any(index))
             .fallback(unknown_path)
             .with_state(self)
             .nest("/api/v1", api.router())
@@ -179,7 +178,7 @@ pub(crate) async fn serve(
     join_all(serving).await;
 }
 
-async fn index() -> String {
+fn index() -> String {
     let pages = Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n"));
     format!(
         "/api/v1/openapi.json: the API of counters, as an OpenAPI document\n{}",
@@ -189,7 +188,7 @@ async fn index() -> String {
 
 /// 404: with 200 a mistyped path would look like a page.
 async fn unknown_path() -> Response {
-    (StatusCode::NOT_FOUND, index().await).into_response()
+    (StatusCode::NOT_FOUND, index()).into_response()
 }
 
 async fn explain_query(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {

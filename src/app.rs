@@ -3,5 +3,6 @@
 
 pub(crate) mod banner;
 pub(crate) mod build;
+mod console;
 mod rules;
 pub(crate) mod run;

@@ -97,6 +97,11 @@ impl Candidate {
         }
     }
 
+    /// Whether there are any.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.0.rules.load().is_some()
+    }
+
     /// The results, as JSON.
     pub(crate) fn page(&self) -> String {
         self.0.with_tally(None, |tally| page::page(tally))

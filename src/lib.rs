@@ -60,6 +60,8 @@ mod traffic;
 
 pub mod admin;
 
+pub(crate) mod console;
+
 pub mod settings;
 
 mod app;

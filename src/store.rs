@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::client::trace;
+pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Time};
 
@@ -48,6 +49,14 @@ impl Backend {
         match self {
             Self::Memory(_) => redis::fallback::membership::random_name(),
             Self::Redis(redis) => redis.membership.name().to_owned(),
+        }
+    }
+
+    /// The servers of the store and whether they reply; none in memory.
+    pub(crate) async fn nodes(&self) -> Vec<NodeStatus> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(redis) => redis.status().await,
         }
     }
 

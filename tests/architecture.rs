@@ -43,8 +43,9 @@ api: check file_watch http limit limiter proto rules runtime settings/parse shut
 traffic: api limit limiter proto rules time
 admin: api candidate check file_watch http limit limiter named_enum rules settings/parse shutdown
     store telemetry text time trial
+console: admin candidate limit limiter rules shutdown store telemetry text time trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config file_watch http limiter record rule_source rules runtime settings shutdown store
+app: admin api candidate config console file_watch http limiter record rule_source rules runtime settings shutdown store
     telemetry time trial
 cli: api app check config limit limiter offline record rule_source rules settings settings/environment
     settings/parse store telemetry text time traffic

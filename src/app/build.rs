@@ -20,8 +20,10 @@ use crate::api::connection::Connections;
 use crate::api::listener::Listeners;
 use crate::api::{Api, bind};
 use crate::app::banner::Summary;
+use crate::app::console::console;
 use crate::app::rules::{Candidates, Rules};
 use crate::config::metric_mapping;
+use crate::console::history::History;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
@@ -52,6 +54,7 @@ pub(crate) struct App {
     pub(super) settings: Settings,
     pub(super) admin: Vec<(TcpListener, Router)>,
     pub(super) admin_token: Option<TokenFile>,
+    pub(super) history: History,
     pub(super) accept_errors: AcceptErrors,
     pub(super) http_metrics: HttpMetrics,
     pub(super) rule_source: RuleSource,
@@ -96,8 +99,7 @@ impl App {
         let metrics = metrics(&settings.telemetry);
         let accept_errors = AcceptErrors::new(&metrics);
         let ports = Ports::bind(&settings, &accept_errors)?;
-        let (backend, credentials) = store(backend, &settings, &clock, &metrics);
-        lifecycle.set_store(backend.is_ready(), backend.to_string());
+        let (backend, credentials) = store(backend, &settings, (&clock, &lifecycle), &metrics);
         let rules = Rules::load(
             rules_from, &settings, &backend, &clock, &lifecycle, &metrics,
         );
@@ -131,6 +133,7 @@ impl App {
             listeners: ports.listeners,
             admin,
             admin_token,
+            history: rules.history,
             accept_errors,
             http_metrics,
             rule_source: rules.source,
@@ -176,10 +179,10 @@ fn metrics(settings: &telemetry::settings::Settings) -> Metrics {
 fn store(
     choice: BackendChoice,
     settings: &Settings,
-    clock: &Clock,
+    (clock, lifecycle): (&Clock, &Lifecycle),
     metrics: &Metrics,
 ) -> (Backend, Option<CredentialReloader>) {
-    match choice {
+    let (backend, credentials) = match choice {
         BackendChoice::Memory => {
             let counters =
                 memory::Counters::new(settings.store.memory.memory_bytes_max, "store", metrics);
@@ -192,7 +195,9 @@ fn store(
                 CredentialReloader::new(secrets, metrics),
             )
         }
-    }
+    };
+    lifecycle.set_store(backend.is_ready(), backend.to_string());
+    (backend, credentials)
 }
 
 fn limiter(
@@ -257,6 +262,13 @@ fn admin(
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
     };
+    let console = console(
+        settings,
+        (rules, candidates, trial),
+        (backend, clock, lifecycle),
+        &api,
+        metrics,
+    );
     let admin = Admin {
         rules: rules.live.clone(),
         candidate: candidates.rules.clone(),
@@ -270,7 +282,7 @@ fn admin(
     let metrics_page = admin
         .clone()
         .metrics_router(&settings.telemetry.prometheus_path);
-    let mut routes = vec![(listener, admin.router(api))];
+    let mut routes = vec![(listener, admin.router(api).merge(console.router()))];
     routes.extend(prometheus.map(|listener| (listener, metrics_page)));
     (routes, token_file)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::app::banner::InitialRules;
 use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
+use crate::console::history::History;
 use crate::file_watch::Watched as _;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
@@ -27,6 +28,7 @@ pub(super) struct Rules {
     pub(super) source: RuleSource,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
+    pub(super) history: History,
 }
 
 /// Candidate rules and what loads them, if anything does.
@@ -97,12 +99,14 @@ impl Rules {
             (None, RuleSource::Files(_)) => InitialRules::Rejected,
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
+        let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
         Self {
             origin: origin_text,
             live,
             source,
             initial,
             stats,
+            history,
         }
     }
 }

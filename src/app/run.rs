@@ -82,6 +82,13 @@ impl App {
             self.accept_errors,
             self.http_metrics,
         );
+        let history = self.history.run();
+        let admin = async {
+            tokio::select! {
+                () = admin => {}
+                () = history => {}
+            }
+        };
         let store = self.backend.clone().maintain(self.clock, self.lifecycle);
         let _store_thread = Thread::spawn("store", store)?;
         let _admin_thread = Thread::spawn("admin", admin)?;

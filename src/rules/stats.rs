@@ -196,6 +196,16 @@ impl StatsTable {
         count.fetch_add(descriptors, Relaxed);
     }
 
+    /// Hits of all names, and those over limit.
+    pub(crate) fn totals(&self) -> [u64; 2] {
+        let names = self.names.read();
+        let all = names.of_rules.values().chain(names.of_clients.values());
+        all.map(|stats| stats.hits())
+            .fold([0, 0], |[hits, over], [more, more_over]| {
+                [hits + more, over + more_over]
+            })
+    }
+
     /// Whether there is room for one more client-supplied name, which is counted in any case.
     fn admits(&self, names: &mut Names, name: &str) -> bool {
         let bytes = names.client_bytes + name.len();

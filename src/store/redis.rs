@@ -24,6 +24,7 @@ mod operator;
 pub mod over_limit_cache;
 pub mod settings;
 mod shared;
+pub(crate) mod status;
 pub mod topology;
 
 impl Redis {

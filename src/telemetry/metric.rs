@@ -8,8 +8,10 @@ pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 
 pub use self::registry::{Metrics, Naming};
 pub use self::series::{Series, Source, Timer, Times, Value};
+pub(crate) use self::snapshot::Snapshot;
 
 mod mapped;
 mod page;
 mod registry;
 mod series;
+mod snapshot;

@@ -10,6 +10,7 @@ mod cli;
 mod cluster;
 mod compat;
 mod connections;
+mod console;
 mod counter_actions;
 mod counters;
 mod diff;

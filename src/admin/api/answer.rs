@@ -57,6 +57,11 @@ impl Rejected {
         }
     }
 
+    /// A sentence, and what to do.
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
+
     fn json(&self) -> Value {
         let reason = prefix(&self.reason, REASON_BYTES_MAX);
         match &self.explanation {

@@ -125,7 +125,7 @@ impl Counters {
     }
 
     /// One object for each descriptor.
-    async fn read(&self, mut query: Query<'_>) -> Result<Vec<Value>, Rejected> {
+    pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<Value>, Rejected> {
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         for descriptor in &mut query.descriptors {

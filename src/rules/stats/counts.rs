@@ -129,6 +129,11 @@ impl RuleStats {
         self.counts[count as usize].load(Relaxed)
     }
 
+    /// Hits, and those over limit.
+    pub(crate) fn hits(&self) -> [u64; 2] {
+        [Count::TotalHits, Count::OverLimit].map(|count| self.get(count))
+    }
+
     pub(super) fn is_zero(&self) -> bool {
         self.counts.iter().all(|count| count.load(Relaxed) == 0)
     }

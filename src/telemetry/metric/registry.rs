@@ -14,6 +14,7 @@ use crate::telemetry::metric::page;
 use crate::telemetry::metric::series::{
     LATENCY_BUCKETS_US, Reference, ReferenceValue, Series, Source, Timer, Value,
 };
+use crate::telemetry::metric::snapshot::Snapshot;
 use crate::telemetry::tags::Tags;
 
 /// Powers of two up to the largest batch.
@@ -265,6 +266,13 @@ impl Metrics {
             let _ = writeln!(text, "{name}: {value}");
         }
         text
+    }
+
+    /// The current values of the metrics that are registered at the start.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let reference = self.0.reference.lock();
+        let reference = reference.iter().map(Reference::series);
+        Snapshot::new(&self.0.registry.gather(), reference)
     }
 
     /// Everything that is not in the registry.

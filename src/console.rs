@@ -1,0 +1,139 @@
+//! The console: pages for operators on the admin port, rendered here and refreshed by one script.
+//!
+//! Without the script each page works as it was rendered. Whatever clients send is text: the template
+//! macro escapes it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+use http::StatusCode;
+use maud::{Markup, html};
+
+use crate::console::frame::Place;
+use crate::console::parts::Parts;
+
+mod compare;
+mod dialogs;
+mod frame;
+pub(crate) mod history;
+mod key;
+mod live;
+mod overview;
+pub(crate) mod parts;
+mod rule;
+mod rules;
+mod store;
+mod widgets;
+
+/// The console of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Console(Arc<Parts>);
+
+impl Console {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// All views.
+    pub(crate) fn router(self) -> Router {
+        Router::new()
+            .route("/", get(overview))
+            .route("/console/rules", get(rules))
+            .route("/console/rule", get(rule))
+            .route("/console/key", get(key))
+            .route("/console/over-limit", get(over_limit))
+            .route("/console/store", get(store))
+            .route("/console/trial", get(trial))
+            .route("/console/candidate", get(candidate))
+            .route("/console/console.css", get(frame::style))
+            .route("/console/console.js", get(frame::script))
+            .route("/console/icon.svg", get(frame::icon))
+            .with_state(self)
+    }
+
+    async fn page(&self, place: Place, title: &str, content: &Markup) -> Response {
+        let head = self.0.head().await;
+        frame::page(&head, place, title, StatusCode::OK, content)
+    }
+
+    async fn not_found(&self, place: Place, reason: &str) -> Response {
+        let content = html! { h1 { "Not found" } p.empty { (reason) } };
+        let head = self.0.head().await;
+        frame::page(&head, place, "Not found", StatusCode::NOT_FOUND, &content)
+    }
+}
+
+async fn overview(State(console): State<Console>) -> Response {
+    let content = overview::content(&console.0).await;
+    console
+        .page(Place::Overview, Place::Overview.name(), &content)
+        .await
+}
+
+async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let content = rules::content(&console.0, &query.unwrap_or_default()).await;
+    console
+        .page(Place::Rules, Place::Rules.name(), &content)
+        .await
+}
+
+async fn rule(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    match rule::content(&console.0, &query.unwrap_or_default()).await {
+        Some((title, content)) => console.page(Place::Rules, &title, &content).await,
+        None => {
+            let reason = "The rules in force have no such rule.";
+            console.not_found(Place::Rules, reason).await
+        }
+    }
+}
+
+async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    if let Some(canonical) = key::canonical(&query) {
+        return Redirect::to(&canonical).into_response();
+    }
+    let (title, content) = key::content(&console.0, &query).await;
+    console.page(Place::Rules, &title, &content).await
+}
+
+async fn over_limit(State(console): State<Console>) -> Response {
+    console
+        .page(Place::OverLimit, Place::OverLimit.name(), &live::content())
+        .await
+}
+
+async fn store(State(console): State<Console>) -> Response {
+    let content = store::content(&console.0).await;
+    console
+        .page(Place::Store, Place::Store.name(), &content)
+        .await
+}
+
+async fn trial(State(console): State<Console>) -> Response {
+    match &console.0.trial {
+        Some(trial) => {
+            let content = compare::trial(trial);
+            console
+                .page(Place::Trial, Place::Trial.name(), &content)
+                .await
+        }
+        None => {
+            let reason = "TRIAL_UPSTREAM is not set.";
+            console.not_found(Place::Overview, reason).await
+        }
+    }
+}
+
+async fn candidate(State(console): State<Console>) -> Response {
+    if !console.0.candidate.has_rules() {
+        let reason = "There are no candidate rules.";
+        return console.not_found(Place::Overview, reason).await;
+    }
+    let content = compare::candidate(&console.0.candidate);
+    console
+        .page(Place::Candidate, Place::Candidate.name(), &content)
+        .await
+}

@@ -1,0 +1,218 @@
+// Keeps a page of the console current: it fetches the page again every second and changes what differs,
+// so that focus, selection and scroll positions stay. Text is only ever set as text.
+
+const REFRESH_MS = 1000;
+const TIMEOUT_MS = 5000;
+const FEED_ROWS_MAX = 200;
+const TOKEN = "tollgate-token";
+
+const main = document.getElementById("main");
+const connection = document.getElementById("connection");
+let lastAnswer = new Date();
+let refreshing = false;
+
+// Makes an element like another. Elements with an id are found again by it; the script owns what has
+// data-keep.
+function morph(old, fresh) {
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
+    old.replaceWith(fresh);
+    return;
+  }
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  if (old.hasAttribute("data-keep")) return;
+  for (const { name } of [...old.attributes]) {
+    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of [...fresh.attributes]) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  const known = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+  let place = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    const same = child.id ? known.get(child.id) : place && !place.id ? place : null;
+    if (!same) {
+      old.insertBefore(child, place);
+      continue;
+    }
+    if (same === place) place = place.nextSibling;
+    else old.insertBefore(same, place);
+    if (!same.isEqualNode(child)) morph(same, child);
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+async function refresh() {
+  if (refreshing) return;
+  refreshing = true;
+  const address = location.href;
+  try {
+    const response = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const fresh = page.getElementById("main");
+    if (!fresh) throw new Error("not a page of the console");
+    connection.hidden = true;
+    lastAnswer = new Date();
+    if (address === location.href) {
+      morph(document.getElementById("status"), page.getElementById("status"));
+      morph(main, fresh);
+    }
+  } catch {
+    connection.textContent = `This replica does not answer. The page is of ${lastAnswer.toLocaleTimeString()}.`;
+    connection.hidden = false;
+  } finally {
+    refreshing = false;
+  }
+}
+
+setInterval(() => {
+  if (!document.hidden) refresh();
+}, REFRESH_MS);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) refresh();
+});
+
+// Searches while typing; the URL follows.
+const search = document.querySelector("form[data-live]");
+if (search) {
+  let typing = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      history.replaceState(null, "", `${search.getAttribute("action")}?${new URLSearchParams(new FormData(search))}`);
+      refresh();
+    }, 150);
+  });
+}
+
+// The feed of decisions over limit.
+const feed = document.getElementById("feed");
+if (feed) {
+  const state = document.getElementById("feed-state");
+  const pause = document.getElementById("feed-pause");
+  for (const element of [state, pause]) element.setAttribute("data-keep", "");
+  let isPaused = false;
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    pause.textContent = isPaused ? "Resume" : "Pause";
+  });
+  const events = new EventSource(feed.dataset.source);
+  events.addEventListener("open", () => (state.textContent = "Connected."));
+  events.addEventListener("error", () => (state.textContent = "Not connected; trying again."));
+  events.addEventListener("message", (event) => {
+    if (isPaused) return;
+    feed.prepend(feedRow(JSON.parse(event.data)));
+    while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
+  });
+}
+
+function feedRow({ time, domain, rule, descriptor }) {
+  const row = document.createElement("tr");
+  row.className = "new";
+  const at = time ? new Date(time) : new Date();
+  cell(row, at.toLocaleTimeString());
+  const entries = (descriptor ?? []).map(([key, value]) => `${key}=${value}`);
+  const ruleUrl = `/console/rule?${new URLSearchParams({ domain, rule: rule ?? "" })}`;
+  if (rule) link(cell(row, ""), ruleUrl, rule);
+  else cell(row, "–");
+  const keyUrl = new URLSearchParams([["domain", domain], ...entries.map((entry) => ["e", entry])]);
+  link(cell(row, ""), `/console/key?${keyUrl}`, entries.join(", "));
+  return row;
+}
+
+function cell(row, text) {
+  const cell = row.insertCell();
+  cell.textContent = text;
+  return cell;
+}
+
+function link(cell, href, text) {
+  const anchor = document.createElement("a");
+  anchor.href = href;
+  anchor.textContent = text;
+  cell.append(anchor);
+}
+
+// Reset and Grant: a dialog asks for what is missing, and sends it.
+document.addEventListener("click", ({ target }) => {
+  if (!(target instanceof Element)) return;
+  const opener = target.closest("[data-dialog]");
+  if (opener) open(document.getElementById(opener.dataset.dialog));
+  target.closest("[data-cancel]")?.closest("dialog").close();
+});
+document.addEventListener("submit", (event) => {
+  const dialog = event.target.closest("dialog");
+  if (!dialog) return;
+  event.preventDefault();
+  send(dialog);
+});
+
+function open(dialog) {
+  const token = dialog.querySelector("input[type=password]");
+  const isKnown = sessionStorage.getItem(TOKEN) !== null;
+  token.closest("label").hidden = isKnown;
+  token.required = !isKnown;
+  token.value = "";
+  dialog.dataset.key = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
+  showError(dialog, "");
+  dialog.showModal();
+}
+
+async function send(dialog) {
+  const form = dialog.querySelector("form");
+  const token = dialog.querySelector("input[type=password]");
+  const hits = dialog.querySelector("input[type=number]");
+  const confirm = form.querySelector("button.primary");
+  if (token.value) sessionStorage.setItem(TOKEN, token.value);
+  const body = { domain: form.dataset.domain, descriptor: JSON.parse(form.dataset.descriptor) };
+  if (hits) body.hits = Number(hits.value);
+  confirm.disabled = true;
+  try {
+    const response = await fetch(form.dataset.action, {
+      method: "POST",
+      headers: {
+        authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}`,
+        "content-type": "application/json",
+        "idempotency-key": dialog.dataset.key,
+      },
+      body: JSON.stringify(body),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+    if (response.ok) {
+      const { before, after } = await response.json();
+      dialog.close();
+      const result = document.getElementById("result");
+      result.textContent = `${form.dataset.done}: ${before.used} used before, ${after.used} now.`;
+      refresh();
+      return;
+    }
+    if (response.status === 401) sessionStorage.removeItem(TOKEN);
+    const reason = await response.json().then(({ error }) => error).catch(() => "");
+    const isWrong = response.status === 401;
+    if (isWrong) {
+      token.closest("label").hidden = false;
+      token.required = true;
+      token.value = "";
+      token.focus();
+    }
+    showError(dialog, isWrong ? "Wrong token." : reason || `Failed with status ${response.status}.`);
+  } catch {
+    showError(dialog, "This replica does not answer.");
+  } finally {
+    confirm.disabled = false;
+  }
+}
+
+function showError(dialog, text) {
+  const error = dialog.querySelector(".error");
+  error.textContent = text;
+  error.hidden = text === "";
+}

@@ -1,0 +1,68 @@
+//! What an operator may do to a counter: a dialog asks for the token and sends it with the action.
+
+use maud::{Markup, html};
+use serde_json::json;
+
+struct Action {
+    name: &'static str,
+    path: &'static str,
+    /// What happens to the counter.
+    effect: &'static str,
+    done: &'static str,
+    asks_for_hits: bool,
+}
+
+const ACTIONS: [Action; 2] = [
+    Action {
+        name: "Reset",
+        path: "/api/v1/counters/reset",
+        effect: "The counter begins again at zero.",
+        done: "The counter was reset",
+        asks_for_hits: false,
+    },
+    Action {
+        name: "Grant",
+        path: "/api/v1/counters/grant",
+        effect: "As many more hits pass in this period.",
+        done: "Hits were granted",
+        asks_for_hits: true,
+    },
+];
+
+/// The buttons and dialogs of a descriptor.
+pub(crate) fn actions(domain: &str, entries: &[[String; 2]]) -> Markup {
+    let descriptor = json!(entries).to_string();
+    html! {
+        div.actions {
+            @for action in ACTIONS {
+                button type="button" data-dialog={ "dialog-" (action.name) } { (action.name) }
+            }
+            span #result role="status" data-keep {}
+        }
+        @for action in ACTIONS { (dialog(&action, domain, entries, &descriptor)) }
+    }
+}
+
+fn dialog(action: &Action, domain: &str, entries: &[[String; 2]], descriptor: &str) -> Markup {
+    let title = format!("title-{}", action.name);
+    html! {
+        dialog id={ "dialog-" (action.name) } aria-labelledby=(title) data-keep {
+            form method="dialog" data-action=(action.path) data-done=(action.done) data-domain=(domain) data-descriptor=(descriptor) {
+                h2 id=(title) { (action.name) " this counter?" }
+                p {
+                    @for [key, value] in entries { code { (key) "=" (value) } " " }
+                    "of " (domain) ". " (action.effect)
+                }
+                @if action.asks_for_hits {
+                    label { span { "Hits" } input type="number" name="hits" min="1" value="1" required; }
+                }
+                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
+                p.error role="alert" hidden {}
+                div.actions {
+                    button type="button" data-cancel { "Cancel" }
+                    button.primary type="submit" { "Confirm" }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What all views share: the page around their content, its headers, its style sheet and its script.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderValue, StatusCode, header};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// Nothing from elsewhere, nothing inline, and no frame around it.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+const STYLE: &str = include_str!("console.css");
+const SCRIPT: &str = include_str!("console.js");
+const ICON: &str = include_str!("icon.svg");
+
+/// Changes when the files do: browsers keep them for a year.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    (STYLE, SCRIPT, ICON).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+});
+
+/// A part of the navigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Overview,
+    Rules,
+    OverLimit,
+    Store,
+    Trial,
+    Candidate,
+}
+
+/// What is at the top of every page.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    /// The name of this process.
+    pub(crate) replica: String,
+    pub(crate) status: Status,
+    /// What is wrong, or what is right.
+    pub(crate) note: String,
+    /// The parts of the navigation.
+    pub(crate) places: Vec<Place>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Good,
+    Warning,
+    Bad,
+}
+
+impl Place {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Rules => "Rules",
+            Self::OverLimit => "Over limit",
+            Self::Store => "Store",
+            Self::Trial => "Trial",
+            Self::Candidate => "Candidate",
+        }
+    }
+
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Overview => "/",
+            Self::Rules => "/console/rules",
+            Self::OverLimit => "/console/over-limit",
+            Self::Store => "/console/store",
+            Self::Trial => "/console/trial",
+            Self::Candidate => "/console/candidate",
+        }
+    }
+}
+
+impl Status {
+    pub(crate) const fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Warning => "warning",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+/// A page of the console.
+pub(crate) fn page(
+    head: &Head,
+    place: Place,
+    title: &str,
+    status: StatusCode,
+    content: &Markup,
+) -> Response {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · Tollgate" }
+                link rel="icon" href={ "/console/icon.svg?" (*VERSION) } type="image/svg+xml";
+                link rel="stylesheet" href={ "/console/console.css?" (*VERSION) };
+                script type="module" src={ "/console/console.js?" (*VERSION) } {}
+            }
+            body {
+                a.skip href="#main" { "Skip to content" }
+                (top(head, place))
+                p #connection role="alert" hidden {}
+                main #main tabindex="-1" { (content) }
+            }
+        }
+    };
+    let mut response = (status, page.into_string()).into_response();
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn top(head: &Head, current: Place) -> Markup {
+    html! {
+        header.top {
+            a.brand href="/" aria-label="Tollgate" {
+                (PreEscaped(ICON))
+                span { "Tollgate" }
+            }
+            nav aria-label="Views" {
+                @for place in &head.places {
+                    a href=(place.path()) aria-current=[(*place == current).then_some("page")] { (place.name()) }
+                }
+            }
+            div.replica #status role="status" {
+                span.pill.(head.status.class()) { (head.note) }
+                span.dim { "replica " code { (head.replica) } }
+            }
+        }
+    }
+}
+
+pub(crate) async fn style() -> Response {
+    asset("text/css; charset=utf-8", STYLE)
+}
+
+pub(crate) async fn script() -> Response {
+    asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub(crate) async fn icon() -> Response {
+    asset("image/svg+xml", ICON)
+}
+
+fn asset(content_type: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, content_type),
+        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, text).into_response()
+}

@@ -1,0 +1,317 @@
+//! What was counted lately: a sample every 2 s for rates, and hits of each rule at the start of each
+//! minute for charts of the last hour.
+//!
+//! Hits are kept as totals, and only for minutes in which they changed, so that idle rules cost nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::MissedTickBehavior;
+
+use crate::rules::LiveRules;
+use crate::rules::stats::StatsTable;
+use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
+use crate::time::{Clock, Span, Time};
+
+/// Minutes of a chart.
+pub(crate) const MINUTES: u64 = 60;
+/// Rules with a chart: about 5 MB if all of them are counted every minute.
+const HISTORY_RULES_MAX: usize = 5_000;
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
+/// The period of shares and latencies.
+const RECENT: Span = Span::from_secs(60);
+/// The period of rates.
+const RATE_PERIOD: Span = Span::from_secs(10);
+const MICROS_PER_MINUTE: u64 = 60_000_000;
+const LATENCY: &str = "ratelimit_service_response_time_seconds";
+const STORE_LATENCY: &str = "tollgate_store_call_seconds";
+
+/// The history of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct History(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rules: Arc<LiveRules>,
+    stats: Arc<StatsTable>,
+    metrics: Metrics,
+    clock: Clock,
+    kept: Mutex<Kept>,
+    full: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    samples: VecDeque<Sample>,
+    all: Totals,
+    /// By path.
+    rules: HashMap<Arc<str>, Totals>,
+}
+
+/// Hits, and hits over limit, since the start of the process: at the start of minutes after which
+/// they changed.
+#[derive(Debug, Default)]
+struct Totals(VecDeque<(u64, [u64; 2])>);
+
+/// Totals at one time.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    at: Time,
+    /// Hits, and hits over limit.
+    pub(crate) hits: [u64; 2],
+    latency: Option<Times>,
+    store_latency: Option<Times>,
+}
+
+/// What happened in the last minute, and the rate of the last ten seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Recent {
+    pub(crate) hits_per_second: f64,
+    pub(crate) hits: [u64; 2],
+    /// Half and 99 % of the calls took no longer than this; in seconds.
+    pub(crate) latency: Option<[f64; 2]>,
+    /// The same of calls to Redis.
+    pub(crate) store_latency: Option<[f64; 2]>,
+}
+
+/// Hits, and hits over limit, of each minute. The last one has not ended.
+pub(crate) type Chart = Vec<[u64; 2]>;
+
+impl History {
+    /// Registers the metric.
+    pub(crate) fn new(
+        rules: Arc<LiveRules>,
+        stats: Arc<StatsTable>,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            rules,
+            stats,
+            metrics: metrics.clone(),
+            clock,
+            kept: Mutex::default(),
+            full: metrics.counter(
+                "tollgate_history_full_total",
+                "Rules that the console has no chart of, each minute, because too many are counted (history_rules_max).",
+            ),
+        }))
+    }
+
+    /// Takes samples for as long as the process lives.
+    pub(crate) async fn run(self) {
+        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut minute = 0;
+        loop {
+            ticks.tick().await;
+            let sample = self.sample(&self.0.metrics.snapshot());
+            let started = sample.at.as_micros() / MICROS_PER_MINUTE;
+            if minute != started {
+                minute = started;
+                self.keep_minute(minute, sample.hits);
+            }
+            self.0.kept.lock().add(sample);
+        }
+    }
+
+    /// The current totals.
+    pub(crate) fn sample(&self, snapshot: &Snapshot) -> Sample {
+        Sample {
+            at: self.0.clock.now(),
+            hits: self.0.stats.totals(),
+            latency: snapshot.times(LATENCY).cloned(),
+            store_latency: snapshot.times(STORE_LATENCY).cloned(),
+        }
+    }
+
+    /// Compares current totals with those of a minute before.
+    pub(crate) fn recent(&self, now: &Sample) -> Recent {
+        let kept = self.0.kept.lock();
+        let since = |period| {
+            let mut samples = kept.samples.iter();
+            let earlier = samples.find(|sample| now.at.since(sample.at) <= period);
+            now.after(earlier.unwrap_or(now))
+        };
+        Recent {
+            hits_per_second: since(RATE_PERIOD).hits_per_second,
+            ..since(RECENT)
+        }
+    }
+
+    /// The chart of all rules.
+    pub(crate) fn chart(&self) -> Chart {
+        let minute = self.minute();
+        let now = self.0.stats.totals();
+        self.0.kept.lock().all.chart(minute, now)
+    }
+
+    /// The chart of a rule with these hits.
+    pub(crate) fn chart_of(&self, path: &str, now: [u64; 2]) -> Chart {
+        let minute = self.minute();
+        let kept = self.0.kept.lock();
+        let none = Totals::default();
+        kept.rules.get(path).unwrap_or(&none).chart(minute, now)
+    }
+
+    fn minute(&self) -> u64 {
+        self.0.clock.now().as_micros() / MICROS_PER_MINUTE
+    }
+
+    fn keep_minute(&self, minute: u64, all: [u64; 2]) {
+        let rules = self.0.rules.load();
+        let mut kept = self.0.kept.lock();
+        kept.all.keep(minute, all);
+        let Some(rules) = &*rules else { return };
+        for rule in rules.rules() {
+            let hits = rule.stats.hits();
+            if let Some(totals) = kept.rules.get_mut(&rule.path) {
+                totals.keep(minute, hits);
+            } else if hits[0] == 0 {
+            } else if kept.rules.len() < HISTORY_RULES_MAX {
+                let mut totals = Totals::default();
+                totals.keep(minute, hits);
+                kept.rules.insert(rule.path.clone(), totals);
+            } else {
+                self.0.full.inc();
+            }
+        }
+        kept.rules.retain(|_, totals| totals.is_recent(minute));
+    }
+}
+
+impl Kept {
+    fn add(&mut self, sample: Sample) {
+        let is_late = |first: &Sample| sample.at.since(first.at) > RECENT;
+        while self.samples.front().is_some_and(is_late) {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+}
+
+impl Sample {
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    fn after(&self, earlier: &Self) -> Recent {
+        let seconds = self.at.since(earlier.at).as_secs_f64();
+        let hits = [0, 1].map(|kind| self.hits[kind].saturating_sub(earlier.hits[kind]));
+        Recent {
+            hits_per_second: if seconds > 0.0 {
+                hits[0] as f64 / seconds
+            } else {
+                0.0
+            },
+            hits,
+            latency: quantiles(self.latency.as_ref(), earlier.latency.as_ref()),
+            store_latency: quantiles(self.store_latency.as_ref(), earlier.store_latency.as_ref()),
+        }
+    }
+}
+
+impl Totals {
+    fn keep(&mut self, minute: u64, totals: [u64; 2]) {
+        if self.0.back().is_none_or(|(_, last)| *last != totals) {
+            self.0.push_back((minute, totals));
+        }
+        // One before the hour stays: the first minute of the chart begins with it.
+        while self
+            .0
+            .get(1)
+            .is_some_and(|(second, _)| second + MINUTES <= minute)
+        {
+            self.0.pop_front();
+        }
+    }
+
+    /// Whether they changed in the last hour.
+    fn is_recent(&self, minute: u64) -> bool {
+        self.0
+            .back()
+            .is_some_and(|(last, _)| last + MINUTES > minute)
+    }
+
+    fn chart(&self, minute: u64, now: [u64; 2]) -> Chart {
+        let mut kept = self.0.iter().peekable();
+        // Nothing is kept of a rule that was not counted before.
+        let mut at_start = [0, 0];
+        let mut starts = Vec::new();
+        for start in minute.saturating_sub(MINUTES - 1)..=minute {
+            while let Some((_, totals)) = kept.next_if(|(of, _)| *of <= start) {
+                at_start = *totals;
+            }
+            starts.push(at_start);
+        }
+        let ends = starts.iter().skip(1).copied().chain([now]);
+        starts
+            .iter()
+            .zip(ends)
+            .map(|(start, end)| [0, 1].map(|kind: usize| end[kind].saturating_sub(start[kind])))
+            .collect()
+    }
+}
+
+/// Half and 99 %.
+fn quantiles(times: Option<&Times>, earlier: Option<&Times>) -> Option<[f64; 2]> {
+    let quantile = |share| times?.quantile(share, earlier);
+    Some([quantile(0.5)?, quantile(0.99)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chart_has_the_hits_of_each_minute() {
+        let mut totals = Totals::default();
+        for (minute, hits) in [(100, 5), (101, 5), (102, 9), (130, 10)] {
+            totals.keep(minute, [hits, hits / 2]);
+        }
+        let chart = totals.chart(131, [12, 5]);
+        assert_eq!(chart.len(), 60);
+        let hits_of = |minute: usize| chart[59 - (131 - minute)];
+        assert_eq!(
+            [99, 101, 129, 130, 131].map(hits_of),
+            [[5, 2], [4, 2], [1, 1], [0, 0], [2, 0]]
+        );
+        assert_eq!(chart.iter().map(|[hits, _]| hits).sum::<u64>(), 12);
+    }
+
+    #[test]
+    fn totals_of_the_last_hour_are_kept() {
+        let mut totals = Totals::default();
+        for minute in 0..200 {
+            totals.keep(minute, [minute, 0]);
+        }
+        assert!(totals.0.len() <= 61, "{}", totals.0.len());
+        let chart = totals.chart(199, [200, 0]);
+        assert!(chart.iter().all(|hits| *hits == [1, 0]), "{chart:?}");
+        assert!(totals.is_recent(258) && !totals.is_recent(259));
+    }
+
+    #[test]
+    fn rates_are_those_of_the_time_between_samples() {
+        let sample = |secs, hits| Sample {
+            at: Time::default().plus(Span::from_secs(secs)),
+            hits,
+            latency: None,
+            store_latency: None,
+        };
+        let recent = sample(70, [110, 12]).after(&sample(20, [10, 10]));
+        assert_eq!(
+            recent,
+            Recent {
+                hits_per_second: 2.0,
+                hits: [100, 2],
+                latency: None,
+                store_latency: None,
+            }
+        );
+        let mut kept = Kept::default();
+        for secs in 0..100 {
+            kept.add(sample(secs * 2, [0, 0]));
+        }
+        assert_eq!(kept.samples.len(), 31);
+    }
+}

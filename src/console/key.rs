@@ -1,0 +1,100 @@
+//! One key: its counter, what an operator may do to it, and why requests get it.
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use crate::admin::query_string::Pairs;
+use crate::console::dialogs::actions;
+use crate::console::parts::Parts;
+use crate::console::rules::{encoded, href_of};
+use crate::console::widgets::{bar, duration};
+use crate::rules::explain::explain;
+use crate::rules::{Entry, Query};
+use crate::text::Text;
+
+/// The title and the content.
+pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
+    let pairs = Pairs::new(query);
+    let domain = Text(pairs.first("domain")).shown();
+    let entries: Vec<String> = pairs
+        .all("e")
+        .map(|entry| Text(entry).to_string())
+        .collect();
+    let title = entries.join(", ");
+    let answer = parts.api.counters.read_by_query(query).await;
+    let content = html! {
+        p.crumbs {
+            a href="/console/rules" { "Rules" } " / " (domain)
+            @if let Some(rule) = answer.as_ref().ok().and_then(|counter| counter["rule"].as_str()) {
+                " / " a href=(href_of(&domain, rule)) { (rule) }
+            }
+        }
+        h1 { (title) }
+        @match &answer {
+            Ok(counter) => {
+                (shown(counter))
+                (actions(&domain, &descriptor(&pairs)))
+            },
+            Err(rejected) => p.empty role="alert" { (rejected.reason()) },
+        }
+        section aria-labelledby="explain" {
+            h2 #explain { "Explain" }
+            pre { (explained(parts, &pairs)) }
+        }
+    };
+    (title, content)
+}
+
+/// Keys and values, as the API reads them.
+fn descriptor(pairs: &Pairs) -> Vec<[String; 2]> {
+    let entries = pairs.all("e").filter_map(|entry| Entry::parse(entry).ok());
+    let shown = |part| Text(part).shown().into_owned();
+    entries
+        .map(|entry| [shown(entry.key), shown(entry.value)])
+        .collect()
+}
+
+/// The URL of this view for pairs of `k` and `v`, as a form sends them.
+pub(crate) fn canonical(query: &str) -> Option<String> {
+    let pairs = Pairs::new(query);
+    pairs.all("k").next()?;
+    let domain = encoded(&Text(pairs.first("domain")).shown());
+    let entries = pairs.all("k").zip(pairs.all("v"));
+    let entries = entries.map(|(key, value)| {
+        let entry = format!("{}={}", Text(key), Text(value));
+        format!("&e={}", encoded(&entry))
+    });
+    let entries: String = entries.collect();
+    Some(format!("/console/key?domain={domain}{entries}"))
+}
+
+fn shown(counter: &Value) -> Markup {
+    let number = |name: &str| counter[name].as_u64().unwrap_or(0);
+    let limit = &counter["limit"];
+    let requests = limit["requests"].as_u64().unwrap_or(0);
+    let capacity = limit["burst"].as_u64().unwrap_or(requests);
+    let is_over = counter["over_limit"].as_bool().unwrap_or(false);
+    let text = |name: &str| counter[name].as_str().unwrap_or("–").to_owned();
+    html! {
+        dl.tiles {
+            div.tile { dt { "State" } dd.figure {
+                @if is_over { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
+            } dd.note { (bar(number("used"), capacity)) } }
+            div.tile { dt { "Used" } dd.figure #used { (number("used")) } dd.note { "of " (capacity) } }
+            div.tile { dt { "Remaining" } dd.figure { (number("remaining")) } dd.note { "hits that pass now" } }
+            div.tile { dt { "Resets in" } dd.figure { (duration(number("resets_in_seconds"))) } dd.note { (text("algorithm")) } }
+            div.tile { dt { "Counted in" } dd.figure { (text("counted_in")) } dd.note {
+                @if text("counted_in") == "fallback" { "Redis gave no answer: the share of this replica" } @else { code { (text("key")) } }
+            } }
+        }
+    }
+}
+
+fn explained(parts: &Parts, pairs: &Pairs) -> String {
+    let query = Query::of_entries(pairs.first("domain"), pairs.all("e"));
+    match (parts.rules_in_force(), query) {
+        (Some(rules), Ok(query)) => explain(&rules, &query, parts.modes).text,
+        (None, _) => "No rules are loaded.".to_owned(),
+        (_, Err(invalid)) => invalid,
+    }
+}

@@ -1,0 +1,185 @@
+//! The first view: rates, health, and which rules limit most.
+
+use maud::{Markup, html};
+
+use crate::console::history::{Chart, Recent};
+use crate::console::parts::{Parts, Reach};
+use crate::console::rules::{href_of, last_hour};
+use crate::console::widgets::{chart, duration, percent, seconds, tile};
+use crate::rules::RuleSet;
+use crate::store::Backend;
+use crate::telemetry::metric::Snapshot;
+use crate::time::MICROS_PER_SECOND;
+
+/// Rules in the list of those that limit most.
+const RULES_MAX: usize = 10;
+/// Totals, by their names on /metrics.
+const TOTALS: [(&str, &str); 7] = [
+    ("gRPC calls", "ratelimit_service_total_requests"),
+    (
+        "Checks that the store did not decide",
+        "tollgate_store_fallbacks_total",
+    ),
+    (
+        "Calls with such a check, or without rules",
+        "ratelimit_service_should_rate_limit_error",
+    ),
+    ("Invalid requests", "tollgate_invalid_requests_total"),
+    ("Calls rejected by a bound", "tollgate_calls_rejected_total"),
+    ("Open connections", "tollgate_connections"),
+    (
+        "Hits of rules under other names",
+        "tollgate_metric_series_overflow_total",
+    ),
+];
+
+pub(crate) async fn content(parts: &Parts) -> Markup {
+    let nodes = parts.nodes().await;
+    let snapshot = parts.metrics.snapshot();
+    let sample = parts.history.sample(&snapshot);
+    let recent = parts.history.recent(&sample);
+    let rules = parts.rules_in_force();
+    html! {
+        h1 { "Overview" }
+        dl.tiles {
+            (traffic(&recent, sample.hits))
+            (health(parts, parts.reach(&nodes), &snapshot))
+        }
+        section aria-labelledby="hour" {
+            h2 #hour { "Last hour" }
+            (chart(&parts.history.chart()))
+        }
+        div.columns {
+            section aria-labelledby="most" {
+                h2 #most { "Most over limit in the last hour" }
+                @match &rules {
+                    Some(rules) => (most_limited(parts, rules)),
+                    None => p.empty { "No rules are loaded." },
+                }
+            }
+            section aria-labelledby="totals" {
+                h2 #totals { "Since this process started" }
+                (totals(parts, &snapshot, sample.hits))
+            }
+        }
+        nav.endpoints aria-label="Endpoints" {
+            span { "Endpoints" }
+            @for path in ["/metrics", "/rlconfig", "/stats", "/ready", "/api/v1/openapi.json"] {
+                a href=(path) { (path) }
+            }
+        }
+    }
+}
+
+fn traffic(recent: &Recent, [hits, over]: [u64; 2]) -> Markup {
+    let [recent_hits, recent_over] = recent.hits;
+    let rate = html! { (format!("{:.1}", recent.hits_per_second)) span.unit { " hits/s" } };
+    let latency = match recent.latency {
+        Some([_, late]) => html! { (seconds(late)) },
+        None => html! { "–" },
+    };
+    let median = recent.latency.map(|[median, _]| seconds(median));
+    let share = percent(recent_over, recent_hits);
+    html! {
+        (tile("Rate", &rate, &html! { (hits) " hits in total" }))
+        (tile("Over limit", &html! { (share) }, &html! { (over) " hits in total" }))
+        (tile("Latency, 99 %", &latency, &html! {
+            @match median {
+                Some(median) => { "half within " (median) },
+                None => "no calls in the last minute",
+            }
+        }))
+    }
+}
+
+fn health(parts: &Parts, reach: Reach, snapshot: &Snapshot) -> Markup {
+    let peers = match snapshot.count("tollgate_replicas") {
+        0 => 1,
+        replicas => replicas,
+    };
+    let state = parts.lifecycle.state();
+    let hash = snapshot.count("tollgate_rules_hash");
+    let store = html! {
+        a href="/console/store" { span.state.(reach.status().class()) { (reach.text()) } }
+    };
+    let rejected = parts.rules.last_error();
+    html! {
+        (tile("Store", &store, &html! { (parts.backend) }))
+        (tile("Replicas", &html! { (peers) }, &html! {
+            @match &parts.backend {
+                Backend::Memory(_) => "each counts for itself",
+                Backend::Redis(_) if state.serving() => "share the limits; this one serves",
+                Backend::Redis(_) => "share the limits; this one is not ready",
+            }
+        }))
+        (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
+            "version " code { (hash) }
+        }))
+        @if let Some(error) = rejected {
+            div.tile.wide.bad role="alert" {
+                dt { "New rules are rejected; the last good ones serve" }
+                dd { pre { (error) } }
+            }
+        }
+    }
+}
+
+fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
+    let mut most: Vec<(&str, &str, [u64; 2], Chart)> = Vec::new();
+    for domain in rules.domains() {
+        domain.visit(&mut |nodes| {
+            let rule = nodes.last().and_then(|node| node.rule.as_deref());
+            let counted = rule.filter(|rule| rule.stats.hits()[1] > 0);
+            most.extend(counted.map(|rule| {
+                let chart = parts.history.chart_of(&rule.path, rule.stats.hits());
+                (&*domain.name, &*rule.path, last_hour(&chart), chart)
+            }));
+        });
+    }
+    most.retain(|(_, _, [_, over], _)| *over > 0);
+    most.sort_by_key(|(_, _, [_, over], _)| std::cmp::Reverse(*over));
+    most.truncate(RULES_MAX);
+    if most.is_empty() {
+        return html! { p.empty { "No hit was over limit." } };
+    }
+    html! {
+        div.scroll {
+            table {
+                thead { tr {
+                    th scope="col" { "Rule" }
+                    th.number scope="col" { "Over limit" }
+                    th.number scope="col" { "Hits" }
+                    th.number scope="col" { "Share" }
+                } }
+                tbody {
+                    @for (domain, path, [hits, over], _) in &most {
+                        tr {
+                            th scope="row" { a href=(href_of(domain, path)) { (path) } }
+                            td.number.over { (over) }
+                            td.number { (hits) }
+                            td.number { (percent(*over, *hits)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn totals(parts: &Parts, snapshot: &Snapshot, [hits, over]: [u64; 2]) -> Markup {
+    let started = snapshot.count("process_start_time_seconds");
+    let now = parts.clock.now().as_micros() / MICROS_PER_SECOND;
+    let bytes = snapshot.count("process_resident_memory_bytes");
+    html! {
+        dl.rows {
+            div { dt { "Running for" } dd { (duration(now.saturating_sub(started))) } }
+            div { dt { "Version" } dd { (env!("CARGO_PKG_VERSION")) } }
+            div { dt { "Memory" } dd { (bytes >> 20) " MiB" } }
+            div { dt { "Hits of all rules" } dd { (hits) } }
+            div { dt { "Hits over limit" } dd { (over) } }
+            @for (name, metric) in TOTALS {
+                div { dt title=(metric) { (name) } dd { (snapshot.count(metric)) } }
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What the views read: the parts of the process that they show.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use smallvec::smallvec;
+use tokio::sync::Mutex;
+
+use crate::admin::api::Api;
+use crate::candidate::Candidate;
+use crate::console::frame::{Head, Place, Status};
+use crate::console::history::History;
+use crate::limit::Algorithm;
+use crate::limiter::Modes;
+use crate::rules::tree::{Domain, Node};
+use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::shutdown::Lifecycle;
+use crate::store::{Backend, NodeStatus};
+use crate::telemetry::metric::Metrics;
+use crate::time::{Clock, Span, Time};
+use crate::trial::Trial;
+
+/// Servers and counters are asked again after this time, however many pages are open.
+const ASK_AGAIN: Span = Span::from_micros(900_000);
+/// Rules whose counters are read for utilization.
+const USAGE_RULES_MAX: usize = 1_000;
+
+/// The state of the console.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) rules: Arc<LiveRules>,
+    pub(crate) candidate: Candidate,
+    /// `None` without TRIAL_UPSTREAM.
+    pub(crate) trial: Option<Trial>,
+    pub(crate) modes: Modes,
+    pub(crate) backend: Backend,
+    /// With the name of this process.
+    pub(crate) api: Api,
+    pub(crate) history: History,
+    pub(crate) metrics: Metrics,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) clock: Clock,
+    pub(crate) asked: Asked,
+}
+
+/// What was asked of the store last, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    nodes: Mutex<Option<(Time, Arc<[NodeStatus]>)>>,
+    usage: Mutex<Option<(Time, Arc<Usages>)>>,
+}
+
+/// By the path of a rule.
+pub(crate) type Usages = HashMap<Arc<str>, Usage>;
+
+/// The counter of a rule that has one only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) used: u64,
+    /// The limit, or the burst of a bucket.
+    pub(crate) capacity: u64,
+}
+
+/// What the servers of the store say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Memory,
+    /// No servers are known yet.
+    Unknown,
+    All,
+    /// Servers that are unreachable, and all of them.
+    Without(usize, usize),
+}
+
+impl Parts {
+    pub(crate) fn rules_in_force(&self) -> Option<Arc<RuleSet>> {
+        Option::clone(&self.rules.load())
+    }
+
+    /// The servers of the store; none of them in memory.
+    pub(crate) async fn nodes(&self) -> Arc<[NodeStatus]> {
+        let mut asked = self.asked.nodes.lock().await;
+        if let Some((at, nodes)) = &*asked
+            && self.clock.now().since(*at) < ASK_AGAIN
+        {
+            return nodes.clone();
+        }
+        let nodes: Arc<[NodeStatus]> = self.backend.nodes().await.into();
+        *asked = Some((self.clock.now(), nodes.clone()));
+        nodes
+    }
+
+    /// The use of rules that have one counter, because they name every value.
+    pub(crate) async fn usages(&self) -> Arc<Usages> {
+        let mut asked = self.asked.usage.lock().await;
+        if let Some((at, usages)) = &*asked
+            && self.clock.now().since(*at) < ASK_AGAIN
+        {
+            return usages.clone();
+        }
+        let rules = self.rules_in_force();
+        let usages = match &rules {
+            Some(rules) => self.read_usages(rules).await,
+            None => Usages::new(),
+        };
+        let usages = Arc::new(usages);
+        *asked = Some((self.clock.now(), usages.clone()));
+        usages
+    }
+
+    async fn read_usages(&self, rules: &RuleSet) -> Usages {
+        let mut single = Vec::new();
+        for domain in rules.domains() {
+            domain.visit(&mut |nodes| single.extend(one_counter(domain, nodes)));
+        }
+        single.truncate(USAGE_RULES_MAX);
+        let usages = single.into_iter().map(|(query, rule)| async move {
+            let counters = self.api.counters.read(query).await.ok()?;
+            let counter = counters.first()?;
+            let limit = &counter["limit"];
+            let capacity = limit["burst"].as_u64().or(limit["requests"].as_u64())?;
+            let used = counter["used"].as_u64()?;
+            Some((rule.path.clone(), Usage { used, capacity }))
+        });
+        join_all(usages).await.into_iter().flatten().collect()
+    }
+
+    /// The top of a page.
+    pub(crate) async fn head(&self) -> Head {
+        let reach = self.reach(&self.nodes().await);
+        let (status, note) = if !self.lifecycle.serving() {
+            (Status::Bad, "not ready".to_owned())
+        } else if let Reach::Without(..) | Reach::Unknown = reach {
+            (Status::Bad, format!("store {}", reach.text()))
+        } else if self.rules.last_error().is_some() {
+            (Status::Warning, "new rules rejected".to_owned())
+        } else {
+            (Status::Good, "serving".to_owned())
+        };
+        let mut places = vec![
+            Place::Overview,
+            Place::Rules,
+            Place::OverLimit,
+            Place::Store,
+        ];
+        places.extend(self.trial.is_some().then_some(Place::Trial));
+        places.extend(self.candidate.has_rules().then_some(Place::Candidate));
+        Head {
+            replica: self.api.replica.to_string(),
+            status,
+            note,
+            places,
+        }
+    }
+
+    pub(crate) fn reach(&self, nodes: &[NodeStatus]) -> Reach {
+        let missing = nodes.iter().filter(|node| node.ping.is_err()).count();
+        match &self.backend {
+            Backend::Memory(_) => Reach::Memory,
+            Backend::Redis(_) if nodes.is_empty() => Reach::Unknown,
+            Backend::Redis(_) if missing > 0 => Reach::Without(missing, nodes.len()),
+            Backend::Redis(_) => Reach::All,
+        }
+    }
+}
+
+impl Reach {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Memory => "in this process".to_owned(),
+            Self::Unknown => "unreachable: no server found yet".to_owned(),
+            Self::All => "reachable".to_owned(),
+            Self::Without(1, 1) => "unreachable".to_owned(),
+            Self::Without(missing, all) => format!("unreachable: {missing} of {all} servers"),
+        }
+    }
+
+    pub(crate) const fn status(self) -> Status {
+        match self {
+            Self::Memory | Self::All => Status::Good,
+            Self::Unknown | Self::Without(..) => Status::Bad,
+        }
+    }
+}
+
+/// The one request that a rule limits, if it names every key and value.
+fn one_counter<'r>(domain: &'r Domain, nodes: &[&'r Node]) -> Option<(Query<'r>, &'r Rule)> {
+    let rule = nodes.last()?.rule.as_deref()?;
+    let is_fixed = |part: &str| !part.is_empty() && !part.contains('*');
+    let is_single = nodes
+        .iter()
+        .all(|node| is_fixed(&node.key) && is_fixed(&node.value));
+    let limit = rule.limit()?;
+    if !is_single || limit.algorithm == Algorithm::Concurrency {
+        return None;
+    }
+    let entries = nodes
+        .iter()
+        .map(|node| Entry::new(&*node.key, &*node.value));
+    let query = Query {
+        domain: domain.name.as_bytes(),
+        descriptors: smallvec![Descriptor::new(entries)],
+        ..Query::default()
+    };
+    Some((query, rule))
+}

@@ -1,0 +1,248 @@
+//! The rules in force, with what was counted of each; searched and sorted by the URL.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::task::spawn_blocking;
+
+use crate::admin::query_string::Pairs;
+use crate::console::history::{Chart, History};
+use crate::console::parts::{Parts, Usages};
+use crate::console::widgets::bar;
+use crate::rules::Naming;
+use crate::rules::{Rule, RuleSet};
+use crate::text::Text;
+
+/// Rows of a page; the rest is found by searching.
+const ROWS_MAX: usize = 1_000;
+/// What need not be encoded in a value of a query string.
+const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':');
+
+/// What the URL asks for.
+#[derive(Debug, Clone)]
+struct Asked {
+    search: String,
+    order: Order,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Path,
+    Hits,
+    OverLimit,
+}
+
+struct Row<'r> {
+    domain: &'r str,
+    rule: &'r Rule,
+    /// `None` if they are counted under names that depend on requests.
+    hits: Option<[u64; 2]>,
+}
+
+pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
+    let pairs = Pairs::new(query);
+    let asked = Asked {
+        search: Text(pairs.first("q")).shown().into_owned(),
+        order: Order::of(pairs.first("sort")),
+    };
+    let Some(rules) = parts.rules_in_force() else {
+        return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };
+    };
+    let usages = parts.usages().await;
+    // Rules may be many, and this thread answers liveness probes.
+    let rendering = spawn_blocking(move || view(&rules, &usages, &asked));
+    rendering.await.unwrap_or_default()
+}
+
+/// The URL of a rule's view.
+pub(crate) fn href_of(domain: &str, path: &str) -> String {
+    format!(
+        "/console/rule?domain={}&rule={}",
+        encoded(domain),
+        encoded(path)
+    )
+}
+
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, UNENCODED).to_string()
+}
+
+/// Hits, and hits over limit, of a chart.
+pub(crate) fn last_hour(chart: &Chart) -> [u64; 2] {
+    [0, 1].map(|kind| chart.iter().map(|minute| minute[kind]).sum())
+}
+
+/// The chart of a rule whose counters have one name.
+pub(crate) fn chart_of(history: &History, rule: &Rule) -> Option<Chart> {
+    let is_fixed = rule.naming == Naming::Fixed;
+    is_fixed.then(|| history.chart_of(&rule.path, rule.stats.hits()))
+}
+
+/// The limit without its algorithm, such as `100 per minute`.
+pub(crate) fn amount(rule: &Rule) -> String {
+    match rule.limit() {
+        None => "unlimited".to_owned(),
+        Some(limit) => {
+            let text = limit.to_string();
+            text.split(", ").next().unwrap_or_default().to_owned()
+        }
+    }
+}
+
+pub(crate) fn algorithm(rule: &Rule) -> &'static str {
+    rule.limit().map_or("–", |limit| limit.algorithm.name())
+}
+
+impl Order {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"hits" => Self::Hits,
+            b"over_limit" => Self::OverLimit,
+            _ => Self::Path,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Hits => "hits",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+fn view(rules: &Arc<RuleSet>, usages: &Usages, asked: &Asked) -> Markup {
+    let mut rows = rows(rules, &asked.search);
+    let over = |row: &Row<'_>| row.hits.map_or(0, |[_, over]| over);
+    let hits = |row: &Row<'_>| row.hits.map_or(0, |[hits, _]| hits);
+    match asked.order {
+        Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
+        Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
+        Order::OverLimit => rows.sort_by_key(|row| Reverse(over(row))),
+    }
+    let found = rows.len();
+    rows.truncate(ROWS_MAX);
+    html! {
+        div.heading {
+            h1 { "Rules" }
+            form.search role="search" action="/console/rules" data-live {
+                input type="search" name="q" value=(asked.search) aria-label="Search rules"
+                    placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
+                input type="hidden" name="sort" value=(asked.order.name());
+            }
+            p.dim #found role="status" { (found) " of " (rules.rule_count()) " rules" }
+        }
+        @if rows.is_empty() {
+            p.empty { "No rule matches." }
+        } @else {
+            (table(&rows, usages, asked))
+        }
+        @if found > ROWS_MAX {
+            p.empty { "The first " (ROWS_MAX) " are shown. Search for the others." }
+        }
+    }
+}
+
+fn rows<'r>(rules: &'r RuleSet, search: &str) -> Vec<Row<'r>> {
+    let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
+    let mut rows = Vec::new();
+    for domain in rules.domains() {
+        domain.visit(&mut |nodes| {
+            let rule = nodes.last().and_then(|node| node.rule.as_deref());
+            let matching = rule.filter(|rule| {
+                words.is_empty() || {
+                    let text = searched(&domain.name, rule);
+                    words.iter().all(|word| text.contains(word))
+                }
+            });
+            rows.extend(matching.map(|rule| Row {
+                domain: &domain.name,
+                rule,
+                hits: (rule.naming == Naming::Fixed).then(|| rule.stats.hits()),
+            }));
+        });
+    }
+    rows
+}
+
+/// What a search looks at, in lower case.
+fn searched(domain: &str, rule: &Rule) -> String {
+    let Rule {
+        path, name, origin, ..
+    } = rule;
+    let (amount, algorithm) = (amount(rule), algorithm(rule));
+    format!("{domain} {path} {name} {amount} {algorithm} {origin}").to_lowercase()
+}
+
+fn table(rows: &[Row<'_>], usages: &Usages, asked: &Asked) -> Markup {
+    let header = |order: Order, title: &str| {
+        let is_current = order == asked.order;
+        let direction = match order {
+            Order::Path => "ascending",
+            Order::Hits | Order::OverLimit => "descending",
+        };
+        let href = format!(
+            "/console/rules?q={}&sort={}",
+            encoded(&asked.search),
+            order.name()
+        );
+        let class = if order == Order::Path { "" } else { "number" };
+        html! {
+            th.(class) scope="col" aria-sort=[is_current.then_some(direction)] { a href=(href) { (title) } }
+        }
+    };
+    html! {
+        div.scroll {
+            table.rules {
+                thead { tr {
+                    (header(Order::Path, "Rule"))
+                    th scope="col" { "Limit" }
+                    th scope="col" { "Utilization" }
+                    (header(Order::Hits, "Hits"))
+                    (header(Order::OverLimit, "Over limit"))
+                    th scope="col" { "Algorithm" }
+                    th scope="col" { "Source" }
+                } }
+                tbody { @for row in rows { (line(row, usages)) } }
+            }
+        }
+    }
+}
+
+fn line(row: &Row<'_>, usages: &Usages) -> Markup {
+    let Row { domain, rule, hits } = row;
+    html! {
+        tr id={ "rule:" (domain) ":" (rule.path) } {
+            th scope="row" {
+                a href=(href_of(domain, &rule.path)) { (rule.path) }
+                @if rule.shadow_mode { span.tag { "shadow" } }
+                @if rule.quota_mode { span.tag { "quota" } }
+            }
+            td { (amount(rule)) }
+            td {
+                @match usages.get(&rule.path) {
+                    Some(usage) => (bar(usage.used, usage.capacity)),
+                    None if rule.limit().is_some() => span.dim { "per key" },
+                    None => span.dim { "–" },
+                }
+            }
+            @match hits {
+                Some([hits, over]) => {
+                    td.number { (hits) }
+                    td.number.over[*over > 0] { (over) }
+                },
+                None => { td.number.dim { "per name" } td.number.dim { "per name" } },
+            }
+            td { (algorithm(rule)) }
+            td.source { (rule.origin) }
+        }
+    }
+}

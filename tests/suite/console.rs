@@ -1,0 +1,270 @@
+//! The console over HTTP: the URL, content and headers of each view. `system/console.rs` runs it in a
+//! browser.
+
+use crate::support::http::{self, Reply};
+use crate::support::redis::RedisProcess;
+use crate::support::{TestServer, eventually};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: path, value: /login, rate_limit: {unit: year, requests_per_unit: 4}}
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 2}
+";
+const SHOP_USER: &str = "/console/rule?domain=shop&rule=shop.user";
+
+fn view(server: &TestServer, path: &str) -> Reply {
+    http::get(server.admin, path)
+}
+
+/// The content of a view, with one space for each run of white space.
+fn text(server: &TestServer, path: &str) -> String {
+    let body = view(server, path).body;
+    let mut text = String::new();
+    for part in body.split('<') {
+        text += part.split_once('>').map_or(part, |(_, behind)| behind);
+        text.push(' ');
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn every_view_has_its_url_and_a_strict_policy() {
+    let server = TestServer::with_rules(RULES).start();
+    for (path, title) in [
+        ("/", "Overview"),
+        ("/console/rules", "Rules"),
+        ("/console/over-limit", "Over limit"),
+        ("/console/store", "Store"),
+        (SHOP_USER, "shop.user"),
+        ("/console/key?domain=shop&e=user%3Dann", "user=ann"),
+    ] {
+        let reply = view(&server, path);
+        assert_eq!(reply.status, 200, "{path}");
+        let shown = format!("<title>{title} · Tollgate</title>");
+        assert!(reply.body.contains(&shown), "{path}: {}", reply.body);
+        assert!(reply.has_header("content-type: text/html; charset=utf-8"));
+        assert!(reply.has_header("x-content-type-options: nosniff"));
+        let policy = "content-security-policy: default-src 'none'; script-src 'self'; ";
+        let has_policy = |header: &String| header.starts_with(policy);
+        assert!(reply.headers.iter().any(has_policy), "{:?}", reply.headers);
+        for inline in ["<style", " style=", " onclick=", "http:", "https:"] {
+            let body = reply.body.replace("http://www.w3.org/2000/svg", "");
+            assert!(!body.contains(inline), "{path} has {inline}: {body}");
+        }
+        for link in ["Overview", "Rules", "Over limit", "Store"] {
+            assert!(
+                reply.body.contains(&format!(">{link}</a>")),
+                "{path}: {link}"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_of_a_page_are_served_and_small() {
+    let server = TestServer::with_rules(RULES).start();
+    let page = view(&server, "/").body;
+    let mut bytes = page.len();
+    let mut files = 0;
+    for link in page
+        .split('"')
+        .filter(|part| part.starts_with("/console/console."))
+    {
+        let reply = view(&server, link);
+        assert_eq!(reply.status, 200, "{link}");
+        assert!(reply.has_header("cache-control: public, max-age=31536000, immutable"));
+        bytes += reply.body.len();
+        files += 1;
+    }
+    assert_eq!(files, 2, "a style sheet and a script: {page}");
+    assert!(bytes < 200_000, "{bytes} bytes");
+}
+
+#[tokio::test]
+async fn counts_are_those_of_metrics() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        client.ask("shop", &[("user", "ann")]).await;
+        client.ask("shop", &[("path", "/login")]).await;
+    }
+    let overview = text(&server, "/");
+    assert!(overview.contains("6 hits in total"), "{overview}");
+    assert!(overview.contains("16.6 % 1 hits in total"), "{overview}");
+    assert!(overview.contains("shop.user 1 3 33.3 %"), "{overview}");
+    let rules = text(&server, "/console/rules");
+    for row in [
+        "shop.path_/login 4 per year 3 of 4 3 0 fixed_window",
+        "shop.user 2 per year per key 3 1 fixed_window",
+    ] {
+        assert!(rules.contains(row), "{row}: {rules}");
+    }
+    let rule = text(&server, SHOP_USER);
+    assert!(rule.contains("rule shop.user at "), "{rule}");
+    let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
+    for shown in ["over limit", "Remaining 0 hits", "Counted in memory"] {
+        assert!(key.contains(shown), "{shown}: {key}");
+    }
+}
+
+#[tokio::test]
+async fn client_input_is_text() {
+    let server = TestServer::with_rules(RULES).start();
+    let attack = "<img src=x onerror=alert(1)>\"'&";
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        client.ask("shop", &[("user", attack)]).await;
+    }
+    let encoded = "%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%22%27%26";
+    for path in [
+        format!("/console/key?domain=shop&e=user%3D{encoded}"),
+        format!("/console/key?domain={encoded}&e=user%3D1"),
+        format!("/console/key?domain=shop&e={encoded}"),
+        format!("/console/rules?q={encoded}"),
+        format!("/console/rule?domain={encoded}&rule={encoded}"),
+    ] {
+        let reply = view(&server, &path);
+        assert!(!reply.body.contains("<img"), "{path}: {}", reply.body);
+        assert!(!reply.body.contains("\"'&"), "{path}: {}", reply.body);
+    }
+    let key = view(
+        &server,
+        &format!("/console/key?domain=shop&e=user%3D{encoded}"),
+    );
+    assert!(
+        key.body
+            .contains("user=&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;"),
+        "{}",
+        key.body
+    );
+    let broken = view(&server, "/console/key?domain=%ff&e=%fe%3D%fd");
+    assert_eq!(broken.status, 200);
+}
+
+#[test]
+fn thousand_rules_are_listed_and_found() {
+    let descriptors = (0..1_001).map(|number| {
+        format!(
+            "  - {{key: k{number:04}, rate_limit: {{unit: minute, requests_per_unit: {number}}}}}"
+        )
+    });
+    let descriptors = descriptors.collect::<Vec<_>>().join("\n");
+    let rules = format!("domain: d\ndescriptors:\n{descriptors}");
+    let server = TestServer::with_rules(&rules).start();
+    let all = view(&server, "/console/rules").body;
+    assert_eq!(all.matches("<tr id=\"rule:").count(), 1_000);
+    assert!(all.contains("1001 of 1001 rules"));
+    for (search, found) in [
+        ("K0999", 1),
+        ("d.k09", 100),
+        ("fixed+k1000", 1),
+        ("rules.yaml:1002", 1),
+        ("nothing", 0),
+    ] {
+        let page = view(&server, &format!("/console/rules?q={search}")).body;
+        let rows = page.matches("<tr id=\"rule:").count();
+        assert_eq!(rows, found, "{search}");
+        let shown = format!("{rows} of 1001 rules");
+        assert!(page.contains(&shown), "{search}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn rules_are_sorted_by_what_is_asked_for() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        client.ask("shop", &[("user", "ann")]).await;
+    }
+    let rows = |sort: &str| {
+        let page = view(&server, &format!("/console/rules?sort={sort}")).body;
+        let first = page.find("rule:shop:shop.user").expect("a row");
+        first < page.find("rule:shop:shop.path_/login").expect("a row")
+    };
+    assert_eq!(
+        ["path", "hits", "over_limit"].map(rows),
+        [false, true, true]
+    );
+}
+
+#[test]
+fn form_of_a_rule_leads_to_the_key() {
+    let server = TestServer::with_rules(RULES).start();
+    assert!(
+        view(&server, SHOP_USER)
+            .body
+            .contains(r#"name="k" value="user""#)
+    );
+    let reply = view(&server, "/console/key?domain=shop&k=user&v=a%26b+c");
+    let location = "location: /console/key?domain=shop&e=user%3Da%26b%20c";
+    assert!(
+        reply.status == 303 && reply.has_header(location),
+        "{reply:?}"
+    );
+}
+
+#[test]
+fn unknown_rule_and_views_without_their_setting_are_not_found() {
+    let server = TestServer::with_rules(RULES).start();
+    for path in [
+        "/console/rule?domain=shop&rule=shop.nothing",
+        "/console/rule",
+        "/console/trial",
+        "/console/candidate",
+        "/console/whatever",
+    ] {
+        assert_eq!(view(&server, path).status, 404, "{path}");
+    }
+    assert!(!view(&server, "/").body.contains(">Candidate</a>"));
+}
+
+#[tokio::test]
+async fn candidate_and_trial_have_views() {
+    let upstream = TestServer::with_rules(RULES).start();
+    let candidate = RULES.replace("requests_per_unit: 2", "requests_per_unit: 1");
+    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)];
+    let server = TestServer::with_files(files)
+        .with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string())
+        .start();
+    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
+    let mut client = server.client().await;
+    for _ in 0..2 {
+        client.ask("shop", &[("user", "ann")]).await;
+    }
+    for (path, expected) in [
+        ("/console/candidate", "shop.user 1 1 0 1"),
+        ("/console/trial", "2 of 2 requests agree (100.0 %)"),
+    ] {
+        eventually(&format!("{path} has {expected}"), async || {
+            text(&server, path).contains(expected)
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn unreachable_redis_is_shown_without_a_call() {
+    let redis = RedisProcess::start();
+    let server = TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    let views = ["/", "/console/store"];
+    for path in views {
+        eventually(&format!("{path} has reachable"), async || {
+            text(&server, path).contains(" reachable ")
+        })
+        .await;
+        assert!(!text(&server, path).contains("unreachable"));
+    }
+    redis.stop();
+    for path in views {
+        eventually(&format!("{path} has unreachable"), async || {
+            text(&server, path).contains("unreachable")
+        })
+        .await;
+    }
+    let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
+    assert!(key.contains("Counted in fallback"), "{key}");
+}
