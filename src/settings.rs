@@ -16,7 +16,7 @@ use crate::rule_source::files::Directory;
 use crate::settings::environment::Environment;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
-use crate::telemetry::{statsd, traces};
+use crate::telemetry::{metric_export, statsd, traces};
 use crate::trial;
 
 pub mod environment;
@@ -55,6 +55,9 @@ pub struct Settings {
     /// Traces.
     #[command(flatten)]
     pub traces: crate::telemetry::traces::settings::Settings,
+    /// Metrics by OTLP.
+    #[command(flatten)]
+    pub metric_export: crate::telemetry::metric_export::settings::Settings,
 }
 
 /// What the service runs with.
@@ -75,6 +78,8 @@ pub(crate) struct Resolved {
     pub(crate) record: Option<record::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
+    /// `None` unless metrics are sent by OTLP.
+    pub(crate) metric_export: Option<metric_export::settings::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
     pub(crate) warnings: Vec<String>,
 }
@@ -96,6 +101,7 @@ impl Settings {
             record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
+            metric_export: self.metric_export.options(&self.traces)?,
             grpc_tls: self.api.tls()?,
             admin_token: self.admin.token()?,
             backend,

@@ -40,6 +40,7 @@ use crate::store::{Backend, memory, redis};
 use crate::telemetry;
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
+use crate::telemetry::metric_export;
 use crate::telemetry::statsd;
 use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::{Traces, export};
@@ -64,12 +65,18 @@ pub(crate) struct App {
     pub(super) backend: Backend,
     pub(super) credentials: Option<CredentialReloader>,
     pub(super) record: Option<Writer>,
-    pub(super) statsd: Option<statsd::Exporter>,
     pub(super) spans: Option<export::Exporter>,
+    pub(super) metric_sinks: MetricSinks,
     pub(super) clock: Clock,
     pub(super) lifecycle: Lifecycle,
     pub(super) metrics: Metrics,
     pub(super) summary: Summary,
+}
+
+/// Where metrics are sent.
+pub(super) struct MetricSinks {
+    pub(super) statsd: Option<statsd::Exporter>,
+    pub(super) otlp: Option<metric_export::Exporter>,
 }
 
 struct Ports {
@@ -142,8 +149,8 @@ impl App {
             backend,
             credentials,
             record,
-            statsd: statsd.map(|options| statsd::Exporter::new(options, &metrics)),
             spans,
+            metric_sinks: MetricSinks::new(statsd, resolved.metric_export, &clock, &metrics),
             clock,
             lifecycle,
             metrics,
@@ -154,6 +161,20 @@ impl App {
 
     pub(crate) fn summary(&self) -> &Summary {
         &self.summary
+    }
+}
+
+impl MetricSinks {
+    fn new(
+        statsd: Option<statsd::Options>,
+        otlp: Option<metric_export::settings::Options>,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            statsd: statsd.map(|options| statsd::Exporter::new(options, metrics)),
+            otlp: otlp.map(|options| metric_export::Exporter::new(options, clock, metrics)),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::record::writer::{Writer, WriterTask};
 use crate::runtime::Thread;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::Backend;
+use crate::telemetry::metric_export::{self, MetricExporterTask};
 use crate::telemetry::statsd::{self, StatsdTask};
 use crate::telemetry::traces::export::{self, SpanExporterTask};
 use crate::time::Span;
@@ -39,6 +40,7 @@ struct Draining {
     backend: Backend,
     record: Option<WriterTask>,
     spans: Option<SpanExporterTask>,
+    metric_export: Option<MetricExporterTask>,
     statsd: Option<StatsdTask>,
     period: Span,
     timeout: Span,
@@ -62,13 +64,15 @@ impl App {
         let admin_token = self.admin_token.map(FileWatch::start).transpose()?;
         let certificates = self.certificates.map(FileWatch::start).transpose()?;
         let credentials = self.credentials.map(FileWatch::start).transpose()?;
+        let sinks = self.metric_sinks;
         let draining = Draining {
             record: self.record.map(Writer::start).transpose()?,
             spans: self.spans.map(export::Exporter::start).transpose()?,
+            metric_export: sinks.otlp.map(metric_export::Exporter::start).transpose()?,
             requests: self
                 .api
                 .start(self.listeners, self.settings.api.workers(), &self.metrics)?,
-            statsd: self.statsd.map(statsd::Exporter::start),
+            statsd: sinks.statsd.map(statsd::Exporter::start),
             backend: self.backend.clone(),
             lifecycle: self.lifecycle.clone(),
             period: self.settings.api.drain_period,
@@ -150,6 +154,11 @@ impl Draining {
                 statsd.finish().await;
             }
         };
+        let export_metrics = async {
+            if let Some(export) = self.metric_export {
+                export.finish().await;
+            }
+        };
         let flush_record = async {
             if let Some(record) = self.record {
                 record.finish().await;
@@ -159,6 +168,7 @@ impl Draining {
             tokio::join!(
                 flush_spans,
                 flush_metrics,
+                export_metrics,
                 self.backend.finish(),
                 flush_record
             )

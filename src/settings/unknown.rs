@@ -129,7 +129,7 @@ mod tests {
             ("REDIS_URI", ""),
             ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
             ("GRPC_VERBOSITY", "debug"),
-            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://collector"),
+            ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://collector"),
             ("HOSTNAME", "pod-1"),
             ("HOME", "/root"),
             ("PROMETHEUS_PORT", "tcp://10.96.0.12:9090"),

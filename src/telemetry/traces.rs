@@ -22,7 +22,6 @@ use crate::time::{Clock, Time};
 pub(crate) mod export;
 pub(crate) mod options;
 mod parent;
-mod send;
 pub mod settings;
 
 /// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most. Further

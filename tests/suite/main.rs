@@ -29,6 +29,7 @@ mod lifecycle;
 mod limit_changes;
 mod local_share;
 mod local_share_under_load;
+mod metric_export;
 mod metrics;
 mod mixed_fleet;
 mod mutants;

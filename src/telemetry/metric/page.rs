@@ -1,4 +1,4 @@
-//! The metrics page, in the text format of Prometheus.
+//! The metrics page: what it shows, and its text in the format of Prometheus.
 
 use std::collections::HashSet;
 
@@ -120,14 +120,21 @@ impl Sample {
     }
 }
 
-/// Writes registered families and samples. Each tag is a label of every series that has no label of
+/// The text of the page.
+pub(super) fn write(families: &[proto::MetricFamily]) -> String {
+    let text = TextEncoder::new().encode_to_string(families);
+    let text = text.inspect_err(|error| tracing::error!(%error, "cannot write the metrics page"));
+    text.unwrap_or_default()
+}
+
+/// Registered families and samples, together. Each tag is a label of every series that has no label of
 /// its name. The number is that of the samples left off because their name belongs to a metric of
 /// another type.
-pub(super) fn write(
+pub(super) fn families(
     mut families: Vec<proto::MetricFamily>,
     mut samples: Vec<Sample>,
     tags: &[(String, String)],
-) -> (String, usize) {
+) -> (Vec<proto::MetricFamily>, usize) {
     let taken: HashSet<String> = families
         .iter()
         .map(|family| family.name().to_owned())
@@ -158,9 +165,7 @@ pub(super) fn write(
         labels.extend(missing);
         metric.set_label(labels);
     }
-    let text = TextEncoder::new().encode_to_string(&families);
-    let text = text.inspect_err(|error| tracing::error!(%error, "cannot write the metrics page"));
-    (text.unwrap_or_default(), conflicts)
+    (families, conflicts)
 }
 
 /// Samples of one name and kind, sorted by their labels.

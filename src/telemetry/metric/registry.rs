@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
 use crate::telemetry::mapper::{Kind, Mapping};
@@ -221,6 +222,11 @@ impl Metrics {
 
     /// The current page for Prometheus.
     pub fn page(&self) -> String {
+        page::write(&self.families())
+    }
+
+    /// What is on the page now.
+    pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let Inner {
             registry,
             naming,
@@ -229,7 +235,7 @@ impl Metrics {
         } = &*self.0;
         let series = self.series().into_iter();
         let samples = series.filter_map(|series| mapped.sample(series, naming.mapping.as_ref()));
-        let (text, conflicts) = page::write(
+        let (families, conflicts) = page::families(
             registry.gather(),
             samples.collect(),
             &naming.tags.as_labels(),
@@ -237,7 +243,7 @@ impl Metrics {
         mapped
             .conflicts
             .set(i64::try_from(conflicts).unwrap_or(i64::MAX));
-        text
+        families
     }
 
     /// The current values of the metrics of envoyproxy/ratelimit, by statsd name. It has no control

@@ -16,16 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::otlp::delivery::Delivery;
 use crate::telemetry::traces::options::Options;
-use crate::telemetry::traces::send::Sender;
 
 /// Spans of a batch, as in OpenTelemetry's SDKs.
 const BATCH_SPANS_MAX: usize = 512;
 /// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// Waits between attempts, doubled each time.
-const RETRY_FIRST: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(2);
 /// For the last spans at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -35,7 +32,6 @@ pub struct Exporter {
     options: Options,
     recorded: mpsc::Receiver<Span>,
     stop: CancellationToken,
-    is_failing: bool,
     sent: Counter,
     failures: Counter,
     /// Spans of batches that failed.
@@ -67,7 +63,6 @@ impl Exporter {
             options,
             recorded,
             stop: CancellationToken::new(),
-            is_failing: false,
             sent: metrics.counter(
                 "tollgate_spans_sent_total",
                 "Spans that the collector accepted.",
@@ -93,19 +88,21 @@ impl Exporter {
     }
 
     async fn run(mut self) {
-        let mut sender = Sender::new(&self.options);
+        let options = &self.options.otlp;
+        let failures = self.failures.clone();
+        let mut delivery = Delivery::new(options, "trace", failures, self.stop.clone());
         let mut batch = Vec::new();
         let stop = self.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.fill(&mut batch)).await {
-            self.export(&mut sender, mem::take(&mut batch)).await;
+            self.export(&mut delivery, mem::take(&mut batch)).await;
         }
         while let Ok(span) = self.recorded.try_recv() {
             batch.push(span);
             if batch.len() >= BATCH_SPANS_MAX {
-                self.export(&mut sender, mem::take(&mut batch)).await;
+                self.export(&mut delivery, mem::take(&mut batch)).await;
             }
         }
-        self.export(&mut sender, batch).await;
+        self.export(&mut delivery, batch).await;
     }
 
     /// Waits for a batch. Returns whether there may be another.
@@ -128,62 +125,18 @@ impl Exporter {
     }
 
     /// Exports a batch unless it is empty.
-    async fn export(&mut self, sender: &mut Sender, spans: Vec<Span>) {
+    async fn export(&mut self, delivery: &mut Delivery, spans: Vec<Span>) {
         if spans.is_empty() {
             return;
         }
         let count = spans.len() as u64;
-        let request = self.request(spans);
-        let timeout = self.options.timeout.into();
-        let sent = tokio::time::timeout(timeout, self.send(sender, &request)).await;
-        let Some(rejected) = sent.unwrap_or_else(|_| {
-            self.count_failure(&format!("not accepted within {timeout:?}"));
-            None
-        }) else {
+        let Some(rejected) = delivery.deliver(&self.request(spans)).await else {
             self.failed_spans.inc_by(count);
             return;
         };
         let rejected = rejected.min(count);
         self.sent.inc_by(count - rejected);
         self.rejected.inc_by(rejected);
-        if mem::take(&mut self.is_failing) {
-            tracing::info!(endpoint = %self.options.endpoint, "trace export recovered");
-        }
-    }
-
-    /// Sends until the collector accepts, or a retry is useless. Returns the number of rejected
-    /// spans, or `None` if the batch failed.
-    async fn send(
-        &mut self,
-        sender: &mut Sender,
-        request: &ExportTraceServiceRequest,
-    ) -> Option<u64> {
-        let mut pause = RETRY_FIRST;
-        loop {
-            let failure = match sender.send(request).await {
-                Ok(rejected) => return Some(rejected),
-                Err(failure) => failure,
-            };
-            self.count_failure(&failure.text);
-            if !failure.may_retry {
-                return None;
-            }
-            self.stop
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await?;
-            pause = (pause * 2).min(RETRY_MAX);
-        }
-    }
-
-    /// Counts a failure, and logs the first of several.
-    fn count_failure(&mut self, why: &str) {
-        self.failures.inc();
-        let endpoint = &self.options.endpoint;
-        if mem::replace(&mut self.is_failing, true) {
-            tracing::debug!(%endpoint, why, "trace export failed again");
-        } else {
-            tracing::warn!(%endpoint, why, "trace export failed; requests are unaffected");
-        }
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -193,7 +146,7 @@ impl Exporter {
             ..InstrumentationScope::default()
         };
         let resource = Resource {
-            attributes: self.options.resource.clone(),
+            attributes: self.options.otlp.resource.clone(),
             ..Resource::default()
         };
         let scope_spans = vec![ScopeSpans {

@@ -1,49 +1,28 @@
 //! How traces are sent, by the settings.
 
-use http::uri::{Scheme, Uri};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::OnceLock;
+
+use http::uri::Uri;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
-use percent_encoding::percent_decode_str;
 
 use crate::sampling::SampleRate;
-use crate::telemetry::traces::settings::{Protocol, Settings};
-use crate::time::Span;
-use crate::tls::{ClientTls, Identity, PemFile};
+use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
+use crate::telemetry::traces::settings::Settings;
+use crate::tls::ClientTls;
 
 /// Default endpoints of OTLP.
 const HTTP_ENDPOINT: &str = "http://localhost:4318";
 const GRPC_ENDPOINT: &str = "http://localhost:4317";
 /// OTLP over HTTP appends this to OTEL_EXPORTER_OTLP_ENDPOINT.
 const HTTP_PATH: &str = "/v1/traces";
-/// The default of OpenTelemetry.
-const TIMEOUT: Span = Span::from_secs(10);
 
 /// How traces are sent, where they are on.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub(crate) protocol: Protocol,
-    /// http or https, a host, and the whole path.
-    pub(crate) endpoint: Uri,
-    pub(crate) tls: ClientTls,
-    pub(crate) headers: HeaderMap,
-    /// For a batch, with all attempts.
-    pub(crate) timeout: Span,
+    pub(crate) otlp: otlp::Options,
     /// The sampling decision where the caller has made none.
     pub(crate) rate: SampleRate,
-    pub(crate) resource: Vec<KeyValue>,
-}
-
-/// A setting of OpenTelemetry that is set: its name and its value.
-type Setting<'s> = (String, &'s str);
-
-/// The first of these fields of the settings that is set. Settings are named as their fields are.
-macro_rules! first {
-    ($settings:ident: $($field:ident),+) => {
-        [$((stringify!($field), $settings.$field.as_deref())),+]
-            .into_iter()
-            .find_map(|(field, value)| Some((field.to_uppercase(), value?)))
-    };
 }
 
 impl Settings {
@@ -60,20 +39,29 @@ impl Settings {
         {
             return Err(format!("{name}: write none"));
         }
-        let options = Options {
+        let otlp = otlp::Options {
             protocol: self.tracing_exporter_protocol,
             endpoint: self.endpoint()?,
             tls: self.tls()?,
-            headers: self.headers()?,
-            timeout: self.timeout()?,
-            rate: self.tracing_sampling_rate,
+            headers: otlp::headers([
+                (
+                    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+                    &self.otel_exporter_otlp_traces_headers,
+                ),
+                (
+                    "OTEL_EXPORTER_OTLP_HEADERS",
+                    &self.otel_exporter_otlp_headers,
+                ),
+            ])?,
+            timeout: otlp::timeout(first!(
+                self.otel_exporter_otlp_traces_timeout,
+                self.otel_exporter_otlp_timeout
+            ))?,
             resource: self.resource()?,
         };
-        if options.endpoint.scheme() == Some(&Scheme::HTTPS) {
-            // Invalid files are an error at startup, not when the first trace is lost.
-            options.tls.config().map_err(|error| error.to_string())?;
-        }
-        Ok(Some(options))
+        otlp.check_files()?;
+        let rate = self.tracing_sampling_rate;
+        Ok(Some(Options { otlp, rate }))
     }
 
     /// Settings that are set and have no effect.
@@ -86,12 +74,15 @@ impl Settings {
     }
 
     fn compression(&self) -> Option<Setting<'_>> {
-        first!(self: otel_exporter_otlp_traces_compression, otel_exporter_otlp_compression)
+        first!(
+            self.otel_exporter_otlp_traces_compression,
+            self.otel_exporter_otlp_compression
+        )
     }
 
     fn endpoint(&self) -> Result<Uri, String> {
-        if let Some((name, url)) = first!(self: otel_exporter_otlp_traces_endpoint) {
-            return endpoint(&name, url);
+        if let Some((name, url)) = first!(self.otel_exporter_otlp_traces_endpoint) {
+            return otlp::endpoint(&name, url);
         }
         let is_http = self.tracing_exporter_protocol == Protocol::Http;
         let default = if is_http {
@@ -100,77 +91,37 @@ impl Settings {
             GRPC_ENDPOINT
         };
         let (name, url) =
-            first!(self: otel_exporter_otlp_endpoint).unwrap_or((String::new(), default));
+            first!(self.otel_exporter_otlp_endpoint).unwrap_or((String::new(), default));
         let path = if is_http { HTTP_PATH } else { "" };
-        endpoint(&name, &format!("{}{path}", url.trim_end_matches('/')))
-    }
-
-    fn timeout(&self) -> Result<Span, String> {
-        let set = first!(self: otel_exporter_otlp_traces_timeout, otel_exporter_otlp_timeout);
-        let Some((name, text)) = set else {
-            return Ok(TIMEOUT);
-        };
-        let millis: Option<u32> = text.parse().ok().filter(|&millis| millis > 0);
-        let millis = millis.ok_or_else(|| {
-            format!("{name}: write a whole number of milliseconds, such as 10000")
-        })?;
-        Ok(Span::from_micros(u64::from(millis) * 1_000))
+        otlp::endpoint(&name, &format!("{}{path}", url.trim_end_matches('/')))
     }
 
     fn tls(&self) -> Result<ClientTls, String> {
-        let authority =
-            first!(self: otel_exporter_otlp_traces_certificate, otel_exporter_otlp_certificate);
-        let cert = first!(self: otel_exporter_otlp_traces_client_certificate, otel_exporter_otlp_client_certificate);
-        let key = first!(self: otel_exporter_otlp_traces_client_key, otel_exporter_otlp_client_key);
-        let file = |(name, path): Setting<'_>| PemFile::new(name, path);
-        let identity = match (cert.map(file), key.map(file)) {
-            (Some(cert), Some(key)) => Some(Identity { cert, key }),
-            (None, None) => None,
-            (Some(one), None) | (None, Some(one)) => {
-                return Err(format!(
-                    "{}: a certificate needs its key and a key its certificate; set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither",
-                    one.setting
-                ));
-            }
-        };
-        Ok(ClientTls {
-            authority: authority.map(file),
-            identity,
-            name: None,
-        })
+        otlp::tls(
+            first!(
+                self.otel_exporter_otlp_traces_certificate,
+                self.otel_exporter_otlp_certificate
+            ),
+            first!(
+                self.otel_exporter_otlp_traces_client_certificate,
+                self.otel_exporter_otlp_client_certificate
+            ),
+            first!(
+                self.otel_exporter_otlp_traces_client_key,
+                self.otel_exporter_otlp_client_key
+            ),
+        )
     }
 
-    fn headers(&self) -> Result<HeaderMap, String> {
-        let (setting, list) = match (
-            &self.otel_exporter_otlp_traces_headers,
-            &self.otel_exporter_otlp_headers,
-        ) {
-            (Some(list), _) => ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", list),
-            (None, Some(list)) => ("OTEL_EXPORTER_OTLP_HEADERS", list),
-            (None, None) => return Ok(HeaderMap::new()),
-        };
-        // The value is not quoted: it may be secret.
-        let invalid = || {
-            format!("{setting}: write NAME=VALUE,NAME=VALUE with names and values that HTTP allows")
-        };
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs(list.reveal()).ok_or_else(invalid)? {
-            let name: HeaderName = name.parse().map_err(|_| invalid())?;
-            let mut value: HeaderValue = value.parse().map_err(|_| invalid())?;
-            value.set_sensitive(true);
-            headers.append(name, value);
-        }
-        Ok(headers)
-    }
-
-    fn resource(&self) -> Result<Vec<KeyValue>, String> {
-        let more = pairs(&self.otel_resource_attributes)
+    /// Attributes of the process, of all signals.
+    pub(crate) fn resource(&self) -> Result<Vec<KeyValue>, String> {
+        let more = otlp::pairs(&self.otel_resource_attributes)
             .ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
         let instance = self.tracing_service_instance_id.clone();
         let own = [
             ("service.name", self.tracing_service_name.clone()),
             ("service.namespace", self.tracing_service_namespace.clone()),
-            ("service.instance.id", instance.unwrap_or_else(random_id)),
+            ("service.instance.id", instance.unwrap_or_else(instance_id)),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value));
@@ -188,37 +139,10 @@ impl Settings {
     }
 }
 
-/// A URL with a host and without a user.
-fn endpoint(setting: &str, url: &str) -> Result<Uri, String> {
-    const WANTED: &str = "write http://HOST:PORT or https://HOST:PORT, and credentials in OTEL_EXPORTER_OTLP_HEADERS";
-    let uri: Uri = url
-        .parse()
-        .map_err(|error| format!("{setting}: {error}; {WANTED}"))?;
-    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let is_plain = uri.authority().is_some_and(|authority| {
-        let port = authority.port_u16().map(|port| format!(":{port}"));
-        authority.as_str() == format!("{}{}", authority.host(), port.unwrap_or_default())
-            && !authority.host().is_empty()
-    });
-    if is_http && is_plain {
-        Ok(uri)
-    } else {
-        Err(format!("{setting}: {WANTED}"))
-    }
-}
-
-/// `name=value,name=value`; `None` if it is something else.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let pairs = text
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (name, value) = pair.split_once('=')?;
-            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-            Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
-        });
-    pairs.collect()
+/// One random id for the life of the process: signals are joined by it.
+fn instance_id() -> String {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(random_id).clone()
 }
 
 /// A UUID of version 4.
@@ -245,44 +169,5 @@ mod tests {
         assert_eq!(&id[14..15], "4", "{id}");
         assert!("89ab".contains(&id[19..20]), "{id}");
         assert_ne!(id, random_id());
-    }
-
-    #[test]
-    fn lists_have_names_and_percent_encoded_values() {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            pairs(" a=b%20c , d==e,"),
-            Some(vec![pair("a", "b c"), pair("d", "=e")])
-        );
-        assert_eq!(pairs(""), Some(Vec::new()));
-        assert_eq!(pairs("a"), None);
-        assert_eq!(pairs("=b"), None);
-    }
-
-    #[test]
-    fn endpoints_are_urls_without_a_user() {
-        for url in [
-            "http://collector:4318",
-            "https://collector/otlp/",
-            "http://[::1]:4318/",
-        ] {
-            assert!(endpoint("X", url).is_ok(), "{url}");
-        }
-        for wrong in [
-            "",
-            "collector:4318",
-            "collector",
-            "grpc://collector:4317",
-            "http://",
-            "/v1/traces",
-            "http://collector:port",
-            "http://me:secret@collector",
-        ] {
-            let error = endpoint("X", wrong).expect_err("it is no such URL");
-            assert!(
-                error.starts_with("X: ") && error.contains("http://HOST:PORT"),
-                "{error}"
-            );
-        }
     }
 }

@@ -1,14 +1,14 @@
 //! Settings of traces: those of envoyproxy/ratelimit, and those of OpenTelemetry for OTLP.
 //!
-//! OpenTelemetry has two names for each setting; the one with TRACES takes precedence. Their values
-//! are texts here and are read only where traces are on (`options.rs`): clusters set them for every
+//! OpenTelemetry has two names for each setting; the one with TRACES takes precedence. Those
+//! for all signals apply to metrics too. Values are texts here and are read only where a signal is on (`options.rs`): clusters set them for every
 //! pod.
 
 use clap::Args;
 
-use crate::named_enum::named_enum;
 use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Secret};
+use crate::telemetry::otlp::options::Protocol;
 
 /// Traces.
 #[derive(Debug, Clone, Args)]
@@ -91,14 +91,4 @@ pub struct Settings {
         value_name = "LIST"
     )]
     pub otel_resource_attributes: String,
-}
-
-named_enum! {
-    /// Protocol of the collector.
-    pub enum Protocol {
-        /// OTLP over HTTP, as protobuf.
-        Http = "http",
-        /// OTLP over gRPC.
-        Grpc = "grpc",
-    }
 }

@@ -2,26 +2,29 @@
 
 use anyhow::Context as _;
 use axum::body::{Body, Bytes, to_bytes};
-use http::uri::{Scheme, Uri};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::uri::{PathAndQuery, Scheme, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use prost::Message as _;
+use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
+use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Extensions};
+use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use crate::telemetry::traces::options::Options;
-use crate::telemetry::traces::settings::Protocol;
+use crate::telemetry::otlp::options::{Options, Protocol};
 use crate::tls::{self, ClientTls};
 
 /// ALPN names.
@@ -32,10 +35,40 @@ const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// A response of a collector is a few numbers.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
+/// A request of OTLP: the items of one signal.
+pub(crate) trait Request: Message + Clone + 'static {
+    type Response: Message + Default + 'static;
+    /// The path of its gRPC method.
+    const METHOD: &'static str;
+
+    /// How many items the collector rejected, and its message about them.
+    fn rejected(response: Self::Response) -> (i64, String);
+}
+
+impl Request for ExportTraceServiceRequest {
+    type Response = ExportTraceServiceResponse;
+    const METHOD: &'static str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+    fn rejected(response: Self::Response) -> (i64, String) {
+        let partial = response.partial_success.unwrap_or_default();
+        (partial.rejected_spans, partial.error_message)
+    }
+}
+
+impl Request for ExportMetricsServiceRequest {
+    type Response = ExportMetricsServiceResponse;
+    const METHOD: &'static str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
+    fn rejected(response: Self::Response) -> (i64, String) {
+        let partial = response.partial_success.unwrap_or_default();
+        (partial.rejected_data_points, partial.error_message)
+    }
+}
+
 /// A connection to the collector.
 pub(super) enum Sender {
     Http(Box<Http>),
-    Grpc(Box<TraceServiceClient<Channel>>, HeaderMap),
+    Grpc(Box<Grpc<Channel>>, HeaderMap),
 }
 
 /// Why a batch was not accepted.
@@ -75,49 +108,37 @@ impl Sender {
                 connections: JoinSet::new(),
             })),
             Protocol::Grpc => {
-                let client = TraceServiceClient::new(channel(endpoint, tls));
+                let client = Grpc::new(channel(endpoint, tls));
                 Self::Grpc(Box::new(client), headers)
             }
         }
     }
 
-    /// Sends a batch, and returns the number of rejected spans.
+    /// Sends a batch, and returns the number of rejected items.
     ///
     /// # Errors
     /// It was not accepted.
-    pub(super) async fn send(
-        &mut self,
-        request: &ExportTraceServiceRequest,
-    ) -> Result<u64, Failure> {
+    pub(super) async fn send<R: Request>(&mut self, request: &R) -> Result<u64, Failure> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,
             Self::Grpc(client, headers) => {
                 let metadata = MetadataMap::from_headers(headers.clone());
                 let request =
                     tonic::Request::from_parts(metadata, Extensions::default(), request.clone());
-                let response = client.export(request).await;
-                response
-                    .map_err(|status| grpc_failure(&status))?
-                    .into_inner()
+                let response = call::<R>(client, request).await;
+                response.map_err(|status| grpc_failure(&status))?
             }
         };
-        let partial = response.partial_success.unwrap_or_default();
-        if !partial.error_message.is_empty() {
-            tracing::debug!(
-                rejected = partial.rejected_spans,
-                message = partial.error_message,
-                "the collector returned a message about spans"
-            );
+        let (rejected, message) = R::rejected(response);
+        if !message.is_empty() {
+            tracing::debug!(rejected, message, "the collector returned a message");
         }
-        Ok(partial.rejected_spans.try_into().unwrap_or(0))
+        Ok(rejected.try_into().unwrap_or(0))
     }
 }
 
 impl Http {
-    async fn send(
-        &mut self,
-        request: &ExportTraceServiceRequest,
-    ) -> Result<ExportTraceServiceResponse, Failure> {
+    async fn send<R: Request>(&mut self, request: &R) -> Result<R::Response, Failure> {
         let posted = self.post(request.encode_to_vec()).await;
         let (status, body) = posted.map_err(|error| Failure {
             text: format!("{error:#}"),
@@ -125,7 +146,7 @@ impl Http {
         })?;
         if status.is_success() {
             // Accepted, even if the body is not a valid message.
-            return Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default());
+            return Ok(R::Response::decode(body).unwrap_or_default());
         }
         Err(Failure {
             text: format!("HTTP status {status}"),
@@ -142,7 +163,7 @@ impl Http {
     async fn post(&mut self, body: Vec<u8>) -> anyhow::Result<(StatusCode, Bytes)> {
         let path = self.endpoint.path_and_query();
         let mut request =
-            Request::post(path.map_or("/", |path| path.as_str())).body(Body::from(body))?;
+            http::Request::post(path.map_or("/", |path| path.as_str())).body(Body::from(body))?;
         let host = self.endpoint.authority().map_or("", |host| host.as_str());
         let headers = request.headers_mut();
         *headers = self.headers.clone();
@@ -177,6 +198,17 @@ impl Http {
         });
         Ok(open)
     }
+}
+
+async fn call<R: Request>(
+    client: &mut Grpc<Channel>,
+    request: tonic::Request<R>,
+) -> Result<R::Response, tonic::Status> {
+    let ready = client.ready().await;
+    ready.map_err(|error| tonic::Status::from_error(error.into()))?;
+    let codec = ProstCodec::<R, R::Response>::default();
+    let path = PathAndQuery::from_static(R::METHOD);
+    Ok(client.unary(request, path, codec).await?.into_inner())
 }
 
 fn grpc_failure(status: &tonic::Status) -> Failure {

@@ -1,0 +1,151 @@
+//! Exports metrics by OTLP at an interval, in a thread of its own: no request waits for the collector.
+//!
+//! Values are totals since the start, as on /metrics, so a failed export loses nothing: the next one
+//! has it all. opentelemetry_sdk has instruments of its own, and would count everything twice.
+
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Thread;
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric_export::convert::Times;
+use crate::telemetry::metric_export::settings::Options;
+use crate::telemetry::otlp::delivery::Delivery;
+use crate::time::{Clock, Time};
+
+mod convert;
+pub mod settings;
+
+/// Data points of a request. With names and labels of 1 KiB each it is below the 4 MiB that gRPC
+/// servers accept by default.
+const REQUEST_POINTS_MAX: usize = 1_000;
+/// For the last export at shutdown.
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Exports metrics once it is started.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    options: Options,
+    metrics: Metrics,
+    clock: Clock,
+    /// Since when totals count.
+    start: Time,
+    stop: CancellationToken,
+    sent: Counter,
+    rejected: Counter,
+    failures: Counter,
+}
+
+/// The exporter thread.
+#[derive(Debug)]
+pub(crate) struct MetricExporterTask {
+    stop: CancellationToken,
+    thread: Thread,
+}
+
+impl Exporter {
+    /// Exports these metrics.
+    pub(crate) fn new(options: Options, clock: &Clock, metrics: &Metrics) -> Self {
+        Self {
+            options,
+            start: clock.now(),
+            clock: clock.clone(),
+            stop: CancellationToken::new(),
+            sent: metrics.counter(
+                "tollgate_metric_points_sent_total",
+                "Data points of metrics that the collector accepted.",
+            ),
+            rejected: metrics.counter(
+                "tollgate_metric_points_rejected_total",
+                "Data points of metrics that the collector rejected.",
+            ),
+            failures: metrics.counter(
+                "tollgate_metric_exports_failed_total",
+                "Failed attempts to export metrics. The next export has the same totals.",
+            ),
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The thread or its runtime cannot be started.
+    pub(crate) fn start(self) -> anyhow::Result<MetricExporterTask> {
+        Ok(MetricExporterTask {
+            stop: self.stop.clone(),
+            thread: Thread::spawn("otlp-metrics", self.run())?,
+        })
+    }
+
+    async fn run(self) {
+        let failures = self.failures.clone();
+        let mut delivery = Delivery::new(&self.options.otlp, "metric", failures, self.stop.clone());
+        let interval = Duration::from(self.options.interval);
+        let wait = || self.stop.run_until_cancelled(tokio::time::sleep(interval));
+        while wait().await.is_some() {
+            self.export(&mut delivery).await;
+        }
+        self.export(&mut delivery).await;
+    }
+
+    /// Exports what is on the page now. After a failure the rest waits for the next export.
+    async fn export(&self, delivery: &mut Delivery) {
+        let times = Times {
+            start: self.start,
+            now: self.clock.now(),
+        };
+        for batch in convert::batches(&self.metrics.families(), times, REQUEST_POINTS_MAX) {
+            let points = batch.points as u64;
+            let Some(rejected) = delivery.deliver(&self.request(batch.metrics)).await else {
+                return;
+            };
+            let rejected = rejected.min(points);
+            self.sent.inc_by(points - rejected);
+            self.rejected.inc_by(rejected);
+        }
+    }
+
+    fn request(&self, metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
+        let scope = InstrumentationScope {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let resource = Resource {
+            attributes: self.options.otlp.resource.clone(),
+            ..Resource::default()
+        };
+        let scope_metrics = vec![ScopeMetrics {
+            scope: Some(scope),
+            metrics,
+            ..ScopeMetrics::default()
+        }];
+        ExportMetricsServiceRequest {
+            resource_metrics: vec![ResourceMetrics {
+                resource: Some(resource),
+                scope_metrics,
+                ..ResourceMetrics::default()
+            }],
+        }
+    }
+}
+
+impl MetricExporterTask {
+    /// Exports for the last time, within [`LAST_EXPORT_TIMEOUT`].
+    pub(crate) async fn finish(self) {
+        self.stop.cancel();
+        let ended = self.thread.ended();
+        if tokio::time::timeout(LAST_EXPORT_TIMEOUT, ended)
+            .await
+            .is_err()
+        {
+            tracing::warn!("the collector did not accept the last metrics in time");
+        }
+    }
+}
