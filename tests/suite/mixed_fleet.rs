@@ -195,7 +195,7 @@ async fn calendar_months_have_the_reference_key_until_their_end() {
 }
 
 #[tokio::test]
-async fn existing_keys_keep_their_lifetime() {
+async fn existing_keys_get_a_whole_lifetime_at_most() {
     let bench = Bench::start(Clock::manual(START).0);
     let mut old = OldReplica(bench.server.connection());
     let key = format!("shop_user_1_{WINDOW}");
@@ -206,7 +206,8 @@ async fn existing_keys_keep_their_lifetime() {
         bench.remote.decide(&request_of([check]), START).await;
         let all = old.all();
         assert!(
-            all.len() == 1 && (400..=500).contains(&all[0].2),
+            // The first hit of a replica sets it, as each hit of envoyproxy/ratelimit does.
+            all.len() == 1 && (400..=DAY).contains(&all[0].2),
             "{hits:?}: {all:?}"
         );
     }
