@@ -38,6 +38,7 @@ end
 
 -- Returns the cost of a grant. What has to come back of the window before is counted by its weight.
 function sliding_window.granted(cost, spent, full, window)
+  -- equivalent: `0` -> `-1`: all of both windows comes back with either
   local rest = math.max(math.min(spent, full) + cost, 0)
   local refund = spent - rest
   if refund > window.used then

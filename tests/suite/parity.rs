@@ -598,6 +598,9 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
     }
+    if algorithms.contains(&Algorithm::SlidingWindow) {
+        histories.push(grant_of_the_present_window());
+    }
     if algorithms.contains(&Algorithm::Concurrency) {
         histories.push(fewer_places());
         histories.push(lease_given_back_beside_a_veto());
@@ -645,6 +648,38 @@ fn full_logs() -> History {
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Back(2_000), [add; KEYS]),
     ];
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
+    }
+}
+
+/// A grant of exactly the hits of the present window, when little is left of the window before.
+fn grant_of_the_present_window() -> History {
+    let limit =
+        Limit::new(&Terms::new(10, Unit::Minute, Algorithm::SlidingWindow)).expect("a limit");
+    let batch = |gap, mode, size| Batch {
+        gap,
+        reloaded: [false; KEYS],
+        asks: vec![Group {
+            mode,
+            calls: vec![Call { size, ..hit(0) }],
+        }],
+        writes: Writes::Taken,
+    };
+    let add = |hits| Size::Add(Amount::Hits(hits));
+    let give_back = Size::GiveBack(Amount::Hits(2));
+    let batches = vec![
+        batch(Gap::Micros(0), Mode::Independent, add(3)),
+        batch(Gap::WindowEnd(0, 0), Mode::Independent, Size::Look),
+        batch(Gap::Period(0, 240, 0), Mode::Independent, add(2)),
+        batch(Gap::Micros(0), Mode::Grant, give_back),
+    ];
+    let counters = std::array::from_fn(|_| Terms2 {
+        limits: [limit; 2],
+        found: None,
+    });
     History {
         counters,
         jitter: Span::ZERO,

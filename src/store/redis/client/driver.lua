@@ -34,6 +34,7 @@ local function charge(algorithm, spent, state, wanted, drops, full, deepest, arg
     -- equivalent: `full` -> `deepest`: there are never more holders than the limit
     cost, room = algorithm.price(wanted, full, state, argument)
   end
+  -- equivalent: `<` -> `~=`: what is over the limit is dropped with either cost
   if drops and cost < 0 then
     cost = (algorithm.granted or granted)(cost, spent, full, state)
   end
