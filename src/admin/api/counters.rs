@@ -155,7 +155,7 @@ impl Counters {
         let plan = plan(rules, query, self.modes, now)
             .map_err(|invalid| Rejected::bad_request(invalid.to_string()))?;
         if plan.request.checks.is_empty() {
-            let explanation = explain(rules, query, self.modes).text;
+            let explanation = explain(rules, query, self.modes);
             let none = Rejected::new(StatusCode::NOT_FOUND, "no rule counts the descriptor");
             return Err(none.explained(explanation));
         }
