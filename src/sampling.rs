@@ -1,10 +1,21 @@
-//! Sampling: whether an event belongs to a random part of all events.
+//! Sampling: whether an event belongs to a random part of all events, or to the first of its second.
+
+use crate::time::{MICROS_PER_SECOND, Time};
 
 /// The part of events that is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRate {
     /// Events whose 63-bit number is below this are sampled.
     below: u64,
+}
+
+/// The events of the current second.
+#[derive(Debug, Default)]
+pub(crate) struct PerSecond {
+    number: u64,
+    admitted: u32,
+    /// Events dropped since the last admitted one.
+    dropped: u64,
 }
 
 const ALL: u64 = 1 << 63;
@@ -48,9 +59,38 @@ impl SampleRate {
     }
 }
 
+impl PerSecond {
+    /// Whether an event is one of the first `events_max` of its second; if so, how many were dropped
+    /// since the last one.
+    pub(crate) fn admit(&mut self, now: Time, events_max: u32) -> Option<u64> {
+        let number = now.as_micros() / MICROS_PER_SECOND;
+        if number != self.number {
+            (self.number, self.admitted) = (number, 0);
+        }
+        if self.admitted >= events_max {
+            self.dropped += 1;
+            return None;
+        }
+        self.admitted += 1;
+        Some(std::mem::take(&mut self.dropped))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_per_second_are_bounded_and_the_next_event_counts_the_dropped() {
+        let (first, next) = (Time::from_micros(5_000_000), Time::from_micros(6_000_000));
+        let mut second = PerSecond::default();
+        let admitted: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
+        assert_eq!(admitted, [Some(0), Some(0), None, None, None]);
+        assert_eq!(
+            [second.admit(next, 2), second.admit(next, 2)],
+            [Some(3), Some(0)]
+        );
+    }
 
     #[test]
     fn sample_rate_includes_its_part_of_all_numbers() {

@@ -4,26 +4,17 @@
 
 use parking_lot::Mutex;
 
-use crate::sampling::SampleRate;
+use crate::sampling::{PerSecond, SampleRate};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::{MICROS_PER_SECOND, Time};
+use crate::time::Time;
 
 #[derive(Debug)]
 pub(crate) struct OverLimitLog {
     /// The part of responses that is logged.
     rate: SampleRate,
     lines_per_second_max: u32,
-    second: Mutex<Second>,
+    second: Mutex<PerSecond>,
     dropped: Counter,
-}
-
-/// The lines of the current second.
-#[derive(Debug, Default)]
-struct Second {
-    number: u64,
-    lines: u32,
-    /// Lines dropped since the last logged one.
-    dropped: u64,
 }
 
 impl OverLimitLog {
@@ -49,37 +40,5 @@ impl OverLimitLog {
             self.dropped.inc();
         }
         admitted
-    }
-}
-
-impl Second {
-    fn admit(&mut self, now: Time, lines_max: u32) -> Option<u64> {
-        let number = now.as_micros() / MICROS_PER_SECOND;
-        if number != self.number {
-            (self.number, self.lines) = (number, 0);
-        }
-        if self.lines >= lines_max {
-            self.dropped += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.dropped))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_per_second_are_bounded_and_the_next_line_counts_the_dropped() {
-        let (first, next) = (Time::from_micros(5_000_000), Time::from_micros(6_000_000));
-        let mut second = Second::default();
-        let admitted: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
-        assert_eq!(admitted, [Some(0), Some(0), None, None, None]);
-        assert_eq!(
-            [second.admit(next, 2), second.admit(next, 2)],
-            [Some(3), Some(0)]
-        );
     }
 }
