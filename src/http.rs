@@ -23,6 +23,7 @@ use crate::http::budget::{Bounds, Budget, HttpMetrics, Overload, client_of};
 pub(crate) mod accept;
 mod activity;
 pub mod budget;
+pub(crate) mod client;
 pub(crate) mod health;
 
 /// Bounds of HOST:PORT, for each worker. One address may be a proxy with all callers of `/json`

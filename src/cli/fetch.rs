@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri, header};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::http::client;
 
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
@@ -81,8 +80,6 @@ async fn exchange(
         bail!("write it as {URL_DEFAULT}");
     };
     let address = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let authority = url.authority().map_or(host, |authority| authority.as_str());
     let path = match url.path_and_query().map(PathAndQuery::as_str) {
         None | Some("/") => page,
@@ -99,16 +96,6 @@ async fn exchange(
     let request = request
         .header(header::HOST, authority)
         .body(body.map_or_else(Body::empty, Body::from))?;
-    let body = async {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = to_bytes(Body::new(response.into_body()), PAGE_BYTES_MAX).await?;
-        anyhow::Ok((status, String::from_utf8(body.into())?))
-    };
-    let mut body = std::pin::pin!(body);
-    tokio::select! {
-        body = &mut body => body,
-        // The last bytes may still be unread.
-        _ = connection => body.await,
-    }
+    let (status, body) = client::exchange(address, request, PAGE_BYTES_MAX).await?;
+    Ok((status, String::from_utf8(body.into())?))
 }
