@@ -4,11 +4,13 @@
 //! never a rule or a domain.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::client::trace;
+use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Time};
@@ -57,6 +59,22 @@ impl Backend {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis(redis) => redis.status().await,
+        }
+    }
+
+    /// Names the address of the admin listener in heartbeats, if there are any.
+    pub(crate) fn advertise(&self, admin: SocketAddr) {
+        if let Self::Redis(redis) = self {
+            redis.membership.advertise(admin);
+        }
+    }
+
+    /// The processes that share the store, by their heartbeats. This one is among them once it
+    /// received its own.
+    pub(crate) fn peers(&self) -> Vec<Peer> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(redis) => redis.membership.known_peers(),
         }
     }
 

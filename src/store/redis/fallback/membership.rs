@@ -1,9 +1,9 @@
 //! How many replicas share the limits, and the rank of this one among them, from heartbeats through
 //! Redis.
 //!
-//! Each process publishes a random name once a second on a channel that all of them subscribe to;
-//! nothing is stored. A peer that is silent for ten heartbeats is gone, and a process that drains
-//! says so. The rank is the position of the own name in the sorted list. While Redis is
+//! Each process publishes a random name once a second on a channel that all of them subscribe to, and
+//! behind it the address of its admin listener; nothing is stored. A peer that is silent for ten
+//! heartbeats is gone, and a process that drains says so. The rank is the position of the own name in the sorted list. While Redis is
 //! unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text
@@ -12,8 +12,9 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -52,6 +53,8 @@ pub(crate) struct Membership {
     name: String,
     /// REPLICAS, until heartbeats say otherwise.
     configured: Share,
+    /// The address of the admin listener for peers, if they can know it.
+    admin: OnceLock<SocketAddr>,
     peers: Mutex<Peers>,
     alive: Gauge,
     failed: Counter,
@@ -59,11 +62,26 @@ pub(crate) struct Membership {
 
 #[derive(Debug, Default)]
 struct Peers {
-    /// The time of the last heartbeat, by name.
-    heartbeats: BTreeMap<String, Time>,
+    /// By name.
+    heartbeats: BTreeMap<String, Heartbeat>,
     /// No peer is missed for heartbeats before this time.
     subscribed_at: Option<Time>,
     known: Option<Share>,
+}
+
+/// The last heartbeat of a process.
+#[derive(Debug, Default)]
+struct Heartbeat {
+    at: Time,
+    admin: Option<SocketAddr>,
+}
+
+/// Another process, or this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    /// The address of its admin listener; `None` if it publishes none.
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl Membership {
@@ -78,6 +96,7 @@ impl Membership {
             channel: format!("{key_prefix}tg:replicas:{database}"),
             name: random_name(),
             configured,
+            admin: OnceLock::new(),
             peers: Mutex::default(),
             alive: metrics.gauge(
                 "tollgate_replicas",
@@ -93,6 +112,24 @@ impl Membership {
     /// The random name of this process.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Publishes the address of the admin listener with each heartbeat.
+    pub(crate) fn advertise(&self, admin: SocketAddr) {
+        // It is bound once.
+        let _ = self.admin.set(admin);
+    }
+
+    /// The processes whose heartbeats were received, sorted by name.
+    pub(crate) fn known_peers(&self) -> Vec<Peer> {
+        let peers = self.peers();
+        let peers = peers.heartbeats.iter();
+        peers
+            .map(|(name, heartbeat)| Peer {
+                name: name.clone(),
+                admin: heartbeat.admin,
+            })
+            .collect()
     }
 
     /// This process' share of every limit.
@@ -145,7 +182,7 @@ impl Membership {
 
     async fn announce(&self, node: &Node, message: &str) {
         if let Ok(mut connection) = node.connector.connect_background().await {
-            let _ = connection.call(&self.publish(message)).await;
+            let _ = connection.call(&self.publish(&[message])).await;
         }
     }
 
@@ -188,7 +225,7 @@ impl Membership {
                         return None;
                     }
                     if tick % self.peers().intervals() == 0 {
-                        let replies = connection.call(&self.publish(&self.name)).await;
+                        let replies = connection.call(&self.heartbeat()).await;
                         let error = replies.map(|replies| {
                             replies.into_iter().find_map(|reply| reply.extract_error().err())
                         });
@@ -213,9 +250,19 @@ impl Membership {
         }
     }
 
-    fn publish(&self, message: &str) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(1);
-        commands.cmd("PUBLISH").arg(&self.channel).arg(message);
+    /// In two messages: earlier versions ignore the second one, and count the first.
+    fn heartbeat(&self) -> Pipeline {
+        match self.admin.get() {
+            None => self.publish(&[&self.name]),
+            Some(admin) => self.publish(&[&self.name, &format!("{} {admin}", self.name)]),
+        }
+    }
+
+    fn publish(&self, messages: &[&str]) -> Pipeline {
+        let mut commands = Pipeline::with_capacity(messages.len());
+        for message in messages {
+            commands.cmd("PUBLISH").arg(&self.channel).arg(message);
+        }
         commands
     }
 
@@ -240,17 +287,22 @@ impl Peers {
         let is_name = message.len() == 16 && message.bytes().all(|byte| byte.is_ascii_hexdigit());
         if let Some(name) = message.strip_prefix(LEAVE) {
             self.heartbeats.remove(name);
+        } else if let Some((name, admin)) = message.split_once(' ') {
+            if let Some(heartbeat) = self.heartbeats.get_mut(name) {
+                heartbeat.admin = admin.parse().ok();
+            }
         } else if is_name
             && (self.heartbeats.len() < REPLICAS_MAX || self.heartbeats.contains_key(message))
         {
-            self.heartbeats.insert(message.to_owned(), now);
+            self.heartbeats.entry(message.to_owned()).or_default().at = now;
         }
     }
 
     /// Whether the process does not receive its own heartbeats.
     fn is_isolated(&self, own: &str, now: Time) -> bool {
-        let last = self.heartbeats.get(own).max(self.subscribed_at.as_ref());
-        last.is_some_and(|last| now.since(*last) > self.time_of(HEARTBEATS_MISSED_MAX))
+        let last = self.heartbeats.get(own).map(|heartbeat| heartbeat.at);
+        let last = last.max(self.subscribed_at);
+        last.is_some_and(|last| now.since(last) > self.time_of(HEARTBEATS_MISSED_MAX))
     }
 
     /// Removes peers that are gone, and returns the known share. It changes only after all peers
@@ -261,7 +313,7 @@ impl Peers {
         {
             let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
             self.heartbeats
-                .retain(|_, last| now.since((*last).max(since)) <= silent_max);
+                .retain(|_, last| now.since(last.at.max(since)) <= silent_max);
             if let Some(rank) = self.heartbeats.keys().position(|name| name == own) {
                 let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
                 let replicas = NonZeroU32::new(number(self.heartbeats.len()));
@@ -344,6 +396,25 @@ mod tests {
             assert_eq!(after(&mut peers, second, &[5]), Some((3, 1)), "{second}");
         }
         assert_eq!(after(&mut peers, 211, &[5]), Some((1, 0)));
+    }
+
+    #[test]
+    fn admin_address_follows_the_heartbeat_of_its_process() {
+        let mut peers = subscribed();
+        let admin = "10.0.0.7:6070";
+        peers.on_heartbeat(&format!("{OWN} {admin}"), at(1));
+        assert_eq!(peers.heartbeats.len(), 0, "the heartbeat comes first");
+        for (message, expected) in [
+            (OWN.to_owned(), None),
+            (format!("{OWN} {admin}"), Some(admin)),
+            (OWN.to_owned(), Some(admin)),
+            (format!("{OWN} [::1]:80"), Some("[::1]:80")),
+            (format!("{OWN} localhost:80"), None),
+        ] {
+            peers.on_heartbeat(&message, at(1));
+            let expected = expected.map(|admin| admin.parse().expect("an address"));
+            assert_eq!(peers.heartbeats[OWN].admin, expected, "{message}");
+        }
     }
 
     #[test]
