@@ -181,7 +181,7 @@ pub(crate) async fn serve(
 fn index() -> String {
     let pages = Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n"));
     format!(
-        "/api/v1/openapi.json: the API of counters, as an OpenAPI document\n{}",
+        "/api/v1/openapi.json: the API of counters and top keys, as an OpenAPI document\n{}",
         pages.concat()
     )
 }

@@ -1,7 +1,8 @@
 //! The application: its components are built and bound ([`build`]), announced ([`banner`]), run and
 //! drained ([`run`]).
 
-pub(crate) mod banner;
+pub(crate) mod admin;
+mod banner;
 pub(crate) mod build;
 mod console;
 mod rules;

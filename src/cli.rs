@@ -30,6 +30,7 @@ mod shell;
 mod simulate;
 mod table;
 mod test;
+mod top;
 mod trial;
 
 /// EX_USAGE of sysexits.h: the command line is invalid.
@@ -84,6 +85,8 @@ enum Command {
     /// Run test cases of rules, on a clock of their own
     #[command(after_help = test::EXIT_CODES)]
     Test(Box<test::Args>),
+    /// Show which keys have the most hits on a running service
+    Top(top::Args),
 }
 
 /// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
@@ -114,6 +117,7 @@ pub fn run() -> ExitCode {
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => test::run(&args, &environment),
+        Some(Command::Top(args)) => top::run(&args),
     };
     let failure = match done {
         Ok(code) => return code,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! main
-//! cli                           serve | check | candidate | trial | explain | simulate | test | replay
+//! cli                           serve | check | candidate | trial | explain | simulate | test | replay | top
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP
@@ -14,7 +14,9 @@
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate    record           candidate rules            | records requests to a file
+//! top_keys     over_limit_feed  the most frequent keys     | the latest responses of OVER_LIMIT
 //! store        config           memory and Redis counters  | YAML and xDS to rules
+//! redact                        replaces values by hashes
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
 //! limit  telemetry  http        what may be counted | logs, metrics, traces | HTTP/1 server
@@ -46,8 +48,11 @@ pub mod algorithm;
 pub mod rules;
 
 pub mod config;
+pub mod over_limit_feed;
 pub mod record;
+mod redact;
 pub mod store;
+pub mod top_keys;
 
 pub mod limiter;
 pub mod rule_source;

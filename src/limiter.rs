@@ -6,20 +6,23 @@
 use std::sync::Arc;
 
 use crate::candidate::{self, Candidate};
+use crate::check::Check;
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
+use crate::over_limit_feed::OverLimitFeed;
 use crate::record::Recorder;
 use crate::rules::query::Query;
 use crate::rules::stats::StatsTable;
-use crate::rules::{LiveRules, plan};
+use crate::rules::{LiveRules, RuleSet, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Span, Time};
+use crate::top_keys::{self, TopKeys};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
@@ -44,6 +47,8 @@ pub struct Limiter {
     store: Store,
     /// `None` without a source of candidate rules.
     candidate: Option<candidate::Worker>,
+    /// `None` if no operator can read them.
+    top_keys: Option<top_keys::Worker>,
     queue: Queue,
 }
 
@@ -54,6 +59,8 @@ pub struct Shared {
     candidate: Option<Candidate>,
     /// `None` without RECORD_FILE.
     recorder: Option<Recorder>,
+    /// `None` if no operator can read them.
+    observers: Option<Observers>,
     over_limit_log: OverLimitLog,
     service_error: Counter,
     invalid: Counter,
@@ -76,6 +83,15 @@ pub struct Parts {
     pub stats: Arc<StatsTable>,
     /// What a response contains, and what is logged.
     pub settings: Settings,
+}
+
+/// What operators read of the decisions of all workers.
+#[derive(Debug, Clone)]
+pub struct Observers {
+    /// The keys with the most hits.
+    pub top_keys: TopKeys,
+    /// Responses of OVER_LIMIT.
+    pub feed: OverLimitFeed,
 }
 
 /// The right to wait for a booked slot, and how long that is.
@@ -105,6 +121,7 @@ impl Shared {
             queue: QueueMetrics::new(metrics),
             candidate: None,
             recorder: None,
+            observers: None,
             parts,
         }
     }
@@ -119,11 +136,24 @@ impl Shared {
         Self { recorder, ..self }
     }
 
+    /// Shows each decision to operators.
+    #[must_use]
+    pub fn with_observers(self, observers: Observers) -> Self {
+        Self {
+            observers: Some(observers),
+            ..self
+        }
+    }
+
     /// A limiter for the worker that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
         Limiter {
             store: self.parts.backend.open(),
             candidate: self.candidate.as_ref().map(Candidate::open),
+            top_keys: self
+                .observers
+                .as_ref()
+                .map(|observers| observers.top_keys.open()),
             queue: Queue::new(self.queue.clone()),
             shared: self,
         }
@@ -213,7 +243,7 @@ impl Limiter {
             settings,
             queue::jitter(settings.retry_after_jitter),
         );
-        self.record(&decision, &response, now);
+        self.record(&decision, &response, rules, now);
         if let Some(span) = span {
             observe::describe(span, &decision, &response, fallback);
         }
@@ -230,8 +260,14 @@ impl Limiter {
         Ok((response, wait, inspected))
     }
 
-    /// Adds a decision to the metrics.
-    fn record(&self, decision: &Decision<'_, '_, '_>, response: &Response, now: Time) {
+    /// Adds a decision to the metrics, and to what operators read.
+    fn record(
+        &self,
+        decision: &Decision<'_, '_, '_>,
+        response: &Response,
+        rules: &RuleSet,
+        now: Time,
+    ) {
         let parts = &self.shared.parts;
         if !decision.plan.domain_known {
             let descriptors = decision.query.descriptors.len() as u64;
@@ -242,8 +278,19 @@ impl Limiter {
         if response.shadowed {
             self.shared.global_shadow_mode.inc();
         }
+        let (query, steps) = (decision.query, &decision.plan.steps);
         let near_ratio = parts.settings.near_limit_ratio;
-        decision.record(response, &parts.stats, near_ratio, now);
+        let count = |index: usize, check: &Check, counts| {
+            if let Some(top_keys) = &self.top_keys {
+                top_keys.record(rules, (query, index), &steps[index], &check.key, counts);
+            }
+        };
+        decision.record(response, &parts.stats, near_ratio, now, count);
+        if let Some(index) = response.rejected_by
+            && let Some(Observers { feed, .. }) = &self.shared.observers
+        {
+            feed.send(rules, (query, index), &steps[index], now);
+        }
     }
 
     /// Counts why a request has no response. [`Self::decide`] calls it itself.

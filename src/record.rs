@@ -9,9 +9,9 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::record::pending::{Pending, dropped};
-use crate::record::redact::Redaction;
 use crate::record::settings::Options;
 use crate::record::writer::Writer;
+use crate::redact::Redaction;
 use crate::rules::{Query, RuleSet};
 use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -19,7 +19,6 @@ use crate::time::Time;
 
 pub(crate) mod line;
 mod pending;
-mod redact;
 pub mod settings;
 pub(crate) mod writer;
 
@@ -51,7 +50,9 @@ impl Recorder {
         let writer = Writer::open(options, received, metrics)?;
         let shared = Shared {
             rate: options.rate,
-            redaction: options.redact.then(|| Redaction::new(options.key.as_ref())),
+            redaction: options
+                .redact
+                .then(|| Redaction::hashing(options.key.as_ref())),
             lines,
             pending: Arc::new(Semaphore::new(PENDING_BYTES_MAX)),
             ended: writer.ended(),

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &str = "
 time:
 backoff:
-sampling:
 text:
 named_enum:
 proto:
 runtime:
+sampling: time
 settings/environment:
 settings/parse: time
 shutdown:
@@ -31,9 +31,13 @@ rules: check limit named_enum telemetry text time
 config: limit named_enum rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
-record: check rules runtime sampling settings/parse telemetry text time
+redact: named_enum rules settings/parse
+record: check redact rules runtime sampling settings/parse telemetry text time
+top_keys: check named_enum rules telemetry text time
+over_limit_feed: redact rules sampling telemetry text time
 candidate: check named_enum rules store telemetry text time
-limiter: candidate check limit record rules sampling settings/parse store telemetry text time
+limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
+    text time top_keys
 rule_source: backoff config file_watch limit named_enum proto remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
 trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
@@ -41,14 +45,14 @@ offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate check file_watch http limit limiter named_enum rules settings/parse shutdown
-    store telemetry text time trial
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rules
+    settings/parse shutdown store telemetry text time top_keys trial
 console: admin candidate limit limiter rules shutdown store telemetry text time trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config console file_watch http limiter record rule_source rules runtime settings shutdown store
-    telemetry time trial
-cli: api app check config limit limiter offline record rule_source rules settings settings/environment
-    settings/parse store telemetry text time traffic
+app: admin api candidate config console file_watch http limiter over_limit_feed record rule_source rules runtime
+    settings shutdown store telemetry time top_keys trial
+cli: api app check config http limit limiter offline record rule_source rules settings settings/environment
+    settings/parse store telemetry text time top_keys traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -1,4 +1,5 @@
-//! `/api/v1`: counters and actions on them, as JSON, and the OpenAPI document of all its paths.
+//! `/api/v1`: counters, actions on them, top keys and over-limit responses, as JSON, and the OpenAPI
+//! document of all its paths.
 //!
 //! An endpoint has its own file, and the part of the document that describes it is the JSON file
 //! beside that. Every answer has `replica`, the name of this process in heartbeats.
@@ -17,14 +18,20 @@ use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
+use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
+use crate::over_limit_feed::OverLimitFeed;
+use crate::shutdown::Lifecycle;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
 pub(crate) mod change;
 pub(crate) mod counters;
+pub(crate) mod fleet;
 mod openapi;
+mod over_limit;
 pub(crate) mod token;
+pub(crate) mod top;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -33,16 +40,21 @@ pub(crate) struct Api {
     pub(crate) replica: Arc<str>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) actions: Arc<Actions>,
+    pub(crate) top: Arc<Top>,
+    pub(crate) feed: OverLimitFeed,
+    pub(crate) lifecycle: Lifecycle,
 }
 
 impl Api {
     /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 4] {
+    fn routes() -> [(&'static str, MethodRouter<Self>); 6] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
+            ("/over-limit", get(follow_over_limit)),
+            ("/top", get(read_top)),
         ]
     }
 
@@ -102,6 +114,15 @@ async fn grant(
     body: Body,
 ) -> Response {
     api.act(Action::Grant, remote, headers, body).await
+}
+
+async fn follow_over_limit(State(api): State<Api>) -> Response {
+    over_limit::events(&api.feed, &api.lifecycle)
+}
+
+async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    api.respond(api.top.read(&api.replica, &query).await)
 }
 
 async fn document() -> Response {

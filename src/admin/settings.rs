@@ -1,10 +1,13 @@
 //! Settings of the admin listener.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::admin::api::token::TokenOptions;
+use crate::redact::{Redact, Redaction};
 use crate::settings::parse::{self, Secret};
 
 /// The admin listener.
@@ -24,6 +27,18 @@ pub struct Settings {
     /// File with the value of ADMIN_TOKEN in one line, reloaded when it changes; takes precedence
     #[arg(long, env, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
+    /// Show values of descriptors at /api/v1/top and /api/v1/over-limit as they are (none), as hashes
+    /// (hash), or not at all (drop), except for those that the rules name [default: none if DEBUG_HOST
+    /// is a loopback address, else hash]
+    #[arg(long, env, value_name = "HOW")]
+    pub admin_redact: Option<Redact>,
+    /// Key of these hashes: replicas with the same key show the same hashes [default: random per
+    /// process]
+    #[arg(long, env, value_name = "TEXT", hide_env_values = true, value_parser = Secret::read)]
+    pub admin_redact_key: Option<Secret>,
+    /// Address of this replica, for other replicas to reach DEBUG_PORT if DEBUG_HOST is all addresses
+    #[arg(long, env, value_name = "ADDRESS")]
+    pub pod_ip: Option<IpAddr>,
 }
 
 impl Settings {
@@ -35,5 +50,28 @@ impl Settings {
     /// The file cannot be used.
     pub(crate) fn token(&self) -> Result<TokenOptions, String> {
         TokenOptions::new(self.admin_token.clone(), self.admin_token_file.clone())
+    }
+
+    /// How values are shown; `None` as they are. The admin listener is bound to `listener`.
+    pub(crate) fn redaction(&self, listener: SocketAddr) -> Option<Arc<Redaction>> {
+        let default = if listener.ip().to_canonical().is_loopback() {
+            Redact::None
+        } else {
+            Redact::Hash
+        };
+        let redaction = match self.admin_redact.unwrap_or(default) {
+            Redact::None => return None,
+            Redact::Hash => Redaction::hashing(self.admin_redact_key.as_ref()),
+            Redact::Drop => Redaction::dropping(),
+        };
+        Some(Arc::new(redaction))
+    }
+
+    /// The address of the admin listener for other replicas, if they can know it.
+    pub(crate) fn advertised(&self, listener: SocketAddr) -> Option<SocketAddr> {
+        if !listener.ip().is_unspecified() {
+            return Some(listener);
+        }
+        Some(SocketAddr::new(self.pod_ip?, listener.port()))
     }
 }

@@ -10,17 +10,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 
-use crate::admin::api::Api as AdminApi;
-use crate::admin::api::actions::Actions;
-use crate::admin::api::counters::Counters;
-use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
-use crate::admin::{Admin, Pages};
+use crate::admin::api::token::TokenFile;
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
 use crate::api::listener::Listeners;
 use crate::api::{Api, bind};
+use crate::app::admin;
 use crate::app::banner::Summary;
-use crate::app::console::console;
 use crate::app::rules::{Candidates, Rules};
 use crate::config::metric_mapping;
 use crate::console::history::History;
@@ -45,6 +41,7 @@ use crate::telemetry::statsd;
 use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::{Traces, export};
 use crate::time::Clock;
+use crate::top_keys::TopKeys;
 use crate::trial::Trial;
 use crate::trial::share::PercentFile;
 
@@ -58,6 +55,7 @@ pub(crate) struct App {
     pub(super) history: History,
     pub(super) accept_errors: AcceptErrors,
     pub(super) http_metrics: HttpMetrics,
+    pub(super) top_keys: TopKeys,
     pub(super) rule_source: RuleSource,
     pub(super) candidate_source: Option<CandidateLoader>,
     pub(super) trial_share: Option<PercentFile>,
@@ -91,7 +89,7 @@ impl App {
     pub(crate) fn bind(resolved: Resolved) -> anyhow::Result<Self> {
         let Resolved {
             settings,
-            rules_from,
+            rules_from: origin,
             candidate_from,
             backend,
             grpc_tls,
@@ -107,14 +105,12 @@ impl App {
         let accept_errors = AcceptErrors::new(&metrics);
         let ports = Ports::bind(&settings, &accept_errors)?;
         let (backend, credentials) = store(backend, &settings, (&clock, &lifecycle), &metrics);
-        let rules = Rules::load(
-            rules_from, &settings, &backend, &clock, &lifecycle, &metrics,
-        );
+        let rules = Rules::load(origin, &settings, &backend, &clock, &lifecycle, &metrics);
         let candidates = Candidates::load(candidate_from, &settings, &backend, &metrics);
         let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
         let trial = trial.map(|options| Trial::new(options, clock.clone(), &metrics));
-        let (admin, admin_token) = admin(
-            (&settings, resolved.admin_token),
+        let (admin, observers, admin_token) = admin::routes(
+            (&settings, resolved.admin_token, summary.admin),
             (ports.admin, ports.prometheus),
             (&rules, &candidates, trial.as_ref()),
             (&backend, &clock, &lifecycle),
@@ -125,6 +121,7 @@ impl App {
         let (traces, spans) = open_traces(traces, &clock, &metrics);
         let (recorder, record) = recording(record, &metrics)?;
         let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
+        let limiter = limiter.with_observers(observers.clone());
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
             Arc::new(limiter.with_recorder(recorder)),
@@ -135,6 +132,7 @@ impl App {
             &metrics,
         );
         Ok(Self {
+            top_keys: observers.top_keys,
             trial_share: trial.as_ref().and_then(Trial::share_file),
             api: api.with_trial(trial),
             listeners: ports.listeners,
@@ -264,48 +262,6 @@ fn open_traces(
     let traces = options.map(|options| Traces::new(options, clock.clone(), metrics));
     let (traces, spans) = traces.unzip();
     (traces.unwrap_or_default(), spans)
-}
-
-/// The admin pages, and the additional metrics page.
-fn admin(
-    (settings, token): (&Settings, TokenOptions),
-    (listener, prometheus): (TcpListener, Option<TcpListener>),
-    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
-    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
-    metrics: &Metrics,
-) -> (Vec<(TcpListener, Router)>, Option<TokenFile>) {
-    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
-    let modes = settings.limiter.modes();
-    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
-    let counters = Arc::new(counters);
-    let api = AdminApi {
-        replica: backend.replica().into(),
-        counters: counters.clone(),
-        actions: Arc::new(Actions::new(counters, token, metrics)),
-    };
-    let console = console(
-        settings,
-        (rules, candidates, trial),
-        (backend, clock, lifecycle),
-        &api,
-        metrics,
-    );
-    let admin = Admin {
-        rules: rules.live.clone(),
-        candidate: candidates.rules.clone(),
-        trial: trial.cloned(),
-        modes,
-        on_store_error: settings.limiter.on_store_error,
-        metrics: metrics.clone(),
-        pages: Pages::new(metrics),
-        lifecycle: lifecycle.clone(),
-    };
-    let metrics_page = admin
-        .clone()
-        .metrics_router(&settings.telemetry.prometheus_path);
-    let mut routes = vec![(listener, admin.router(api).merge(console.router()))];
-    routes.extend(prometheus.map(|listener| (listener, metrics_page)));
-    (routes, token_file)
 }
 
 fn summary(

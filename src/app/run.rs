@@ -86,11 +86,12 @@ impl App {
             self.accept_errors,
             self.http_metrics,
         );
-        let history = self.history.run();
+        let (history, top_keys) = (self.history.run(), self.top_keys.run());
         let admin = async {
             tokio::select! {
                 () = admin => {}
                 () = history => {}
+                () = top_keys => {}
             }
         };
         let store = self.backend.clone().maintain(self.clock, self.lifecycle);

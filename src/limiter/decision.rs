@@ -9,7 +9,7 @@ use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::rules::query::Query;
 use crate::rules::stats::StatsTable;
-use crate::rules::stats::counts::Disposition;
+use crate::rules::stats::counts::{Disposition, HitCounts};
 use crate::rules::{Plan, Step};
 use crate::text::Text;
 use crate::time::Time;
@@ -52,15 +52,17 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         Text(self.query.domain).shown()
     }
 
-    /// Adds every counted step to the metrics of its rule.
+    /// Adds every counted step to the metrics of its rule. `count` gets the index of each, its check
+    /// and its hits.
     pub(crate) fn record(
         &self,
         response: &Response,
         stats: &StatsTable,
         near_ratio: f32,
         now: Time,
+        count: impl Fn(usize, &Check, HitCounts),
     ) {
-        for step in &self.plan.steps {
+        for (index, step) in self.plan.steps.iter().enumerate() {
             let Some((check, verdict)) = self.counted(step) else {
                 continue;
             };
@@ -90,7 +92,8 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
                 rule.stats.set_usage(verdict, now);
             }
             let disposition = self.disposition(step, verdict, response);
-            counters.record(check, verdict, disposition, near_ratio);
+            let counts = counters.record(check, verdict, disposition, near_ratio);
+            count(index, check, counts);
         }
     }
 

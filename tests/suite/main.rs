@@ -56,6 +56,7 @@ mod settings;
 mod simulate;
 mod store;
 mod system;
+mod top;
 mod traces;
 mod trial;
 mod wire;

@@ -16,6 +16,15 @@ pub struct RuleStats {
     usage: AtomicU64,
 }
 
+/// Hits, and those of them that were over limit, as in the metrics of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HitCounts {
+    /// All hits.
+    pub hits: u64,
+    /// Those over limit.
+    pub over_limit: u64,
+}
+
 /// What is counted of a rule: the counters of envoyproxy/ratelimit, then those of Tollgate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
@@ -44,24 +53,49 @@ pub(crate) enum Disposition {
     Queued,
 }
 
+impl HitCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.over_limit += other.over_limit;
+    }
+}
+
 impl RuleStats {
-    /// Adds one check. Hits above `near_ratio` of the limit count as near it.
+    /// Adds one check. Hits above `near_ratio` of the limit count as near it. Returns its hits; none for
+    /// a peek or a refund.
     pub(crate) fn record(
         &self,
         check: &Check,
         verdict: &Verdict,
         disposition: Disposition,
         near_ratio: f32,
-    ) {
+    ) -> HitCounts {
         let hits = check.hits.count().min(HITS_MAX);
         match check.hits {
-            Hits::Peek => return,
-            Hits::Refund(_) => return self.add(Count::Refunded, hits),
+            Hits::Peek => return HitCounts::default(),
+            Hits::Refund(_) => {
+                self.add(Count::Refunded, hits);
+                return HitCounts::default();
+            }
             Hits::Add(_) => self.add(Count::TotalHits, hits),
         }
-        if disposition == Disposition::NotConsumed {
-            return;
-        }
+        let over_limit = if disposition == Disposition::NotConsumed {
+            0
+        } else {
+            self.record_consumed(hits, check, verdict, disposition, near_ratio)
+        };
+        HitCounts { hits, over_limit }
+    }
+
+    /// Adds hits that were admitted or over limit, and returns the latter.
+    fn record_consumed(
+        &self,
+        hits: u64,
+        check: &Check,
+        verdict: &Verdict,
+        disposition: Disposition,
+        near_ratio: f32,
+    ) -> u64 {
         let limit = u64::from(check.limit.capacity);
         let near = near_threshold(check.limit.capacity, near_ratio);
         let after = verdict.used;
@@ -75,7 +109,7 @@ impl RuleStats {
                 let near_hits = if before >= near { hits } else { after - near };
                 self.add(Count::NearLimit, near_hits);
             }
-            return;
+            return 0;
         }
         // Of a call over a fixed window that counts over-limit hits, the first hits count as within
         // the limit. Other calls are over limit as a whole, and so are verdicts below the limit: by
@@ -97,6 +131,7 @@ impl RuleStats {
             Disposition::Degraded => self.add(Count::Degraded, rejected),
             Disposition::Nothing | Disposition::NotConsumed | Disposition::Queued => {}
         }
+        rejected
     }
 
     /// Stores the usage that a verdict at `now` states. Meaningful for a rule with one counter.

@@ -1,10 +1,11 @@
-//! Replaces values by hashes, so that a recording has no personal data and still has the same keys.
+//! Replaces values by hashes, so that recordings and admin pages have no personal data and still have
+//! distinct keys; or drops them.
 //!
 //! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are in
 //! the configuration, and without them requests would match other rules when they are replayed.
 //!
 //! ```text
-//! rule                    request              recorded
+//! rule                    request              hashed
 //! key: user               user=ann             user=8a3f5c0e1b7d2946
 //! key: user, value: bot   user=bot             user=bot
 //! key: path, value: /a/*  path=/a/ann          path=/a/c41d08e6f2957b3a
@@ -17,27 +18,41 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher24;
 
+use crate::named_enum::named_enum;
 use crate::rules::lookup::{Hop, lookup};
 use crate::rules::tree::Found;
 use crate::rules::{Descriptor, Entry, Query, RuleSet};
 use crate::settings::parse::Secret;
 
-/// Hashes values.
+named_enum! {
+    /// What values are replaced by: ADMIN_REDACT.
+    pub enum Redact {
+        /// Nothing.
+        None = "none",
+        /// Their hashes.
+        Hash = "hash",
+        /// The empty value.
+        Drop = "drop",
+    }
+}
+
+/// Hashes values, or drops them.
 #[derive(Debug)]
-pub(super) struct Redaction {
-    hasher: SipHasher24,
+pub(crate) struct Redaction {
+    /// `None` drops them.
+    hasher: Option<SipHasher24>,
 }
 
 /// A request and its values after redaction.
-pub(super) struct Redacted<'r, 'q> {
+pub(crate) struct Redacted<'r, 'q> {
     query: &'r Query<'q>,
     /// Of each entry of each descriptor.
     values: Vec<Vec<Vec<u8>>>,
 }
 
 impl Redaction {
-    /// By the key of a setting, else by a random one.
-    pub(super) fn new(key: Option<&Secret>) -> Self {
+    /// Hashes by the key of a setting, else by a random one.
+    pub(crate) fn hashing(key: Option<&Secret>) -> Self {
         let hasher = match key {
             Some(key) => {
                 let digest = Sha256::digest(key.reveal().as_bytes());
@@ -51,10 +66,17 @@ impl Redaction {
                 SipHasher24::new_with_keys(random.hash_one(0), random.hash_one(1))
             }
         };
-        Self { hasher }
+        Self {
+            hasher: Some(hasher),
+        }
     }
 
-    pub(super) fn of<'r, 'q>(&self, query: &'r Query<'q>, rules: &RuleSet) -> Redacted<'r, 'q> {
+    /// Leaves values empty.
+    pub(crate) fn dropping() -> Self {
+        Self { hasher: None }
+    }
+
+    pub(crate) fn of<'r, 'q>(&self, query: &'r Query<'q>, rules: &RuleSet) -> Redacted<'r, 'q> {
         let domain = rules.domain(query.domain);
         let values = query.descriptors.iter().map(|descriptor| {
             let hops = domain.map(|domain| lookup(domain, &descriptor.entries).0);
@@ -84,7 +106,9 @@ impl Redaction {
     }
 
     fn hash(&self, entry: Entry<'_>) -> String {
-        let mut hasher = self.hasher;
+        let Some(mut hasher) = self.hasher else {
+            return String::new();
+        };
         hasher.write(&(entry.key.len() as u64).to_le_bytes());
         hasher.write(entry.key);
         hasher.write(entry.value);
@@ -93,7 +117,7 @@ impl Redaction {
 }
 
 impl Redacted<'_, '_> {
-    pub(super) fn query(&self) -> Query<'_> {
+    pub(crate) fn query(&self) -> Query<'_> {
         let descriptors = self.query.descriptors.iter().zip(&self.values);
         let descriptors = descriptors.map(|(descriptor, values)| {
             let entries = descriptor.entries.iter().zip(values);

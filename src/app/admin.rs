@@ -1,0 +1,86 @@
+//! Builds the admin listener: pages, API, and what they show of decisions.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use axum::Router;
+
+use crate::admin::api::Api;
+use crate::admin::api::actions::Actions;
+use crate::admin::api::counters::Counters;
+use crate::admin::api::fleet::Fleet;
+use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
+use crate::admin::api::top::Top;
+use crate::admin::{Admin, Pages};
+use crate::app::console::console;
+use crate::app::rules::{Candidates, Rules};
+use crate::limiter::Observers;
+use crate::over_limit_feed::OverLimitFeed;
+use crate::settings::Settings;
+use crate::shutdown::Lifecycle;
+use crate::store::Backend;
+use crate::telemetry::metric::Metrics;
+use crate::time::Clock;
+use crate::top_keys::TopKeys;
+use crate::trial::Trial;
+
+/// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
+/// and the file of the token. Peers get the address with heartbeats.
+pub(super) fn routes(
+    (settings, token, address): (&Settings, TokenOptions, SocketAddr),
+    (listener, prometheus): (TcpListener, Option<TcpListener>),
+    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
+    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
+    metrics: &Metrics,
+) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
+    if let Some(address) = settings.admin.advertised(address) {
+        backend.advertise(address);
+    }
+    let replica = backend.replica();
+    let redaction = settings.admin.redaction(address);
+    let observers = Observers {
+        top_keys: TopKeys::new(clock.clone(), metrics),
+        feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),
+    };
+    let modes = settings.limiter.modes();
+    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
+    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
+    let counters = Arc::new(counters);
+    let top = Top {
+        keys: observers.top_keys.clone(),
+        rules: rules.live.clone(),
+        redaction,
+        fleet: Fleet::new(backend.clone(), metrics),
+    };
+    let api = Api {
+        replica: replica.into(),
+        counters: counters.clone(),
+        actions: Arc::new(Actions::new(counters, token, metrics)),
+        top: Arc::new(top),
+        feed: observers.feed.clone(),
+        lifecycle: lifecycle.clone(),
+    };
+    let console = console(
+        settings,
+        (rules, candidates, trial),
+        (backend, clock, lifecycle),
+        &api,
+        metrics,
+    );
+    let admin = Admin {
+        rules: rules.live.clone(),
+        candidate: candidates.rules.clone(),
+        trial: trial.cloned(),
+        modes,
+        on_store_error: settings.limiter.on_store_error,
+        metrics: metrics.clone(),
+        pages: Pages::new(metrics),
+        lifecycle: lifecycle.clone(),
+    };
+    let metrics_page = admin
+        .clone()
+        .metrics_router(&settings.telemetry.prometheus_path);
+    let mut routes = vec![(listener, admin.router(api).merge(console.router()))];
+    routes.extend(prometheus.map(|listener| (listener, metrics_page)));
+    (routes, observers, token_file)
+}

@@ -1,0 +1,224 @@
+//! `tollgate top`: which keys have the most hits on a running service.
+//!
+//! On a terminal the view is printed again every two seconds, until it is interrupted.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use crate::cli::fetch::{self, URL_DEFAULT};
+use crate::cli::output::{Failure, list, print, printable};
+use crate::cli::table::table;
+use crate::top_keys::windows::{By, Window};
+
+const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+/// Keys on a terminal.
+const ROWS_MAX: usize = 20;
+/// Characters of a key on a terminal.
+const KEY_CHARS_MAX: usize = 80;
+/// Moves the cursor to the first line, and clears the screen.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// The admin port of the service
+    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+    url: String,
+    /// Only rules of this domain
+    #[arg(long, value_name = "DOMAIN")]
+    domain: Option<String>,
+    /// Only the rule of this path, such as shop.user
+    #[arg(long, value_name = "PATH")]
+    rule: Option<String>,
+    /// How long ago hits may be: 1m, 5m or 60m
+    #[arg(long, value_name = "WINDOW", default_value = "1m")]
+    window: Window,
+    /// What keys are ordered by: over_limit or hits
+    #[arg(long, value_name = "COUNT", default_value = "over_limit")]
+    by: By,
+    /// Add up the hits of all replicas that share the store
+    #[arg(long)]
+    fleet: bool,
+    /// What to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people: all keys; on a terminal the first ones, again every two seconds
+    Text,
+    /// For programs, once
+    Json,
+}
+
+/// Prints the keys.
+///
+/// # Errors
+/// The service is unreachable, or its answer is not one of `/api/v1/top`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (answer, page) = read(args)?;
+    if args.format == Format::Json {
+        print(&format!("{}\n", answer.trim_end()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !std::io::stdout().is_terminal() {
+        print(&view(&page, args, usize::MAX));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = view(&page, args, ROWS_MAX);
+    loop {
+        print(&format!("{CLEAR}{text}"));
+        sleep(REFRESH_INTERVAL);
+        text = match read(args) {
+            Ok((_, page)) => view(&page, args, ROWS_MAX),
+            Err(error) => format!("{error:#}\n"),
+        };
+    }
+}
+
+/// The answer, as text and as JSON.
+fn read(args: &Args) -> anyhow::Result<(String, Value)> {
+    let scope = if args.fleet { "fleet" } else { "replica" };
+    let (window, by) = (args.window.name(), args.by.name());
+    let mut path = format!("/api/v1/top?scope={scope}&window={window}&by={by}");
+    for (name, value) in [("domain", &args.domain), ("rule", &args.rule)] {
+        if let Some(value) = value {
+            path += &format!("&{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
+        }
+    }
+    let answer = fetch::get(&args.url, &path)?;
+    let page = serde_json::from_str(&answer).context("read the answer of the service")?;
+    Ok((answer, page))
+}
+
+/// A heading, and a line for each key: those of all rules in one order.
+fn view(page: &Value, args: &Args, rows_max: usize) -> String {
+    let mut keys: Vec<(u64, [String; 5])> = Vec::new();
+    for rule in list(page, "rules") {
+        for key in list(rule, "keys") {
+            let count = key[args.by.name()].as_u64().unwrap_or_default();
+            let name = key_text(key, rows_max);
+            let cells = [
+                &rule["domain"],
+                &rule["rule"],
+                &key["hits"],
+                &key["over_limit"],
+            ];
+            let [domain, rule, hits, over_limit] = cells.map(printable);
+            keys.push((count, [domain, rule, name, hits, over_limit]));
+        }
+    }
+    // Keys of a rule are in order already.
+    keys.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    let heading = heading(page, args);
+    if keys.is_empty() {
+        return format!("{heading}\n\nno hits\n");
+    }
+    let head = ["domain", "rule", "key", "hits", "over limit"].map(str::to_owned);
+    let keys = keys.into_iter().take(rows_max).map(|(_, cells)| cells);
+    let rows: Vec<Vec<String>> = [head].into_iter().chain(keys).map(Vec::from).collect();
+    format!("{heading}\n\n{}", table(3, &rows))
+}
+
+/// What is counted, and where.
+fn heading(page: &Value, args: &Args) -> String {
+    let by = match args.by {
+        By::OverLimit => "hits over limit",
+        By::Hits => "hits",
+    };
+    let minutes = match args.window {
+        Window::Minute => "minute",
+        Window::FiveMinutes => "5 minutes",
+        Window::Hour => "60 minutes",
+    };
+    let names = |field: &str| {
+        let names: Vec<String> = list(page, field).map(printable).collect();
+        names.join(", ")
+    };
+    let place = match (args.fleet, &*names("missing")) {
+        (false, _) => format!("replica {}", printable(&page["replica"])),
+        (true, "") => format!("replicas {}", names("replicas")),
+        (true, missing) => format!("replicas {}; no answer of {missing}", names("replicas")),
+    };
+    format!("keys by {by} in the last {minutes}, {place}")
+}
+
+/// `key=value` of each entry of a key; on a terminal up to a length.
+fn key_text(key: &Value, rows_max: usize) -> String {
+    let entries = list(key, "key");
+    let entries = entries.map(|entry| format!("{}={}", printable(&entry[0]), printable(&entry[1])));
+    let text = entries.collect::<Vec<_>>().join(",");
+    if rows_max < usize::MAX && text.chars().count() > KEY_CHARS_MAX {
+        let start: String = text.chars().take(KEY_CHARS_MAX).collect();
+        return format!("{start}...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn args(by: By, fleet: bool) -> Args {
+        Args {
+            url: URL_DEFAULT.to_owned(),
+            domain: None,
+            rule: None,
+            window: Window::FiveMinutes,
+            by,
+            fleet,
+            format: Format::Text,
+        }
+    }
+
+    #[test]
+    fn keys_of_all_rules_are_in_one_order() {
+        let key = |value: &str, hits: u64, over_limit: u64| json!({"key": [["user", value], ["path", ""]], "hits": hits, "over_limit": over_limit});
+        let page = json!({
+            "replica": "a", "replicas": ["a", "b"], "missing": ["c"],
+            "rules": [
+                {"domain": "d", "rule": "d.user", "keys": [key("ann\u{1b}", 9, 3), key("bob", 5, 1)]},
+                {"domain": "shop", "rule": "shop.user", "keys": [key("eve", 7, 2)]},
+            ],
+        });
+        let expected =
+            "keys by hits over limit in the last 5 minutes, replicas a, b; no answer of c
+
+domain  rule       key                   hits  over limit
+d       d.user     user=ann\\u{1b},path=     9           3
+shop    shop.user  user=eve,path=           7           2
+d       d.user     user=bob,path=           5           1
+";
+        assert_eq!(
+            view(&page, &args(By::OverLimit, true), usize::MAX),
+            expected
+        );
+        let first = view(&page, &args(By::Hits, false), 1);
+        assert!(first.starts_with("keys by hits in the last 5 minutes, replica a\n"));
+        assert_eq!(first.lines().count(), 4, "{first}");
+    }
+
+    #[test]
+    fn a_long_key_is_cut_on_a_terminal() {
+        let key = json!({"key": [["user", "u".repeat(200)]]});
+        assert_eq!(key_text(&key, ROWS_MAX).len(), KEY_CHARS_MAX + 3);
+        assert_eq!(key_text(&key, usize::MAX).len(), 205);
+    }
+
+    #[test]
+    fn without_hits_the_view_says_so() {
+        let page = json!({"replica": "a", "rules": []});
+        assert!(view(&page, &args(By::Hits, false), ROWS_MAX).ends_with("\n\nno hits\n"));
+    }
+}

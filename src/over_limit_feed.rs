@@ -1,0 +1,246 @@
+//! The latest responses of OVER_LIMIT, for readers of the admin listener.
+//!
+//! Without a reader a response costs one load of an atomic. The first [`EVENTS_PER_SECOND_MAX`] of a
+//! second are sent to all readers; a reader that is [`EVENTS_MAX`] behind loses the oldest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use crate::redact::Redaction;
+use crate::rules::{Descriptor, Query, RuleSet, Step};
+use crate::sampling::PerSecond;
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::text::{Text, prefix};
+use crate::time::Time;
+
+/// Events of a second.
+const EVENTS_PER_SECOND_MAX: u32 = 10;
+/// Events that wait for the slowest reader.
+const EVENTS_MAX: usize = 64;
+/// Bytes of a key, a value or a domain in an event.
+const PART_BYTES_MAX: usize = 256;
+/// Entries of a descriptor in an event.
+const ENTRIES_MAX: usize = 32;
+
+/// The feed of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub struct OverLimitFeed(Arc<Shared>);
+
+/// One reader of the feed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    events: broadcast::Receiver<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    readers: AtomicUsize,
+    second: Mutex<PerSecond>,
+    events: broadcast::Sender<Arc<str>>,
+    /// The name of this process.
+    replica: Box<str>,
+    /// `None` sends values as they are.
+    redaction: Option<Arc<Redaction>>,
+    dropped: Counter,
+}
+
+impl OverLimitFeed {
+    /// Registers the metric. Events have the name of this process.
+    pub(crate) fn new(replica: &str, redaction: Option<Arc<Redaction>>, metrics: &Metrics) -> Self {
+        Self(Arc::new(Shared {
+            replica: replica.into(),
+            readers: AtomicUsize::new(0),
+            second: Mutex::default(),
+            events: broadcast::Sender::new(EVENTS_MAX),
+            redaction,
+            dropped: metrics.counter(
+                "tollgate_over_limit_events_dropped_total",
+                "Over-limit events that readers of /api/v1/over-limit did not get: more than 10 in a second (events_per_second_max), or the reader was slow (events_max).",
+            ),
+        }))
+    }
+
+    /// A reader of the events from now on.
+    pub(crate) fn read(&self) -> Reader {
+        self.0.readers.fetch_add(1, Relaxed);
+        Reader {
+            events: self.0.events.subscribe(),
+            shared: self.0.clone(),
+        }
+    }
+
+    /// Sends a response of OVER_LIMIT to the readers: the step that decided it, and its descriptor.
+    pub(crate) fn send(
+        &self,
+        rules: &RuleSet,
+        (query, index): (&Query<'_>, usize),
+        step: &Step<'_>,
+        now: Time,
+    ) {
+        let shared = &*self.0;
+        if shared.readers.load(Relaxed) == 0 {
+            return;
+        }
+        if shared
+            .second
+            .lock()
+            .admit(now, EVENTS_PER_SECOND_MAX)
+            .is_none()
+        {
+            return shared.dropped.inc();
+        }
+        let mut descriptor = query.descriptors[index].clone();
+        descriptor.entries.truncate(ENTRIES_MAX);
+        let query = Query {
+            domain: query.domain,
+            descriptors: [descriptor].into_iter().collect(),
+            ..Query::default()
+        };
+        let event = match &shared.redaction {
+            None => shared.event(&query, step, now),
+            Some(redaction) => shared.event(&redaction.of(&query, rules).query(), step, now),
+        };
+        // The last reader may have left.
+        let _ = shared.events.send(event.into());
+    }
+}
+
+impl Shared {
+    /// An event of a request with one descriptor: one line of JSON.
+    fn event(&self, query: &Query<'_>, step: &Step<'_>, now: Time) -> String {
+        let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
+        let entries = |descriptor: &Descriptor<'_>| -> Vec<[String; 2]> {
+            let entries = descriptor.entries.iter();
+            entries
+                .map(|entry| [shown(entry.key), shown(entry.value)])
+                .collect()
+        };
+        json!({
+            "replica": self.replica,
+            "time": now.to_rfc3339_millis(),
+            "domain": shown(query.domain),
+            "rule": step.path().as_deref(),
+            "descriptor": query.descriptors.first().map(entries),
+        })
+        .to_string()
+    }
+}
+
+impl Reader {
+    /// The next event, or `None` at the end of the process.
+    pub(crate) async fn next(&mut self) -> Option<Arc<str>> {
+        loop {
+            match self.events.recv().await {
+                Ok(event) => return Some(event),
+                Err(RecvError::Lagged(events)) => self.shared.dropped.inc_by(events),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.readers.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::rules::plan::{Modes, plan};
+    use crate::rules::tree::tests::rules_of;
+    use crate::time::Span;
+
+    const RULES: &str = "
+domain: d
+descriptors:
+  - {key: plan, value: free, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 5}}]}
+";
+
+    fn at(secs: u64) -> Time {
+        Time::from_micros(1_700_000_000_000_000).plus(Span::from_secs(secs))
+    }
+
+    fn feed(redaction: Option<Redaction>) -> OverLimitFeed {
+        OverLimitFeed::new("a", redaction.map(Arc::new), &Metrics::new())
+    }
+
+    fn send(feed: &OverLimitFeed, user: &str, now: Time) {
+        let rules = rules_of(RULES);
+        let user = format!("user={user}");
+        let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
+        let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
+        feed.send(&rules, (&query, 0), &plan.steps[0], now);
+    }
+
+    fn next(reader: &mut Reader) -> Option<serde_json::Value> {
+        let event = reader.next().now_or_never()??;
+        assert!(!event.contains('\n'), "{event}");
+        Some(serde_json::from_str(&event).expect("it is JSON"))
+    }
+
+    #[test]
+    fn events_have_domain_rule_and_descriptor() {
+        let feed = feed(None);
+        send(&feed, "before", at(0));
+        let mut reader = feed.read();
+        send(&feed, "a\nb", at(0));
+        let expected = json!({
+            "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
+            "descriptor": [["plan", "free"], ["user", "a\nb"]],
+        });
+        assert_eq!(next(&mut reader), Some(expected));
+        assert_eq!(next(&mut reader), None);
+        assert_eq!(feed.0.dropped.get(), 0);
+    }
+
+    #[test]
+    fn values_are_redacted_except_for_those_of_rules() {
+        let user = |redaction, user: &str| {
+            let feed = feed(Some(redaction));
+            let mut reader = feed.read();
+            send(&feed, user, at(0));
+            let event = next(&mut reader).expect("an event");
+            assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
+            event["descriptor"][1][1].as_str().map(str::to_owned)
+        };
+        assert_eq!(user(Redaction::dropping(), "ann").as_deref(), Some(""));
+        let hashed = user(Redaction::hashing(None), "ann").expect("a hash");
+        assert!(hashed.len() == 16 && hashed != "ann", "{hashed}");
+    }
+
+    #[test]
+    fn events_beyond_ten_a_second_are_dropped() {
+        let feed = feed(None);
+        let mut reader = feed.read();
+        for _ in 0..25 {
+            send(&feed, "ann", at(0));
+        }
+        send(&feed, "bob", at(1));
+        let received = std::iter::from_fn(|| next(&mut reader)).count();
+        assert_eq!((received, feed.0.dropped.get()), (11, 15));
+    }
+
+    #[test]
+    fn slow_reader_loses_the_oldest_events() {
+        let feed = feed(None);
+        let (mut slow, mut fast) = (feed.read(), feed.read());
+        let events = EVENTS_MAX as u64 + 6;
+        for second in 0..events {
+            send(&feed, &second.to_string(), at(second));
+            assert!(next(&mut fast).is_some());
+        }
+        let first = next(&mut slow).expect("an event");
+        assert_eq!(first["descriptor"][1][1], "6");
+        let rest = std::iter::from_fn(|| next(&mut slow)).count();
+        assert_eq!((rest, feed.0.dropped.get()), (EVENTS_MAX - 1, 6));
+    }
+}

@@ -1,0 +1,438 @@
+//! The keys with the most hits, and with the most hits over limit, of each rule in the last minutes.
+//!
+//! ```text
+//!  worker 1   sketches of each rule --\
+//!  worker 2   sketches of each rule ---- taken every 10 s, and by a reader --> windows of each rule
+//! ```
+//! A worker counts in sketches of its own, so a request waits for no other thread; they are taken as a
+//! whole, in one assignment, and added up elsewhere. Hits count as of the time they were taken before.
+//! A key is the counter of a rule: its entries, with the pattern of values that share a counter and
+//! without the name of a holder. Limits that come with a request count for the rule that they change.
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::check::Key;
+use crate::rules::lookup::{Hops, counted_by, lookup};
+use crate::rules::stats::counts::HitCounts;
+use crate::rules::{Query, Rule, RuleSet, Step};
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::text::Text;
+use crate::time::{Clock, Span, Time};
+use crate::top_keys::entries::Entries;
+use crate::top_keys::sketch::{Added, Room, Sketch};
+use crate::top_keys::windows::{Counted, Window, Windows};
+
+mod entries;
+mod sketch;
+pub(crate) mod windows;
+
+/// Keys of each rule in an answer, and of each of its sketches.
+pub(crate) use sketch::KEYS_MAX as TOP_KEYS_MAX;
+
+/// Keys that one worker tracks until they are taken: about 4 MB.
+const PENDING_KEYS_MAX: usize = 20_000;
+/// Keys in the slots of all rules and windows: at most about 40 MB.
+const SLOT_KEYS_MAX: usize = 200_000;
+/// The time between two takings without a reader, which is the shortest slot.
+const TAKE_INTERVAL: Span = Span::from_secs(10);
+/// The time between two takings by readers: each makes the workers track their keys anew.
+const READ_INTERVAL: Span = Span::from_micros(50_000);
+
+/// The top keys of the process. Clones share them.
+#[derive(Debug, Clone)]
+pub struct TopKeys(Arc<Shared>);
+
+/// What one worker counts. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    pending: Arc<Mutex<Pending>>,
+    hasher: DefaultHashBuilder,
+    full: Counter,
+}
+
+#[derive(Debug)]
+struct Shared {
+    workers: Mutex<Vec<Worker>>,
+    hasher: DefaultHashBuilder,
+    totals: Mutex<Totals>,
+    /// When counts were taken last.
+    taken: tokio::sync::Mutex<Time>,
+    clock: Clock,
+    full: Counter,
+}
+
+/// Counts since the last taking.
+#[derive(Debug, Default)]
+struct Pending {
+    /// By the address of a rule's path, which its sketches keep in use.
+    rules: HashMap<usize, Sketches>,
+    keys: usize,
+}
+
+#[derive(Debug)]
+struct Sketches {
+    domain: Box<str>,
+    rule: Arc<str>,
+    by_hits: Sketch,
+    by_over_limit: Sketch,
+}
+
+/// By domain and rule.
+#[derive(Debug, Default)]
+struct Totals(BTreeMap<Box<str>, BTreeMap<Arc<str>, Windows>>);
+
+/// The keys of a rule, in no order.
+#[derive(Debug)]
+pub(crate) struct RuleKeys {
+    pub(crate) domain: Box<str>,
+    pub(crate) rule: Arc<str>,
+    pub(crate) keys: Vec<Counted>,
+}
+
+/// Whose keys to read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selection {
+    /// `None` for every domain.
+    pub(crate) domain: Option<String>,
+    /// The path of a rule; `None` for every rule.
+    pub(crate) rule: Option<String>,
+}
+
+impl TopKeys {
+    /// Registers the metric.
+    pub fn new(clock: Clock, metrics: &Metrics) -> Self {
+        Self(Arc::new(Shared {
+            workers: Mutex::default(),
+            hasher: DefaultHashBuilder::default(),
+            totals: Mutex::default(),
+            taken: tokio::sync::Mutex::new(clock.now()),
+            clock,
+            full: metrics.counter(
+                "tollgate_top_keys_full_total",
+                "Hits that top keys leave out because too many keys of all rules are tracked (pending_keys_max, slot_keys_max).",
+            ),
+        }))
+    }
+
+    /// For the worker that this is called on.
+    pub(crate) fn open(&self) -> Worker {
+        let worker = Worker {
+            pending: Arc::default(),
+            hasher: self.0.hasher.clone(),
+            full: self.0.full.clone(),
+        };
+        self.0.workers.lock().push(worker.clone());
+        worker
+    }
+
+    /// Takes counts at the end of each slot, for as long as the process lives.
+    pub(crate) async fn run(self) {
+        loop {
+            let now = self.0.clock.now().as_micros();
+            let interval = TAKE_INTERVAL.as_micros();
+            tokio::time::sleep(Duration::from_micros(interval - now % interval)).await;
+            self.take(Span::ZERO).await;
+        }
+    }
+
+    /// The keys of a window, with every hit that was counted before.
+    pub(crate) async fn read(&self, selection: Selection, window: Window) -> Vec<RuleKeys> {
+        self.take(READ_INTERVAL).await;
+        let shared = self.0.clone();
+        let read = move || {
+            let now = shared.clock.now();
+            shared.totals.lock().read(&selection, window, now)
+        };
+        spawn_blocking(read).await.unwrap_or_default()
+    }
+
+    /// Takes the counts of all workers, unless that began after the call. `interval` after the last
+    /// time at the earliest.
+    async fn take(&self, interval: Span) {
+        let called = self.0.clock.now();
+        let mut taken = self.0.taken.lock().await;
+        if *taken > called {
+            return;
+        }
+        let pause = interval.less(self.0.clock.now().since(*taken));
+        if pause > Span::ZERO {
+            tokio::time::sleep(pause.into()).await;
+        }
+        let (shared, since, now) = (self.0.clone(), *taken, self.0.clock.now());
+        // With its own thread: many keys take a while, and liveness probes are answered here.
+        let _ = spawn_blocking(move || shared.take(since, now)).await;
+        *taken = now;
+    }
+}
+
+impl Worker {
+    /// Adds the hits of a step that is counted by `key`.
+    pub(crate) fn record(
+        &self,
+        rules: &RuleSet,
+        (query, index): (&Query<'_>, usize),
+        step: &Step<'_>,
+        key: &Key,
+        counts: HitCounts,
+    ) {
+        let Some(rule) = step.rule().filter(|_| counts.hits > 0) else {
+            return;
+        };
+        let hash = self.hasher.hash_one(key.as_bytes());
+        let mut pending = self.pending.lock();
+        let Pending { rules: known, keys } = &mut *pending;
+        let address = Arc::as_ptr(&rule.path).addr();
+        let sketches = known
+            .entry(address)
+            .or_insert_with(|| Sketches::new(query, rule));
+        let mut add = |sketch: &mut Sketch, weight| {
+            let room = match *keys {
+                PENDING_KEYS_MAX.. => Room::Full,
+                _ => Room::Free,
+            };
+            let set = |entries: &mut Entries| write(entries, rules, (query, index), step);
+            let added = sketch.add(hash, weight, counts, room, set);
+            *keys += usize::from(added == Added::New);
+            added
+        };
+        if add(&mut sketches.by_hits, counts.hits) == Added::Left {
+            self.full.inc_by(counts.hits);
+        }
+        if counts.over_limit > 0 {
+            add(&mut sketches.by_over_limit, counts.over_limit);
+        }
+    }
+}
+
+/// Writes the entries that a step is counted by.
+fn write(
+    entries: &mut Entries,
+    rules: &RuleSet,
+    (query, index): (&Query<'_>, usize),
+    step: &Step<'_>,
+) {
+    let sent = &query.descriptors[index].entries;
+    let hops = match step {
+        Step::Counted { .. } => rules
+            .domain(query.domain)
+            .map(|domain| lookup(domain, sent).0),
+        _ => None,
+    };
+    let hops: Hops<'_> = hops.unwrap_or_default();
+    entries.set(counted_by(sent, &hops, step.rule()));
+}
+
+impl Sketches {
+    fn new(query: &Query<'_>, rule: &Rule) -> Self {
+        Self {
+            domain: Text(query.domain).shown().into(),
+            rule: rule.path.clone(),
+            by_hits: Sketch::default(),
+            by_over_limit: Sketch::default(),
+        }
+    }
+
+    /// Each key once, by hash. A key that both sketches track has its counts of the one that tracked it
+    /// longer.
+    fn into_keys(self) -> HashMap<u64, Counted> {
+        let mut keys: HashMap<u64, Counted> = HashMap::new();
+        let sketches = [self.by_hits, self.by_over_limit];
+        for tracked in sketches.into_iter().flat_map(Sketch::into_tracked) {
+            let counts = &mut keys
+                .entry(tracked.hash)
+                .or_insert_with(|| Counted {
+                    entries: tracked.entries.into(),
+                    counts: HitCounts::default(),
+                })
+                .counts;
+            counts.hits = counts.hits.max(tracked.counts.hits);
+            counts.over_limit = counts.over_limit.max(tracked.counts.over_limit);
+        }
+        keys
+    }
+}
+
+impl Shared {
+    /// Adds what workers counted since the last time to the windows.
+    fn take(&self, since: Time, now: Time) {
+        // A lock for one assignment each: requests of these workers wait for it.
+        let workers: Vec<_> = self.workers.lock().clone();
+        let taken: Vec<Pending> = workers
+            .iter()
+            .map(|worker| mem::take(&mut *worker.pending.lock()))
+            .collect();
+        let mut totals = self.totals.lock();
+        let mut free = SLOT_KEYS_MAX.saturating_sub(totals.trim(since));
+        for sketches in taken
+            .into_iter()
+            .flat_map(|pending| pending.rules.into_values())
+        {
+            let windows = totals.of(&sketches.domain, &sketches.rule);
+            for (hash, key) in sketches.into_keys() {
+                if !windows.add(since, hash, &key, &mut free) {
+                    self.full.inc_by(key.counts.hits);
+                }
+            }
+        }
+        totals.trim(now);
+    }
+}
+
+impl Totals {
+    fn of(&mut self, domain: &str, rule: &Arc<str>) -> &mut Windows {
+        if !self.0.contains_key(domain) {
+            self.0.insert(domain.into(), BTreeMap::new());
+        }
+        let rules = self.0.get_mut(domain).expect("it was added");
+        rules.entry(rule.clone()).or_default()
+    }
+
+    /// Removes what no window has any more, and returns how many keys of slots are left.
+    fn trim(&mut self, now: Time) -> usize {
+        let mut keys = 0;
+        self.0.retain(|_, rules| {
+            rules.retain(|_, windows| {
+                let of_rule = windows.trim(now);
+                keys += of_rule;
+                of_rule > 0
+            });
+            !rules.is_empty()
+        });
+        keys
+    }
+
+    fn read(&self, selection: &Selection, window: Window, now: Time) -> Vec<RuleKeys> {
+        let is_selected = |selected: &Option<String>, name: &str| {
+            selected.as_ref().is_none_or(|selected| selected == name)
+        };
+        let domains = self.0.iter();
+        let domains = domains.filter(|(domain, _)| is_selected(&selection.domain, domain));
+        let rules = domains.flat_map(|(domain, rules)| {
+            let rules = rules.iter();
+            rules.map(move |(rule, windows)| (domain, rule, windows))
+        });
+        rules
+            .filter(|(_, rule, _)| is_selected(&selection.rule, rule))
+            .map(|(domain, rule, windows)| RuleKeys {
+                domain: domain.clone(),
+                rule: rule.clone(),
+                keys: windows.sum(window, now),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::plan::{Modes, plan};
+    use crate::rules::tree::tests::rules_of;
+    use crate::time::ManualClock;
+
+    const RULES: &str = "
+domain: d
+descriptors:
+  - {key: user, rate_limit: &limit {unit: day, requests_per_unit: 5}}
+  - {key: path, value: /a/*, share_threshold: true, rate_limit: *limit}
+  - {key: session, rate_limit: *limit, metadata: {tollgate: {algorithm: concurrency, lease_by: session, lease: 30s}}}
+";
+
+    fn top_keys() -> (TopKeys, ManualClock) {
+        let (clock, handle) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
+        (TopKeys::new(clock, &Metrics::new()), handle)
+    }
+
+    /// Records one request of one entry.
+    fn record(worker: &Worker, rules: &RuleSet, entry: &str, hits: u64, over_limit: u64) {
+        let query = Query::of_entries("d", [entry]).expect("an entry");
+        let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it is valid");
+        let key = &plan.request.checks[0].key;
+        let counts = HitCounts { hits, over_limit };
+        worker.record(rules, (&query, 0), &plan.steps[0], key, counts);
+    }
+
+    /// Each rule with its keys, hits and hits over limit.
+    async fn read(top_keys: &TopKeys, window: Window) -> Vec<String> {
+        let rules = top_keys.read(Selection::default(), window).await;
+        let shown = rules.into_iter().flat_map(|of_rule| {
+            let rule = of_rule.rule;
+            let keys = of_rule.keys.into_iter();
+            keys.map(move |key| {
+                let entries: Vec<_> = key.entries.iter().map(|entry| entry.to_string()).collect();
+                let HitCounts { hits, over_limit } = key.counts;
+                format!("{rule} {} {hits} {over_limit}", entries.join(","))
+            })
+        });
+        let mut shown: Vec<_> = shown.collect();
+        shown.sort();
+        shown
+    }
+
+    #[tokio::test]
+    async fn workers_are_added_up_and_keys_are_those_of_counters() {
+        let (top_keys, clock) = top_keys();
+        let rules = rules_of(RULES);
+        let workers = [top_keys.open(), top_keys.open()];
+        for worker in &workers {
+            record(worker, &rules, "user=ann", 2, 1);
+            record(worker, &rules, "path=/a/1", 1, 0);
+            record(worker, &rules, "path=/a/2", 1, 0);
+            record(worker, &rules, "session=x", 1, 0);
+            record(worker, &rules, "session=y", 1, 1);
+        }
+        record(&workers[0], &rules, "user=bob", 1, 0);
+        clock.advance(READ_INTERVAL);
+        let expected = [
+            "d.path_/a/* path=/a/* 4 0",
+            "d.session session= 4 2",
+            "d.user user=ann 4 2",
+            "d.user user=bob 1 0",
+        ];
+        assert_eq!(read(&top_keys, Window::Minute).await, expected);
+        // Rules after a reload have the same paths.
+        let reloaded = rules_of(RULES);
+        clock.advance(READ_INTERVAL);
+        record(&workers[1], &reloaded, "user=bob", 3, 0);
+        let after = read(&top_keys, Window::Hour).await;
+        assert_eq!(after[3], "d.user user=bob 4 0");
+
+        clock.advance(Span::from_secs(70));
+        assert_eq!(read(&top_keys, Window::Minute).await.len(), 0);
+        assert_eq!(read(&top_keys, Window::FiveMinutes).await.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn pending_keys_of_a_worker_are_bounded() {
+        let (top_keys, clock) = top_keys();
+        let descriptors: Vec<_> = (0..=PENDING_KEYS_MAX / TOP_KEYS_MAX)
+            .map(|key| {
+                format!("  - {{key: k{key}, rate_limit: {{unit: day, requests_per_unit: 5}}}}\n")
+            })
+            .collect();
+        let rules = rules_of(&format!(
+            "domain: d\ndescriptors:\n{}",
+            descriptors.concat()
+        ));
+        let worker = top_keys.open();
+        for rule in 0..descriptors.len() {
+            for value in 0..TOP_KEYS_MAX {
+                record(&worker, &rules, &format!("k{rule}={value}"), 1, 0);
+            }
+        }
+        assert_eq!(top_keys.0.full.get(), TOP_KEYS_MAX as u64);
+        clock.advance(READ_INTERVAL);
+        assert_eq!(
+            read(&top_keys, Window::Minute).await.len(),
+            PENDING_KEYS_MAX
+        );
+        assert_eq!(worker.pending.lock().keys, 0);
+    }
+}

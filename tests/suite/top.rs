@@ -1,0 +1,339 @@
+//! `/api/v1/top`, `/api/v1/over-limit` and `tollgate top`: who is limited, on one replica and on all.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead as _, Read as _};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::http::{self, Connection};
+use crate::support::process::Process;
+use crate::support::redis::RedisProcess;
+use crate::support::{Builder, Code, TestServer, look_until, request, terminal, tollgate};
+
+/// Three requests a year for each user, of which those of a plan have none.
+const RULES: &str = "
+domain: d
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
+  - key: plan
+    value: free
+    descriptors:
+      - {key: user, rate_limit: {unit: year, requests_per_unit: 0}}
+";
+
+fn service() -> Builder {
+    TestServer::with_rules(RULES)
+}
+
+fn get(server: &TestServer, path: &str) -> Value {
+    let reply = http::get(server.admin, path);
+    assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    serde_json::from_str(&reply.body).expect("it is JSON")
+}
+
+/// The keys of `d.user`, as value, hits and hits over limit.
+fn users(answer: &Value) -> Vec<(String, u64, u64)> {
+    let rules = answer["rules"].as_array().expect("there are rules");
+    let rule = rules.iter().find(|rule| rule["rule"] == "d.user");
+    let keys = rule.map_or(&[][..], |rule| rule["keys"].as_array().expect("keys"));
+    let number = |value: &Value| value.as_u64().expect("a number");
+    keys.iter()
+        .map(|key| {
+            assert_eq!(
+                (&key["key"][0][0], &key["key"][1]),
+                (&json!("user"), &Value::Null)
+            );
+            let user = key["key"][0][1].as_str().expect("a text").to_owned();
+            (user, number(&key["hits"]), number(&key["over_limit"]))
+        })
+        .collect()
+}
+
+fn counted(expected: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
+    let owned = expected.iter();
+    owned
+        .map(|&(user, hits, over)| (user.to_owned(), hits, over))
+        .collect()
+}
+
+async fn send(server: &TestServer, user: &str, requests: usize) {
+    let mut client = server.client().await;
+    for _ in 0..requests {
+        client.ask("d", &[("user", user)]).await;
+    }
+}
+
+#[tokio::test]
+async fn keys_are_ordered_by_hits_or_by_hits_over_limit() {
+    let server = service().start();
+    for (user, requests) in [("ann", 5), ("bob", 9), ("eve", 2)] {
+        send(&server, user, requests).await;
+    }
+    let mut client = server.client().await;
+    let free = [("plan", "free"), ("user", "ann")];
+    assert_eq!(client.ask("d", &free).await, Code::OverLimit);
+    // Neither a peek nor a refund is a hit.
+    for hits in ["0", "2,\"is_negative_hits\":true"] {
+        let body = format!(
+            r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"user","value":"ann"}}],"hits_addend":{hits}}}]}}"#
+        );
+        server.json(&body);
+    }
+
+    let by_hits = counted(&[("bob", 9, 6), ("ann", 5, 2), ("eve", 2, 0)]);
+    for window in ["1m", "5m", "60m"] {
+        let answer = get(&server, &format!("/api/v1/top?window={window}&by=hits"));
+        assert_eq!(users(&answer), by_hits, "{window}");
+    }
+    let answer = get(&server, "/api/v1/top?by=over_limit");
+    assert_eq!(users(&answer), by_hits[..2]);
+    let key = json!([["plan", "free"], ["user", "ann"]]);
+    let of_plan = json!({
+        "domain": "d", "rule": "d.plan_free.user",
+        "keys": [{"key": key, "hits": 1, "over_limit": 1}],
+    });
+    assert_eq!(answer["rules"][0], of_plan);
+    assert_eq!(answer["replica"].as_str().map(str::len), Some(16));
+    for (filter, rules) in [
+        ("domain=d&rule=d.plan_free.user", json!([of_plan])),
+        ("rule=d.other", json!([])),
+        ("domain=other", json!([])),
+    ] {
+        assert_eq!(
+            get(&server, &format!("/api/v1/top?{filter}"))["rules"],
+            rules
+        );
+    }
+    for invalid in ["window=2m", "by=user", "scope=world"] {
+        let reply = http::get(server.admin, &format!("/api/v1/top?{invalid}"));
+        let name = invalid.split_once('=').expect("a pair").0;
+        assert_eq!(reply.status, 400);
+        assert!(reply.body.contains(&format!("{name} is")), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_bounded_and_frequent_ones_are_found() {
+    let server = service().start();
+    let mut client = server.client().await;
+    for round in 0..30 {
+        for user in 0..20 {
+            let rare = format!("rare-{round}-{user}");
+            client.ask("d", &[("user", &rare)]).await;
+        }
+        client.ask("d", &[("user", "often")]).await;
+    }
+    let keys = users(&get(&server, "/api/v1/top?by=hits"));
+    assert_eq!(keys.len(), 100);
+    assert_eq!(keys[0].0, "often");
+    assert!((20..=30).contains(&keys[0].1), "{:?}", keys[0]);
+}
+
+#[tokio::test]
+async fn values_are_redacted_by_the_setting_and_the_address() {
+    let shown = async |builder: Builder| {
+        let server = builder.start();
+        send(&server, "ann", 4).await;
+        send(&server, "bob", 5).await;
+        let mut first = users(&get(&server, "/api/v1/top?by=hits"));
+        send(&server, "ann", 3).await;
+        let second = users(&get(&server, "/api/v1/top?by=hits"));
+        let names = |users: &[(String, u64, u64)]| -> BTreeSet<String> {
+            users.iter().map(|(user, ..)| user.clone()).collect()
+        };
+        assert_eq!(names(&first), names(&second), "a value has one hash");
+        first.sort_by_key(|(_, hits, _)| *hits);
+        first
+    };
+    let as_sent = counted(&[("ann", 4, 1), ("bob", 5, 2)]);
+    assert_eq!(shown(service()).await, as_sent);
+    let everywhere = || service().with_env("DEBUG_HOST", "0.0.0.0");
+    assert_eq!(
+        shown(everywhere().with_env("ADMIN_REDACT", "none")).await,
+        as_sent
+    );
+    let dropped = shown(service().with_env("ADMIN_REDACT", "drop")).await;
+    assert_eq!(dropped, counted(&[("", 9, 3)]));
+    let hashed = shown(everywhere()).await;
+    let is_hash =
+        |user: &str| user.len() == 16 && user.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(hashed.iter().all(|(user, ..)| is_hash(user)), "{hashed:?}");
+    assert_eq!((hashed[0].1, hashed[1].1), (4, 5));
+    let keyed = || service().with_envs(&[("ADMIN_REDACT", "hash"), ("ADMIN_REDACT_KEY", "k")]);
+    let keyed = [shown(keyed()).await, shown(keyed()).await];
+    assert_eq!(keyed[0], keyed[1]);
+    assert_ne!(keyed[0], hashed);
+}
+
+/// Opens the feed, and reads the head of its response.
+fn feed(server: &TestServer) -> Connection {
+    let mut feed = Connection::open(server.admin);
+    let request = "GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n";
+    feed.write(request.as_bytes()).expect("it is open");
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        feed.0.read_line(&mut head).expect("there is a response");
+    }
+    assert!(head.contains("content-type: text/event-stream"), "{head}");
+    feed
+}
+
+/// The next event of a feed.
+fn event(feed: &mut Connection) -> Value {
+    loop {
+        let mut line = String::new();
+        let read = feed.0.read_line(&mut line).expect("the feed goes on");
+        assert!(read > 0, "the feed has ended");
+        if let Some(data) = line.strip_prefix("data: ") {
+            return serde_json::from_str(data).expect("it is JSON");
+        }
+    }
+}
+
+#[tokio::test]
+async fn feed_has_responses_of_over_limit() {
+    let mut server = service().with_env("ADMIN_REDACT", "hash").start();
+    let mut feed = feed(&server);
+    let mut client = server.client().await;
+    let both = request(
+        "d",
+        &[&[("user", "ann")], &[("plan", "free"), ("user", "ann")]],
+    );
+    assert_eq!(client.answer(both).await.overall_code(), Code::OverLimit);
+    let event = event(&mut feed);
+    let (domain, rule) = (&event["domain"], &event["rule"]);
+    assert_eq!((domain, rule), (&json!("d"), &json!("d.plan_free.user")));
+    assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
+    let top = get(&server, "/api/v1/top?by=hits&rule=d.plan_free.user");
+    assert_eq!(event["descriptor"], top["rules"][0]["keys"][0]["key"]);
+    assert_eq!(event["replica"], top["replica"]);
+    // A reader does not delay the end.
+    server.signal("INT");
+    assert_eq!(server.exit_code().await, Some(0));
+    let mut rest = Vec::new();
+    feed.0.read_to_end(&mut rest).expect("the feed ends");
+}
+
+#[tokio::test]
+async fn feed_is_sampled_and_slow_readers_delay_nobody() {
+    const DROPPED: &str = "tollgate_over_limit_events_dropped_total";
+    let server = service().start();
+    server.assert_metric(DROPPED, 0.0);
+    send(&server, "ann", 20).await;
+    server.assert_metric(DROPPED, 0.0);
+    let (mut reader, _slow) = (feed(&server), feed(&server));
+    send(&server, "ann", 500).await;
+    let dropped = server.metric(DROPPED).expect("it is exposed");
+    assert!((1.0..500.0).contains(&dropped), "{dropped}");
+    let mut received = 0.0;
+    while received + dropped < 500.0 {
+        assert_eq!(event(&mut reader)["rule"], "d.user");
+        received += 1.0;
+    }
+}
+
+#[tokio::test]
+async fn fleet_adds_up_replicas_and_names_those_that_hang() {
+    let redis = RedisProcess::start();
+    let replica = || {
+        service().with_envs(&[
+            ("REDIS_URL", &redis.url()),
+            ("DEBUG_HOST", "0.0.0.0"),
+            ("POD_IP", "127.0.0.1"),
+            ("ADMIN_REDACT", "none"),
+        ])
+    };
+    let servers = [replica().start(), replica().start()];
+    let fleet = "/api/v1/top?scope=fleet&by=hits";
+    let names = servers
+        .each_ref()
+        .map(|server| get(server, "/api/v1/top")["replica"].clone());
+    for server in &servers {
+        look_until("heartbeats of both replicas", || {
+            let answer = get(server, fleet);
+            answer["replicas"].as_array().map(Vec::len) == Some(2)
+        });
+    }
+    send(&servers[0], "ann", 2).await;
+    send(&servers[1], "ann", 3).await;
+    send(&servers[1], "bob", 1).await;
+    let answer = get(&servers[0], fleet);
+    assert_eq!(users(&answer), counted(&[("ann", 5, 2), ("bob", 1, 0)]));
+    assert_eq!(answer["replica"], names[0]);
+    assert_eq!(answer["replicas"], json!(names));
+    assert_eq!(answer["missing"], json!([]));
+    assert_eq!(
+        users(&get(&servers[0], "/api/v1/top?by=hits")),
+        counted(&[("ann", 2, 0)])
+    );
+
+    servers[1].signal("STOP");
+    let answer = get(&servers[0], fleet);
+    servers[1].signal("CONT");
+    assert_eq!(users(&answer), counted(&[("ann", 2, 0)]));
+    assert_eq!(answer["replicas"], json!([names[0]]));
+    assert_eq!(answer["missing"], json!([names[1]]));
+}
+
+#[tokio::test]
+async fn without_an_address_a_replica_is_missing() {
+    let redis = RedisProcess::start();
+    let replica = |host| {
+        service()
+            .with_env("REDIS_URL", &redis.url())
+            .with_env("DEBUG_HOST", host)
+    };
+    let (known, unknown) = (replica("127.0.0.1").start(), replica("0.0.0.0").start());
+    look_until("heartbeats of both replicas", || {
+        let missing = get(&known, "/api/v1/top?scope=fleet")["missing"].clone();
+        missing == json!([get(&unknown, "/api/v1/top")["replica"]])
+    });
+}
+
+#[tokio::test]
+async fn command_shows_keys() {
+    let server = service().start();
+    send(&server, "ann", 5).await;
+    let url = format!("http://{}", server.admin);
+    let ran = tollgate(&["top", &url, "--window", "60m"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for expected in [
+        "keys by hits over limit in the last 60 minutes, replica ",
+        "domain  rule    key       hits  over limit\nd       d.user  user=ann     5           2\n",
+    ] {
+        assert!(ran.stdout.contains(expected), "{expected}: {ran:?}");
+    }
+    let ran = tollgate(&[
+        "top", &url, "--format", "json", "--by", "hits", "--rule", "d.user",
+    ]);
+    let answer: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
+    let ran = tollgate(&["top", &url, "--fleet", "--domain", "other"]);
+    assert!(ran.stdout.ends_with("\n\nno hits\n"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn command_prints_again_on_a_terminal() {
+    let server = service().start();
+    send(&server, "ann", 5).await;
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let [screen, log] = ["stdout", "stderr"].map(|name| home.path().join(name));
+    let log_file = fs::File::create(&log).expect("a file can be made");
+    let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["top", &format!("http://{}", server.admin)])
+        .stdout(terminal::copied_to(&screen))
+        .stderr(log_file)
+        .spawn();
+    let _command = Process::of("tollgate top", child.expect("cargo has built it"), log);
+    let shows = |text: &str| {
+        look_until(text, || {
+            fs::read_to_string(&screen).is_ok_and(|shown| shown.contains(text))
+        });
+    };
+    shows("user=ann     5           2\n");
+    send(&server, "ann", 1).await;
+    shows("user=ann     6           3\n");
+}
