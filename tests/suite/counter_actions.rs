@@ -160,6 +160,7 @@ async fn without_redis_nothing_is_changed() {
     let reply = act(&server, "reset", &body("token", "v", None));
     assert_eq!(reply.status, 503, "{reply:?}");
     assert_eq!(actions(&server, "reset", "failed"), Some(1.0));
+    server.assert_logged_once("admin action failed");
 }
 
 #[test]
@@ -315,6 +316,11 @@ fn invalid_actions_are_rejected() {
             reply.body.contains(&cells[3].replace('"', "\\\"")),
             "{line}: {reply:?}"
         );
+    }
+    for key in ["", "\u{fc}", &"k".repeat(256)] {
+        let headers = [bearer(TOKEN), format!("idempotency-key: {key}")];
+        let reply = act_with(&server, &headers, "reset", &body("token", "v", None));
+        assert_eq!(reply.status, 400, "{key:?}: {reply:?}");
     }
     let large = body("token", &"v".repeat(20_000), None);
     assert_eq!(act(&server, "reset", &large).status, 413);

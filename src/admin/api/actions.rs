@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
@@ -121,16 +121,10 @@ impl Actions {
             body,
         } = request;
         self.token.authorize(&headers, remote)?;
-        let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str());
-        let key = key.transpose().ok().flatten().map(str::to_owned);
-        if key
-            .as_ref()
-            .is_some_and(|key| key.len() > IDEMPOTENCY_KEY_BYTES_MAX)
-        {
-            let reason =
-                format!("an Idempotency-Key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
-            return Err(Rejected::bad_request(reason));
-        }
+        let key = headers
+            .get(IDEMPOTENCY_KEY)
+            .map(idempotency_key)
+            .transpose()?;
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
         Ok((Change::read(action, &body, remote)?, key))
     }
@@ -168,13 +162,20 @@ impl Actions {
     }
 
     async fn change(&self, change: &Change) -> Answer {
-        let changed = self.counters.change(change).await?;
+        let changed = self.counters.change(change).await;
         let remote = change
             .remote
             .map_or_else(String::new, |remote| remote.to_string());
-        let (domain, descriptor) = (&*change.domain, change.descriptor());
+        let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
+        let descriptor = change.descriptor();
+        let changed = changed.inspect_err(|rejected| {
+            // The store may have done it.
+            if rejected.status.is_server_error() {
+                let error = rejected.reason();
+                tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, error, "admin action failed");
+            }
+        })?;
         let [before, after] = [&changed.before, &changed.after].map(Value::to_string);
-        let (action, hits) = (change.action.name(), change.hits);
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
         self.count(change.action, "done");
         Ok(json!({"before": changed.before, "after": changed.after}))
@@ -186,6 +187,19 @@ impl Actions {
             self.outcomes[action as usize][index].inc();
         }
     }
+}
+
+/// # Errors
+/// 400.
+fn idempotency_key(value: &HeaderValue) -> Result<String, Rejected> {
+    let key = value.to_str().ok();
+    let key = key.filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
+    key.map(str::to_owned).ok_or_else(|| {
+        let max = IDEMPOTENCY_KEY_BYTES_MAX;
+        Rejected::bad_request(format!(
+            "an Idempotency-Key has 1 to {max} bytes of visible ASCII"
+        ))
+    })
 }
 
 fn outcome_of(status: StatusCode) -> &'static str {
