@@ -50,7 +50,7 @@ pub mod rules;
 pub mod config;
 pub mod over_limit_feed;
 pub mod record;
-mod redact;
+pub mod redact;
 pub mod store;
 pub mod top_keys;
 

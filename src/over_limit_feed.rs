@@ -50,8 +50,9 @@ struct Shared {
 }
 
 impl OverLimitFeed {
-    /// Registers the metric. Events have the name of this process.
-    pub(crate) fn new(replica: &str, redaction: Option<Arc<Redaction>>, metrics: &Metrics) -> Self {
+    /// Registers the metric. Events have the name of this process; without a redaction they have values
+    /// as they are.
+    pub fn new(replica: &str, redaction: Option<Arc<Redaction>>, metrics: &Metrics) -> Self {
         Self(Arc::new(Shared {
             replica: replica.into(),
             readers: AtomicUsize::new(0),

@@ -38,7 +38,7 @@ named_enum! {
 
 /// Hashes values, or drops them.
 #[derive(Debug)]
-pub(crate) struct Redaction {
+pub struct Redaction {
     /// `None` drops them.
     hasher: Option<SipHasher24>,
 }

@@ -11,7 +11,8 @@ use tollgate::api::socket::{Accepted, OpenGuard};
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::http::budget::HttpMetrics;
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{Parts, Settings, Shared};
+use tollgate::limiter::{Observers, Parts, Settings, Shared};
+use tollgate::over_limit_feed::OverLimitFeed;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::shutdown::Lifecycle;
@@ -24,6 +25,7 @@ use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
 use tollgate::time::{Clock, Span, Time};
+use tollgate::top_keys::TopKeys;
 
 use crate::socket::Socket;
 
@@ -107,6 +109,11 @@ impl Service {
                 .expect("valid rules")
                 .rules,
         );
+        // As the service has them; no reader follows the feed.
+        let observers = Observers {
+            top_keys: TopKeys::new(clock.clone(), &metrics),
+            feed: OverLimitFeed::new("bench", None, &metrics),
+        };
         let parts = Parts {
             rules,
             backend: store.open(dialer, &clock, &metrics),
@@ -120,7 +127,7 @@ impl Service {
             grace: None,
         };
         let api = Api::new(
-            Arc::new(Shared::new(parts, &metrics)),
+            Arc::new(Shared::new(parts, &metrics).with_observers(observers)),
             Connections::new(None, limits, &metrics),
             Lifecycle::default(),
             HttpMetrics::new(&metrics),
