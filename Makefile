@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs console-images compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,10 @@ helm: requirements ## test the chart without a cluster: rendered manifests, and 
 
 generated-docs: ## rewrite docs/settings.md and docs/metrics.md from the definitions
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
+
+console-images: requirements ## write the pictures of docs/console.md into docs/images; needs chromium
+	$(CARGO) build --quiet --bin tollgate
+	tests/console_images.py docs/images
 
 helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
 	REWRITE=1 $(MAKE) helm

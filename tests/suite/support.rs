@@ -23,6 +23,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
+pub(crate) mod browser;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod counting;

@@ -2,6 +2,7 @@
 //! runs them, a module at a time.
 
 mod clocks;
+mod console;
 mod long_faults;
 mod network;
 mod prometheus;
