@@ -26,6 +26,7 @@ pub(crate) mod parts;
 mod rule;
 mod rules;
 mod store;
+mod top_keys;
 mod widgets;
 
 /// The console of the process. Clones share it.
@@ -101,7 +102,11 @@ async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Respo
 
 async fn over_limit(State(console): State<Console>) -> Response {
     console
-        .page(Place::OverLimit, Place::OverLimit.name(), &live::content())
+        .page(
+            Place::OverLimit,
+            Place::OverLimit.name(),
+            &live::content(&console.0),
+        )
         .await
 }
 

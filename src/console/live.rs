@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-pub(crate) fn content() -> Markup {
+use crate::console::parts::Parts;
+
+pub(crate) fn content(parts: &Parts) -> Markup {
+    let is_redacted = parts.api.top.redaction.is_some();
     html! {
         div.heading {
             h1 { "Over limit" }
@@ -17,8 +20,9 @@ pub(crate) fn content() -> Markup {
                     th scope="col" { "Rule" }
                     th scope="col" { "Key" }
                 } }
-                tbody #feed data-keep data-source="/api/v1/over-limit" {}
+                tbody #feed data-keep data-source="/api/v1/over-limit" data-redacted[is_redacted] {}
             }
         }
+        @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
     }
 }

@@ -86,7 +86,7 @@ fn traffic(recent: &Recent, [hits, over]: [u64; 2]) -> Markup {
         (tile("Latency, 99 %", &latency, &html! {
             @match median {
                 Some(median) => { "half within " (median) },
-                None => "no calls in the last minute",
+                None => "no gRPC calls in the last minute",
             }
         }))
     }

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::admin::query_string::Pairs;
 use crate::console::parts::Parts;
 use crate::console::rules::{algorithm, amount, chart_of};
+use crate::console::top_keys;
 use crate::console::widgets::{bar, chart};
 use crate::limiter::Modes;
 use crate::rules::explain::explain;
@@ -21,6 +22,8 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
     let nodes = find(&rules, &domain, &path)?;
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
+    let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
+    let top = top_keys::section(parts, &pairs, (&domain, &path), &open).await;
     let content = html! {
         p.crumbs { a href="/console/rules" { "Rules" } " / " (domain) }
         h1 { (path) }
@@ -41,6 +44,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
                 None => p.empty { "Hits are counted under names that depend on requests: see " a href="/metrics" { "/metrics" } "." },
             }
         }
+        (top)
         div.columns {
             (key_form(&domain, &nodes))
             (options(rule))

@@ -1,0 +1,143 @@
+//! The keys of a rule with the most hits, and those most over limit, with a link to each.
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use crate::admin::query_string::Pairs;
+use crate::console::parts::Parts;
+use crate::console::rules::{encoded, href_of};
+use crate::console::widgets::percent;
+use crate::text::Text;
+
+/// Keys of a page.
+const KEYS_MAX: usize = 20;
+/// By name in the URL and on the page; the first of each is the default.
+const WINDOWS: [(&str, &str); 3] = [("60m", "60 min"), ("5m", "5 min"), ("1m", "1 min")];
+const ORDERS: [(&str, &str); 2] = [("over_limit", "Over limit"), ("hits", "Hits")];
+
+/// What the URL asks for.
+struct Asked {
+    window: &'static str,
+    by: &'static str,
+}
+
+/// `open` has the names of entries whose value the rule leaves to requests.
+pub(crate) async fn section(
+    parts: &Parts,
+    pairs: &Pairs,
+    (domain, rule): (&str, &str),
+    open: &[bool],
+) -> Markup {
+    let asked = Asked {
+        window: one_of(&WINDOWS, pairs.first("window")),
+        by: one_of(&ORDERS, pairs.first("by")),
+    };
+    let query = format!(
+        "domain={}&rule={}&window={}&by={}",
+        encoded(domain),
+        encoded(rule),
+        asked.window,
+        asked.by
+    );
+    let answer = parts.api.top.read(&parts.api.replica, &query).await;
+    let answer = answer.unwrap_or_default();
+    let keys = answer["rules"][0]["keys"].as_array();
+    let keys = keys.map_or(&[][..], Vec::as_slice);
+    let is_redacted = parts.api.top.redaction.is_some();
+    let href = |window, by| format!("{}&window={window}&by={by}", href_of(domain, rule));
+    html! {
+        section aria-labelledby="top" {
+            div.heading {
+                h2 #top { "Top keys" }
+                nav.choice aria-label="Period" {
+                    @for (window, name) in WINDOWS {
+                        a href=(href(window, asked.by)) aria-current=[(window == asked.window).then_some("true")] { (name) }
+                    }
+                }
+                nav.choice aria-label="Order" {
+                    @for (by, name) in ORDERS {
+                        a href=(href(asked.window, by)) aria-current=[(by == asked.by).then_some("true")] { "by " (name.to_lowercase()) }
+                    }
+                }
+            }
+            @if keys.is_empty() {
+                p.empty { "No hits in this period." }
+            } @else {
+                div.scroll {
+                    table {
+                        thead { tr {
+                            th scope="col" { "Key" }
+                            th.number scope="col" { "Over limit" }
+                            th.number scope="col" { "Hits" }
+                            th.number scope="col" { "Share over limit" }
+                        } }
+                        tbody { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, is_redacted)) } }
+                    }
+                }
+            }
+            @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
+        }
+    }
+}
+
+fn row(domain: &str, key: &Value, open: &[bool], is_redacted: bool) -> Markup {
+    let [hits, over] = ["hits", "over_limit"].map(|name| key[name].as_u64().unwrap_or(0));
+    let entries = entries_of(&key["key"]);
+    let name = name_of(&entries, open);
+    html! {
+        tr {
+            th scope="row" {
+                // The counter of a hash is not that of its value.
+                @if is_redacted { (name) } @else { a href=(key_href(domain, &entries)) { (name) } }
+            }
+            td.number.over[over > 0] { (over) }
+            td.number { (hits) }
+            td.number { (percent(over, hits)) }
+        }
+    }
+}
+
+/// The values that the rule leaves to requests; all of them if there are none.
+fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
+    let is_open = |index: usize| open.get(index).copied().unwrap_or(true);
+    let values = |all: bool| {
+        let shown = entries.iter().enumerate();
+        let shown = shown.filter(|(index, _)| all || is_open(*index));
+        let shown: Vec<&str> = shown.map(|(_, [_, value])| value.as_str()).collect();
+        shown.join(", ")
+    };
+    let name = values(false);
+    let name = if name.is_empty() { values(true) } else { name };
+    if name.is_empty() {
+        "(empty)".to_owned()
+    } else {
+        name
+    }
+}
+
+/// The URL of a key's view.
+fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
+    let entries = entries.iter();
+    let entries = entries.map(|[key, value]| format!("&e={}", encoded(&format!("{key}={value}"))));
+    let entries: Vec<String> = entries.collect();
+    format!(
+        "/console/key?domain={}{}",
+        encoded(domain),
+        entries.concat()
+    )
+}
+
+fn entries_of(key: &Value) -> Vec<[String; 2]> {
+    let entries = key.as_array().map_or(&[][..], Vec::as_slice);
+    let part = |entry: &Value, at: usize| entry[at].as_str().unwrap_or_default().to_owned();
+    entries
+        .iter()
+        .map(|entry| [part(entry, 0), part(entry, 1)])
+        .collect()
+}
+
+fn one_of<const N: usize>(known: &[(&'static str, &str); N], asked: &[u8]) -> &'static str {
+    let asked = Text(asked).shown();
+    let found = known.iter().find(|(name, _)| *name == asked);
+    found.unwrap_or(&known[0]).0
+}
