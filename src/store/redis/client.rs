@@ -272,7 +272,7 @@ impl RedisClient {
         decisions
     }
 
-    /// Sends one node's checks. More than [`BATCH_SIZE_MAX`] are sent one batch after the other, since a
+    /// Sends one node's checks. Those that do not fit in one batch are sent one batch after the other, since a
     /// later check may be of the same counter.
     async fn send_batch<'s>(
         &'s self,
