@@ -603,6 +603,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     }
     if algorithms.contains(&Algorithm::Concurrency) {
         histories.push(fewer_places());
+        histories.push(over_limit_behind_other_leases());
         histories.push(lease_given_back_beside_a_veto());
     }
     histories
@@ -684,6 +685,45 @@ fn grant_of_the_present_window() -> History {
         counters,
         jitter: Span::ZERO,
         batches,
+    }
+}
+
+/// Over limit until a lease ends that is behind another one: behind one that has ended, and behind one
+/// that the same request renews.
+fn over_limit_behind_other_leases() -> History {
+    let held = |places| Terms {
+        lease: Some(Span::from_secs(30)),
+        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
+    };
+    let limits = [2, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
+    let batch = |seconds: u64, reloaded, calls: &[(usize, u8)]| Batch {
+        gap: Gap::Micros(seconds * 1_000_000),
+        reloaded: [reloaded; KEYS],
+        asks: vec![Group {
+            mode: Mode::Atomic,
+            calls: calls
+                .iter()
+                .map(|&(counter, holder)| Call {
+                    holder,
+                    ..hit(counter)
+                })
+                .collect(),
+        }],
+        writes: Writes::Taken,
+    };
+    History {
+        counters: std::array::from_fn(|_| Terms2 {
+            limits,
+            found: None,
+        }),
+        jitter: Span::ZERO,
+        batches: vec![
+            batch(0, false, &[(0, 0)]),
+            batch(20, false, &[(0, 1), (1, 0)]),
+            batch(5, false, &[(1, 1)]),
+            batch(5, false, &[(1, 0), (1, 2)]),
+            batch(1, true, &[(0, 2)]),
+        ],
     }
 }
 
