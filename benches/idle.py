@@ -20,7 +20,7 @@ import time
 from redis_servers import Single
 from servers import PACKAGE, STOP_TIMEOUT_S, START_TIMEOUT_S, Failed, cargo, free_ports, plain_environment
 
-# MiB of a process by its store. 9 of them are pages of the binary, which the kernel maps in pieces of 64 KiB and shares.
+# MiB of a process by its store. 10 of them are pages of the binary, which the kernel maps in pieces of 64 KiB and shares.
 RESIDENT_MAX = {"memory": 15, "Redis": 17}
 IDLE_S = 5
 LOOK_EVERY_S = 0.0005
