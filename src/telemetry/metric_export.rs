@@ -6,9 +6,7 @@
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Thread;
@@ -16,6 +14,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::metric_export::convert::Times;
 use crate::telemetry::metric_export::settings::Options;
 use crate::telemetry::otlp::delivery::Delivery;
+use crate::telemetry::otlp::options::scope;
 use crate::time::{Clock, Time};
 
 mod convert;
@@ -112,23 +111,14 @@ impl Exporter {
     }
 
     fn request(&self, metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
-        let scope = InstrumentationScope {
-            name: env!("CARGO_PKG_NAME").to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..InstrumentationScope::default()
-        };
-        let resource = Resource {
-            attributes: self.options.otlp.resource.clone(),
-            ..Resource::default()
-        };
         let scope_metrics = vec![ScopeMetrics {
-            scope: Some(scope),
+            scope: Some(scope()),
             metrics,
             ..ScopeMetrics::default()
         }];
         ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
-                resource: Some(resource),
+                resource: Some(self.options.otlp.resource()),
                 scope_metrics,
                 ..ResourceMetrics::default()
             }],

@@ -5,7 +5,8 @@
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use percent_encoding::percent_decode_str;
 
 use crate::named_enum::named_enum;
@@ -39,7 +40,24 @@ named_enum! {
     }
 }
 
+/// What produces the spans and metrics.
+pub(crate) fn scope() -> InstrumentationScope {
+    InstrumentationScope {
+        name: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    }
+}
+
 impl Options {
+    /// The service that produces them.
+    pub(crate) fn resource(&self) -> Resource {
+        Resource {
+            attributes: self.resource.clone(),
+            ..Resource::default()
+        }
+    }
+
     /// Invalid files are an error at startup, not when the first batch is lost.
     ///
     /// # Errors

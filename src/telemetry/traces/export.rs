@@ -8,8 +8,6 @@ use std::mem;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::otlp::delivery::Delivery;
+use crate::telemetry::otlp::options::scope;
 use crate::telemetry::traces::options::Options;
 
 /// Spans of a batch, as in OpenTelemetry's SDKs.
@@ -140,23 +139,14 @@ impl Exporter {
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
-        let scope = InstrumentationScope {
-            name: env!("CARGO_PKG_NAME").to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..InstrumentationScope::default()
-        };
-        let resource = Resource {
-            attributes: self.options.otlp.resource.clone(),
-            ..Resource::default()
-        };
         let scope_spans = vec![ScopeSpans {
-            scope: Some(scope),
+            scope: Some(scope()),
             spans,
             ..ScopeSpans::default()
         }];
         ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
-                resource: Some(resource),
+                resource: Some(self.options.otlp.resource()),
                 scope_spans,
                 ..ResourceSpans::default()
             }],
