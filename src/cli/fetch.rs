@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail};
 use axum::body::Body;
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri, header};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::http::client;
@@ -27,6 +28,14 @@ pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
         bail!("get {url}: {status}: {}", text.trim());
     }
     Ok(text)
+}
+
+/// Gets a page in JSON.
+///
+/// # Errors
+/// Those of [`get`], and a page that is no JSON.
+pub(crate) fn get_json(url: &str, page: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(&get(url, page)?).context("read the page of the service")
 }
 
 /// Posts a body to `page`, such as `/json`, of the service at `url`. Returns the status and the body

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::cli::fetch::{self, URL_DEFAULT};
@@ -38,9 +37,7 @@ enum Command {
 /// The service is unreachable, or runs no trial.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Command::Report { url } = &args.command;
-    let page = fetch::get(url, PAGE)?;
-    let page: Value = serde_json::from_str(&page).context("read the page of the service")?;
-    print(&report(&page));
+    print(&report(&fetch::get_json(url, PAGE)?));
     Ok(ExitCode::SUCCESS)
 }
 
