@@ -17,7 +17,7 @@ use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::waiting::{
-    Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waited, Waiting, until,
+    Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waiting, until,
 };
 use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
@@ -121,10 +121,10 @@ impl Task {
             if !self.repairs.is_empty() && !self.waiting.has_requests() {
                 self.repair().await;
             }
-            match self.waiting.wait().await {
-                Waited::Request => self.send().await,
-                Waited::Dropped => return,
+            if !self.waiting.wait().await {
+                return;
             }
+            self.send().await;
         }
     }
 

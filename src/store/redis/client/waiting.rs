@@ -98,15 +98,6 @@ pub(crate) struct Reservation {
     bytes: usize,
 }
 
-/// Why a wait has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waited {
-    /// A request waits.
-    Request,
-    /// The batcher was dropped.
-    Dropped,
-}
-
 struct Timer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,
@@ -217,15 +208,15 @@ impl Waiting {
         !self.requests.is_empty() || !self.queue.is_empty()
     }
 
-    /// Waits for a request.
-    pub(crate) async fn wait(&mut self) -> Waited {
+    /// Waits for a request. `false` once the batcher was dropped.
+    pub(crate) async fn wait(&mut self) -> bool {
         if self.requests.is_empty() {
             match self.queue.recv().await {
                 Some(request) => self.add(request),
-                None => return Waited::Dropped,
+                None => return false,
             }
         }
-        Waited::Request
+        true
     }
 
     /// Does some work until `until`. Requests that come meanwhile wait. Those whose time ends get their
