@@ -61,6 +61,8 @@ pub(crate) struct Pages {
     rlconfig_json: SharedPage,
     candidate: SharedPage,
     trial: SharedPage,
+    /// The list of rules files.
+    pub(crate) rules: SharedPage,
 }
 
 impl Pages {
@@ -78,6 +80,7 @@ impl Pages {
             rlconfig_json: page(),
             candidate: page(),
             trial: page(),
+            rules: page(),
         }
     }
 }
@@ -181,7 +184,7 @@ pub(crate) async fn serve(
 fn index() -> String {
     let pages = Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n"));
     format!(
-        "/api/v1/openapi.json: the API of counters and top keys, as an OpenAPI document\n{}",
+        "/api/v1/openapi.json: the API of counters, top keys and rules files, as an OpenAPI document\n{}",
         pages.concat()
     )
 }

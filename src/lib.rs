@@ -11,6 +11,7 @@
 //! traffic                       reads recorded requests
 //! api                           Envoy-facing servers
 //! offline                       decides at the times of recorded requests
+//! rule_files                    rules files that operators name
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate    record           candidate rules            | records requests to a file
@@ -59,6 +60,7 @@ pub mod rule_source;
 pub mod trial;
 
 mod offline;
+mod rule_files;
 
 pub mod api;
 mod traffic;

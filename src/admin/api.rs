@@ -1,5 +1,5 @@
-//! `/api/v1`: counters, actions on them, top keys and over-limit responses, as JSON, and the OpenAPI
-//! document of all its paths.
+//! `/api/v1`: counters, actions on them, top keys, over-limit responses and rules files, and the
+//! OpenAPI document of all its paths.
 //!
 //! An endpoint has its own file, and the part of the document that describes it is the JSON file
 //! beside that. Every answer has `replica`, the name of this process in heartbeats.
@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
@@ -18,6 +19,7 @@ use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
+use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
 use crate::over_limit_feed::OverLimitFeed;
@@ -30,6 +32,7 @@ pub(crate) mod counters;
 pub(crate) mod fleet;
 mod openapi;
 mod over_limit;
+pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
 
@@ -42,18 +45,21 @@ pub(crate) struct Api {
     pub(crate) actions: Arc<Actions>,
     pub(crate) top: Arc<Top>,
     pub(crate) feed: OverLimitFeed,
+    pub(crate) rules: Arc<Rules>,
     pub(crate) lifecycle: Lifecycle,
 }
 
 impl Api {
     /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 6] {
+    fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
             ("/over-limit", get(follow_over_limit)),
+            ("/rules", get(list_rules)),
+            ("/rules/{file}", get(read_rules)),
             ("/top", get(read_top)),
         ]
     }
@@ -123,6 +129,17 @@ async fn follow_over_limit(State(api): State<Api>) -> Response {
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     api.respond(api.top.read(&api.replica, &query).await)
+}
+
+async fn list_rules(State(api): State<Api>) -> Response {
+    let listed = api.rules.list(api.replica.clone()).await;
+    listed.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+}
+
+async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejection>) -> Response {
+    let read = async { api.rules.read(&file?.0).await };
+    let read = read.await;
+    read.unwrap_or_else(|rejected| api.respond(Err(rejected)))
 }
 
 async fn document() -> Response {

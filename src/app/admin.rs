@@ -9,6 +9,7 @@ use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
 use crate::admin::api::fleet::Fleet;
+use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
 use crate::admin::api::top::Top;
 use crate::admin::{Admin, Pages};
@@ -52,12 +53,15 @@ pub(super) fn routes(
         redaction,
         fleet: Fleet::new(backend.clone(), metrics),
     };
+    let pages = Pages::new(metrics);
+    let answers = RuleAnswers::new(rules.files.clone(), pages.rules.clone(), metrics);
     let api = Api {
         replica: replica.into(),
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         top: Arc::new(top),
         feed: observers.feed.clone(),
+        rules: Arc::new(answers),
         lifecycle: lifecycle.clone(),
     };
     let console = console(
@@ -74,7 +78,7 @@ pub(super) fn routes(
         modes,
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
-        pages: Pages::new(metrics),
+        pages,
         lifecycle: lifecycle.clone(),
     };
     let metrics_page = admin

@@ -7,6 +7,7 @@ use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
 use crate::console::history::History;
 use crate::file_watch::Watched as _;
+use crate::rule_files::RuleFiles;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
 use crate::rule_source::publisher::RulePublisher;
@@ -26,6 +27,8 @@ pub(super) struct Rules {
     pub(super) origin: String,
     pub(super) live: Arc<LiveRules>,
     pub(super) source: RuleSource,
+    /// `None` where rules come from a control plane.
+    pub(super) files: Option<Arc<RuleFiles>>,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
     pub(super) history: History,
@@ -90,6 +93,10 @@ impl Rules {
             lifecycle.clone(),
             metrics,
         );
+        let files = match &origin {
+            Origin::Files(directory) => Some(Arc::new(RuleFiles::new(directory.clone()))),
+            Origin::Xds(_) => None,
+        };
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
             (Some(rules), _) => InitialRules::Loaded {
@@ -104,6 +111,7 @@ impl Rules {
             origin: origin_text,
             live,
             source,
+            files,
             initial,
             stats,
             history,

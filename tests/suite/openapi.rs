@@ -96,6 +96,7 @@ fn violations(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<
 fn send_example(server: &TestServer, document: &Value, path: &str, method: &str) -> Reply {
     let operation = &document["paths"][path][method];
     let (mut query, mut headers) = (Vec::new(), Vec::new());
+    let mut place = path.to_owned();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
         let parameter = resolved(document, parameter);
         let name = parameter["name"].as_str().expect("a name");
@@ -114,8 +115,9 @@ fn send_example(server: &TestServer, document: &Value, path: &str, method: &str)
                         utf8_percent_encode(&value, NON_ALPHANUMERIC)
                     ));
                 }
+                Some("path") => place = place.replace(&format!("{{{name}}}"), &value),
                 Some("header") => headers.push(format!("{name}: {value}")),
-                place => panic!("a parameter in {place:?}"),
+                other => panic!("a parameter in {other:?}"),
             }
         }
     }
@@ -128,7 +130,7 @@ fn send_example(server: &TestServer, document: &Value, path: &str, method: &str)
     } else {
         body.to_string()
     };
-    let path = format!("{path}?{}", query.join("&"));
+    let path = format!("{place}?{}", query.join("&"));
     Connection::open(server.admin)
         .send_with(&headers, &method.to_uppercase(), &path, &body)
         .expect("there is a response")

@@ -1,0 +1,135 @@
+//! `/api/v1/rules`: the rules files of this replica.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::response::{IntoResponse as _, Response};
+use http::{StatusCode, header};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::admin::api::answer::{JSON_TYPE, Rejected};
+use crate::admin::page::SharedPage;
+use crate::rule_files::name::FileName;
+use crate::rule_files::{Listed, ReadError, RuleFile, RuleFiles};
+use crate::telemetry::metric::{Counter, Metrics};
+
+const YAML_TYPE: &str = "application/yaml";
+/// Texts of rules files that are being sent. One has up to 64 MiB, and clients may read slowly.
+const TEXTS_MAX: usize = 4;
+/// Time for one of them to be sent, so that there is room for another.
+const TEXT_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Answers about rules files.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// `None` where rules come from a control plane.
+    files: Option<Arc<RuleFiles>>,
+    list: SharedPage,
+    texts: Arc<Semaphore>,
+    texts_full: Counter,
+}
+
+/// A text that is being sent, and its slot.
+struct SentText {
+    bytes: Vec<u8>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for SentText {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Rules {
+    /// Registers the metric. `list` is for the page with the list of files.
+    pub(crate) fn new(files: Option<Arc<RuleFiles>>, list: SharedPage, metrics: &Metrics) -> Self {
+        Self {
+            files,
+            list,
+            texts: Arc::new(Semaphore::new(TEXTS_MAX)),
+            texts_full: metrics.counter(
+                "tollgate_admin_rules_texts_full_total",
+                "Requests for a rules file that were rejected because 4 are still being sent (rules_texts_max).",
+            ),
+        }
+    }
+
+    /// The files, for the replica with this name.
+    ///
+    /// # Errors
+    /// 404 without rules files.
+    pub(crate) async fn list(&self, replica: Arc<str>) -> Result<Response, Rejected> {
+        let files = self.files()?.clone();
+        let page = self.list.get(move || list_page(&replica, &files.list()));
+        let page = page.await.ok_or_else(unexpected)?;
+        Ok(([(header::CONTENT_TYPE, JSON_TYPE)], page).into_response())
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// 404 without such a file.
+    pub(crate) async fn read(&self, name: &str) -> Result<Response, Rejected> {
+        let files = self.files()?.clone();
+        let name = FileName::new(name).map_err(ReadError::from)?;
+        let slot = timeout(TEXT_WAIT_MAX, self.texts.clone().acquire_owned()).await;
+        let Ok(Ok(slot)) = slot else {
+            self.texts_full.inc();
+            let reason = "too many rules files are being read";
+            return Err(Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1));
+        };
+        let read = spawn_blocking(move || files.read(&name)).await;
+        let RuleFile { bytes, etag } = read.map_err(|_| unexpected())??;
+        let headers = [
+            (header::CONTENT_TYPE, YAML_TYPE),
+            (header::ETAG, etag.as_str()),
+            (header::CACHE_CONTROL, "no-cache"),
+        ];
+        let text = SentText { bytes, _slot: slot };
+        Ok((headers, Body::from(Bytes::from_owner(text))).into_response())
+    }
+
+    fn files(&self) -> Result<&Arc<RuleFiles>, Rejected> {
+        self.files.as_ref().ok_or_else(|| {
+            let reason = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
+            Rejected::new(StatusCode::NOT_FOUND, reason)
+        })
+    }
+}
+
+impl From<ReadError> for Rejected {
+    fn from(error: ReadError) -> Self {
+        let status = match error {
+            ReadError::Name(_) => StatusCode::BAD_REQUEST,
+            ReadError::Missing(_) => StatusCode::NOT_FOUND,
+            ReadError::Oversized(_) | ReadError::Io(..) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<PathRejection> for Rejected {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad_request(rejection.body_text())
+    }
+}
+
+/// A folder that cannot be read has no files, and `reason` says why.
+fn list_page(replica: &str, listed: &Result<Vec<Listed>, String>) -> String {
+    let files = listed.iter().flatten().map(
+        |file| json!({"file": file.name.as_str(), "etag": file.etag.as_str(), "bytes": file.bytes}),
+    );
+    let files: Vec<_> = files.collect();
+    json!({"replica": replica, "files": files, "reason": listed.as_ref().err()}).to_string()
+}
+
+fn unexpected() -> Rejected {
+    let reason = "the request ended unexpectedly";
+    Rejected::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
+}
