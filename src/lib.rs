@@ -11,7 +11,8 @@
 //! traffic                       reads recorded requests
 //! api                           Envoy-facing servers
 //! offline                       decides at the times of recorded requests
-//! rule_files                    rules files that operators name
+//! rule_check                    tries a change of a rules file
+//! rule_files   simulation       rules files that operators name  | plays patterns of requests
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate    record           candidate rules            | records requests to a file
@@ -60,7 +61,9 @@ pub mod rule_source;
 pub mod trial;
 
 mod offline;
+mod rule_check;
 mod rule_files;
+mod simulation;
 
 pub mod api;
 mod traffic;

@@ -42,18 +42,20 @@ rule_source: backoff config file_watch limit named_enum proto remote rules runti
     settings/environment settings/parse shutdown telemetry text time tls
 rule_files: config rule_source
 trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
+simulation: check limit rules store telemetry time
+rule_check: check config limit redact rule_files rule_source rules simulation telemetry text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rules
-    rule_files settings/parse shutdown store telemetry text time top_keys trial
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rule_check
+    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial
 console: admin candidate limit limiter rules shutdown store telemetry text time trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config console file_watch http limiter over_limit_feed record rule_files rule_source rules
-    runtime settings shutdown store telemetry time top_keys trial
+app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
+    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
 cli: api app check config http limit limiter offline record rule_source rules settings settings/environment
-    settings/parse store telemetry text time top_keys traffic
+    settings/parse simulation store telemetry text time top_keys traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -19,6 +19,7 @@ use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
+use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
@@ -32,6 +33,7 @@ pub(crate) mod counters;
 pub(crate) mod fleet;
 mod openapi;
 mod over_limit;
+pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -46,12 +48,13 @@ pub(crate) struct Api {
     pub(crate) top: Arc<Top>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
+    pub(crate) rule_checks: Arc<RuleChecks>,
     pub(crate) lifecycle: Lifecycle,
 }
 
 impl Api {
     /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
+    fn routes() -> [(&'static str, MethodRouter<Self>); 10] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
@@ -60,6 +63,8 @@ impl Api {
             ("/over-limit", get(follow_over_limit)),
             ("/rules", get(list_rules)),
             ("/rules/{file}", get(read_rules)),
+            ("/rules/{file}/check", post(check_rules)),
+            ("/rules/{file}/simulate", post(simulate_rules)),
             ("/top", get(read_top)),
         ]
     }
@@ -140,6 +145,28 @@ async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejec
     let read = async { api.rules.read(&file?.0).await };
     let read = read.await;
     read.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+}
+
+async fn check_rules(
+    State(api): State<Api>,
+    file: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Response {
+    let query = query.unwrap_or_default();
+    let checked = async { api.rule_checks.check(&file?.0, &query, body).await };
+    api.respond(checked.await)
+}
+
+async fn simulate_rules(
+    State(api): State<Api>,
+    file: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Response {
+    let query = query.unwrap_or_default();
+    let simulated = async { api.rule_checks.simulate(&file?.0, &query, body).await };
+    api.respond(simulated.await)
 }
 
 async fn document() -> Response {

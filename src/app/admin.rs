@@ -9,6 +9,7 @@ use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
 use crate::admin::api::fleet::Fleet;
+use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
 use crate::admin::api::top::Top;
@@ -50,11 +51,13 @@ pub(super) fn routes(
     let top = Top {
         keys: observers.top_keys.clone(),
         rules: rules.live.clone(),
-        redaction,
+        redaction: redaction.clone(),
         fleet: Fleet::new(backend.clone(), metrics),
     };
     let pages = Pages::new(metrics);
     let answers = RuleAnswers::new(rules.files.clone(), pages.rules.clone(), metrics);
+    let check = rules.check(settings, backend, redaction);
+    let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
     let api = Api {
         replica: replica.into(),
         counters: counters.clone(),
@@ -62,6 +65,7 @@ pub(super) fn routes(
         top: Arc::new(top),
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
+        rule_checks: Arc::new(checks),
         lifecycle: lifecycle.clone(),
     };
     let console = console(

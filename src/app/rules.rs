@@ -7,6 +7,8 @@ use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
 use crate::console::history::History;
 use crate::file_watch::Watched as _;
+use crate::redact::Redaction;
+use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
@@ -28,6 +30,8 @@ pub(super) struct Rules {
     pub(super) live: Arc<LiveRules>,
     pub(super) source: RuleSource,
     /// `None` where rules come from a control plane.
+    directory: Option<Directory>,
+    /// The same.
     pub(super) files: Option<Arc<RuleFiles>>,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
@@ -93,10 +97,11 @@ impl Rules {
             lifecycle.clone(),
             metrics,
         );
-        let files = match &origin {
-            Origin::Files(directory) => Some(Arc::new(RuleFiles::new(directory.clone()))),
+        let directory = match &origin {
+            Origin::Files(directory) => Some(directory.clone()),
             Origin::Xds(_) => None,
         };
+        let files = directory.clone().map(|one| Arc::new(RuleFiles::new(one)));
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
             (Some(rules), _) => InitialRules::Loaded {
@@ -111,10 +116,31 @@ impl Rules {
             origin: origin_text,
             live,
             source,
+            directory,
             files,
             initial,
             stats,
             history,
+        }
+    }
+}
+
+impl Rules {
+    /// Tries changes of the rules in force.
+    pub(super) fn check(
+        &self,
+        settings: &Settings,
+        backend: &Backend,
+        redaction: Option<Arc<Redaction>>,
+    ) -> RuleCheck {
+        RuleCheck {
+            directory: self.directory.clone(),
+            options: options(settings, backend, self.stats.clone()),
+            overlay: settings.rules.reading.tollgate_overlay.clone(),
+            rules: self.live.clone(),
+            modes: settings.limiter.modes(),
+            on_store_error: settings.limiter.on_store_error,
+            redaction,
         }
     }
 }

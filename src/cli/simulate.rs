@@ -13,21 +13,19 @@ use crate::check::HITS_MAX;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::cli::simulate::compared::{Compared, Named, Options};
-use crate::cli::simulate::play::{Run, Work};
 use crate::cli::simulate::report::{Report, Scene};
-use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::limit::{Algorithm, EXACT_MAX, Terms, Unit};
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
+use crate::simulation::play::{self, Run, Work};
+use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};
 
 pub(crate) mod compared;
-mod play;
 mod report;
 mod svg;
 mod text;
-mod traffic;
 
 /// Maximum requests of a run: a second or two of work for each algorithm.
 const CALLS_MAX: u64 = 1_000_000;

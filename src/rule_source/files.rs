@@ -66,18 +66,33 @@ impl Directory {
     /// # Errors
     /// A missing directory, an unreadable file, more or larger files than the bounds allow.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<Source>> {
-        let mut sources = Vec::new();
-        for path in self.files()? {
-            let text = read_text(&path)?;
-            let below = path.strip_prefix(&self.path).unwrap_or(&path);
-            let below = below.to_string_lossy().replace('/', ".");
-            sources.push(Source {
-                name: format!("{}{below}", self.name_prefix).into(),
-                path: path.to_string_lossy().into(),
-                text: text.into(),
-            });
-        }
+        let files = self.files()?;
+        let read = |path: &PathBuf| Ok(self.source(path, read_text(path)?));
+        files.iter().map(read).collect()
+    }
+
+    /// Reads every file, with `text` in place of that of one file, which need not exist.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_with(&self, changed: &Path, text: String) -> anyhow::Result<Vec<Source>> {
+        let mut files = self.files()?;
+        files.retain(|path| path != changed);
+        let at = files.partition_point(|path| &**path < changed);
+        let read = |path: &PathBuf| Ok(self.source(path, read_text(path)?));
+        let mut sources: Vec<Source> = files.iter().map(read).collect::<anyhow::Result<_>>()?;
+        sources.insert(at, self.source(changed, text));
         Ok(sources)
+    }
+
+    fn source(&self, path: &Path, text: String) -> Source {
+        let below = path.strip_prefix(&self.path).unwrap_or(path);
+        let below = below.to_string_lossy().replace('/', ".");
+        Source {
+            name: format!("{}{below}", self.name_prefix).into(),
+            path: path.to_string_lossy().into(),
+            text: text.into(),
+        }
     }
 
     /// Whether it has files, or cannot be read.

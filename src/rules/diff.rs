@@ -221,7 +221,7 @@ fn described(
 }
 
 /// Keys of fixed windows end with the start of the window.
-fn windows(limit: &Limit) -> Option<(Span, Months)> {
+pub(crate) fn windows(limit: &Limit) -> Option<(Span, Months)> {
     (limit.algorithm == Algorithm::FixedWindow).then_some((limit.period, limit.months))
 }
 

@@ -124,11 +124,13 @@ fn send_example(server: &TestServer, document: &Value, path: &str, method: &str)
     if operation.get("security").is_some() {
         headers.push(format!("authorization: Bearer {TOKEN}"));
     }
-    let body = &operation["requestBody"]["content"]["application/json"]["example"];
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
+    let content = &resolved(document, &operation["requestBody"])["content"];
+    let yaml = content["application/yaml"]["example"].as_str();
+    let json = &content["application/json"]["example"];
+    let body = match (yaml, json) {
+        (Some(text), _) => text.to_owned(),
+        (None, Value::Null) => String::new(),
+        (None, json) => json.to_string(),
     };
     let path = format!("{place}?{}", query.join("&"));
     Connection::open(server.admin)

@@ -305,7 +305,7 @@ config --domain shop => --entry <KEY=VALUE>
 --requests 10 --algorithm leaky_bucket --max-wait 2d => max_wait must be from 1ms to 1h
 --requests 10 --format png => svg
 --requests 10 --show 0s => increase --show
---requests 0 => write --traffic 10
+--requests 0 => write a number of requests per second, such as 10
 --requests 1 --unit year --calls 1000000 => the year 2255
 config --domain shop --descriptor user=ann --requests 10 => cannot be used with
 ";

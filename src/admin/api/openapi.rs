@@ -5,11 +5,12 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// The first one has what the others share. Each of the others has `paths` and `components`.
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 6] = [
     include_str!("openapi.json"),
     include_str!("counters.json"),
     include_str!("actions.json"),
     include_str!("rules.json"),
+    include_str!("rule_check.json"),
     include_str!("top.json"),
 ];
 

@@ -1,10 +1,10 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
 use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
-use crate::limiter::Modes;
-use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
+use crate::rules::{Query, RuleSet};
 use crate::settings::parse;
-use crate::time::{Span, Time};
+use crate::simulation::limits::{Compare, NotLimited, RuleLimit};
+use crate::time::Span;
 
 /// Sub-windows of the additional sliding window among all algorithms.
 pub(crate) const BUCKETS_DEFAULT: u32 = 10;
@@ -26,15 +26,6 @@ pub struct Compared {
     pub period: Span,
     /// At least one.
     pub limits: Vec<Compare>,
-}
-
-/// A limit to compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compare {
-    /// The limit.
-    pub limit: Limit,
-    /// The maximum time in the queue.
-    pub book_ahead: Span,
 }
 
 /// An algorithm by its name, or all of them.
@@ -121,37 +112,30 @@ impl Compared {
         options: &Options,
     ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
-        // The time of the request does not matter for its plan.
-        let planned = plan(rules, &query, Modes::default(), Time::default())
-            .map_err(|error| error.to_string())?;
-        let not_limited = |why: &str| {
-            Err(format!(
-                "{} of domain {domain} is not limited: {why}; see tollgate explain",
-                entries.join(", ")
-            ))
-        };
-        let (rule, check) = match (planned.domain_known, planned.steps.first()) {
-            (false, _) => {
+        let RuleLimit {
+            rule,
+            origin,
+            notes,
+            compare,
+        } = RuleLimit::find(rules, &query).map_err(|found| match found {
+            NotLimited::UnknownDomain => {
                 let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
-                return Err(format!(
-                    "there is no domain {domain}; there are {}",
-                    known.join(", ")
-                ));
+                let known = known.join(", ");
+                format!("there is no domain {domain}; there are {known}")
             }
-            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.request.checks[check]),
-            (_, Some(Step::Unlimited(_))) => return not_limited("its rule is unlimited"),
-            _ => return not_limited("it matches no rule with a limit"),
-        };
-        let limit = check.limit;
+            NotLimited::Invalid(error) => error,
+            NotLimited::Unlimited(_) | NotLimited::NoRule => format!(
+                "{} of domain {domain} is not limited: {found}; see tollgate explain",
+                entries.join(", ")
+            ),
+        })?;
+        let limit = compare.limit;
         let mut compared = Self {
-            title: format!("{} at {}: {limit}", rule.path, rule.origin),
-            notes: notes(rule),
+            title: format!("{rule} at {origin}: {limit}"),
+            notes,
             requests: limit.requests.into(),
             period: limit.period,
-            limits: vec![Compare {
-                limit,
-                book_ahead: check.book_ahead,
-            }],
+            limits: vec![compare],
         };
         if limit.algorithm == Algorithm::Concurrency {
             // A steady client of N slots that each request holds for a while starts N requests in
@@ -174,30 +158,6 @@ impl Compared {
         }
         Ok(compared)
     }
-}
-
-/// What a simulation of a rule's limit does not show.
-fn notes(rule: &Rule) -> Vec<String> {
-    let notes = [
-        (
-            rule.shadow_mode,
-            "shadow_mode: counted as shown, but never over limit",
-        ),
-        (
-            rule.quota_mode,
-            "quota_mode: over limit when every quota of the request is used up",
-        ),
-        (
-            matches!(rule.on_limit, OnLimit::Degrade { .. }),
-            "on_limit: degrade: requests over the limit are admitted, and a header asks the upstream for a cheap response",
-        ),
-        (
-            rule.enforced_share != EnforcedShare::ALL,
-            "enforce_percent: over limit as shown, but only for a share of keys",
-        ),
-    ];
-    let apply = notes.into_iter().filter(|(applies, _)| *applies);
-    apply.map(|(_, note)| note.to_owned()).collect()
 }
 
 impl Options {
@@ -294,25 +254,4 @@ pub(crate) fn same_period(limit: &Limit) -> Terms {
         unit_multiplier,
         ..Terms::new(limit.requests, unit, limit.algorithm)
     }
-}
-
-/// What distinguishes a limit from the others.
-pub fn label(limit: &Limit) -> String {
-    let mut label = limit.algorithm.name().to_owned();
-    if limit.algorithm.is_bucket() {
-        label += &format!(", burst {}", limit.capacity);
-    }
-    if limit.buckets > 0 {
-        label += &format!(", {} buckets", limit.buckets);
-    }
-    if limit.max_wait > Span::ZERO {
-        label += &format!(", queue {}", limit.max_wait);
-    }
-    if limit.algorithm == Algorithm::Concurrency {
-        label += &format!(", lease {}", limit.period);
-    }
-    if limit.over_limit_hits != limit.algorithm.default_over_limit_hits() {
-        label += &format!(", {}", limit.over_limit_hits.name());
-    }
-    label
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::simulate::play::{Run, Work};
-use crate::cli::simulate::traffic::Traffic;
+use crate::simulation::play::{Run, Work};
+use crate::simulation::traffic::Traffic;
 use crate::time::Span;
 
 /// What is printed.

@@ -15,10 +15,10 @@
 use std::fmt::Write as _;
 
 use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
-use crate::cli::simulate::play::{COLUMNS, Run};
 use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::rounded;
 use crate::limit::Algorithm;
+use crate::simulation::play::{COLUMNS, Run};
 use crate::time::Span;
 
 const COLUMN: u64 = PLOT / COLUMNS as u64;

@@ -3,9 +3,9 @@
 //! The chart has one scale for all rows, and whatever is more than nothing is seen: a row of the
 //! lowest blocks is an even flow.
 
-use crate::cli::simulate::play::COLUMNS;
 use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::{rounded, table};
+use crate::simulation::play::COLUMNS;
 use crate::time::Span;
 
 /// A column's height, from nothing to the most of all rows.

@@ -26,7 +26,7 @@ const RATE_DIGITS: usize = 6;
 
 /// How calls come, as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pattern {
+pub(crate) enum Pattern {
     /// At the limit's own rate.
     Steady,
     /// At twice that.
@@ -39,12 +39,12 @@ pub enum Pattern {
 
 /// A pattern against a limit: `calls` are spread over the time `over`, again every `every`.
 #[derive(Debug, Clone, Copy)]
-pub struct Traffic {
-    pub(super) pattern: Pattern,
+pub(crate) struct Traffic {
+    pub(crate) pattern: Pattern,
     /// The period by which it goes.
-    pub(super) period: Span,
+    pub(crate) period: Span,
     /// When the run begins: at a window's edge.
-    pub(super) start: Time,
+    pub(crate) start: Time,
     /// When the first call comes, from there.
     first: Span,
     calls: u64,
@@ -57,7 +57,7 @@ impl Pattern {
     ///
     /// # Errors
     /// What can be written.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         match text {
             "steady" => Ok(Self::Steady),
             "double" => Ok(Self::Double),
@@ -96,11 +96,16 @@ impl Traffic {
     ///
     /// # Errors
     /// A pattern that goes by the limit's rate, where that is none.
-    pub fn new(pattern: Pattern, requests: u64, period: Span, hits: u64) -> Result<Self, String> {
+    pub(crate) fn new(
+        pattern: Pattern,
+        requests: u64,
+        period: Span,
+        hits: u64,
+    ) -> Result<Self, String> {
         let micros = period.as_micros();
         if requests == 0 && !matches!(pattern, Pattern::Rate(_)) {
             return Err(format!(
-                "a limit of 0 has no rate for {pattern} traffic; write --traffic 10"
+                "a limit of 0 has no rate for {pattern} traffic; write a number of requests per second, such as 10"
             ));
         }
         let worth = micros.saturating_mul(hits);
@@ -133,8 +138,18 @@ impl Traffic {
         })
     }
 
+    /// The same from the first edge on that the windows of another period have.
+    pub(crate) fn aligned_to(self, period: Span) -> Self {
+        let micros = period.as_micros().max(1);
+        let start = BEGINNING.as_micros().div_ceil(micros);
+        Self {
+            start: Time::from_micros(start.saturating_mul(micros)),
+            ..self
+        }
+    }
+
     /// When the call of that number comes.
-    pub fn at(&self, index: u64) -> Time {
+    pub(crate) fn at(&self, index: u64) -> Time {
         let rounds = (index / self.calls).saturating_mul(self.every.as_micros());
         let part = u128::from(index % self.calls) * u128::from(self.over.as_micros());
         let part = u64::try_from(part / u128::from(self.calls)).unwrap_or(u64::MAX);

@@ -6,68 +6,69 @@
 use std::collections::VecDeque;
 
 use crate::check::{Check, CheckRequest, Hits, Key};
-use crate::cli::simulate::compared::{Compare, label};
 use crate::limit::{Algorithm, Limit};
+use crate::simulation::limits::{Compare, label};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Span, Time};
 
 /// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides
 /// six periods into tenths.
-pub const COLUMNS: usize = 60;
+pub(crate) const COLUMNS: usize = 60;
 /// Room for one counter, however large: a store never evicts the one that it counts.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// What is asked of each limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Work {
+pub(crate) struct Work {
     /// How many calls.
-    pub calls: u64,
+    pub(crate) calls: u64,
     /// Hits of each.
-    pub hits: u64,
+    pub(crate) hits: u64,
     /// How long an admitted call goes on; zero if nobody cares.
-    pub hold: Span,
+    pub(crate) hold: Span,
 }
 
 /// The result of one limit.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     /// What distinguishes the limit from the others.
-    pub label: String,
+    pub(crate) label: String,
     /// The limit.
-    pub limit: Limit,
+    pub(crate) limit: Limit,
     /// Calls that were let through, queued ones included.
-    pub admitted: u64,
+    pub(crate) admitted: u64,
     /// Calls that were not.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// The most hits that started within any one period, wherever it starts.
-    pub most_in_a_period: u64,
+    pub(crate) most_in_a_period: u64,
     /// The most hits that started in one window aligned to the epoch.
-    pub most_in_a_window: u64,
+    pub(crate) most_in_a_window: u64,
     /// The most calls that went on at once, if they go on at all.
-    pub most_at_once: Option<u64>,
+    pub(crate) most_at_once: Option<u64>,
     /// Calls that were held back.
-    pub queued: u64,
+    pub(crate) queued: u64,
     /// The longest that one was.
-    pub wait_max: Span,
+    pub(crate) wait_max: Span,
     /// Hits that started in each column.
-    pub admitted_hits: Vec<u64>,
+    pub(crate) admitted_hits: Vec<u64>,
     /// Hits that were refused in it.
-    pub refused_hits: Vec<u64>,
+    pub(crate) refused_hits: Vec<u64>,
     /// What the limit is about, at its most in each column: hits that started within the last
     /// period, or calls that go on.
-    pub level: Vec<u64>,
+    pub(crate) level: Vec<u64>,
 }
 
 /// Plays the calls against one limit. `shown` is the time that is drawn, from its start.
-pub fn run(
-    &Compare { limit, book_ahead }: &Compare,
+pub(crate) fn run(
+    compare: &Compare,
     period: Span,
     shown: (Time, Span),
     calls: &[Time],
     work: Work,
 ) -> Run {
-    let starts = play(&limit, book_ahead, calls, work);
+    let limit = compare.limit;
+    let starts = starts(compare, calls, work);
     let mut begun: Vec<Time> = starts.iter().copied().flatten().collect();
     // Slots are booked in order; should one not be, the figures are right all the same.
     begun.sort_unstable();
@@ -104,12 +105,16 @@ pub fn run(
 }
 
 /// When each call started; `None` if it was refused.
-fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
+pub(crate) fn starts(
+    &Compare { limit, book_ahead }: &Compare,
+    calls: &[Time],
+    work: Work,
+) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm == Algorithm::Concurrency;
     let check = Check {
         book_ahead,
-        ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits))
+        ..Check::new(Key::from("simulate"), limit, Hits::Add(work.hits))
     };
     let decide = |hits, number: usize, now| {
         let holder = is_held.then(|| number.to_string().into_bytes().into());
@@ -142,7 +147,7 @@ fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Opti
 }
 
 /// Hits of calls at these times, by column.
-pub fn columns(
+pub(crate) fn columns(
     (start, length): (Time, Span),
     times: impl Iterator<Item = Time>,
     hits: u64,
