@@ -280,8 +280,9 @@ impl Limiter {
         }
         let (query, steps) = (decision.query, &decision.plan.steps);
         let near_ratio = parts.settings.near_limit_ratio;
+        let mut top_keys = self.top_keys.as_ref().map(top_keys::Worker::lock);
         let count = |index: usize, check: &Check, counts| {
-            if let Some(top_keys) = &self.top_keys {
+            if let Some(top_keys) = &mut top_keys {
                 top_keys.record(rules, (query, index), &steps[index], &check.key, counts);
             }
         };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
 
 use crate::check::Key;
@@ -56,6 +56,12 @@ pub(crate) struct Worker {
     pending: Arc<Mutex<Pending>>,
     hasher: DefaultHashBuilder,
     full: Counter,
+}
+
+/// What one worker counts, while it adds the hits of a request.
+pub(crate) struct Recording<'w> {
+    worker: &'w Worker,
+    pending: MutexGuard<'w, Pending>,
 }
 
 #[derive(Debug)]
@@ -174,9 +180,19 @@ impl TopKeys {
 }
 
 impl Worker {
+    /// For the hits of one request.
+    pub(crate) fn lock(&self) -> Recording<'_> {
+        Recording {
+            worker: self,
+            pending: self.pending.lock(),
+        }
+    }
+}
+
+impl Recording<'_> {
     /// Adds the hits of a step that is counted by `key`.
     pub(crate) fn record(
-        &self,
+        &mut self,
         rules: &RuleSet,
         (query, index): (&Query<'_>, usize),
         step: &Step<'_>,
@@ -186,9 +202,8 @@ impl Worker {
         let Some(rule) = step.rule().filter(|_| counts.hits > 0) else {
             return;
         };
-        let hash = self.hasher.hash_one(key.as_bytes());
-        let mut pending = self.pending.lock();
-        let Pending { rules: known, keys } = &mut *pending;
+        let hash = self.worker.hasher.hash_one(key.as_bytes());
+        let Pending { rules: known, keys } = &mut *self.pending;
         let address = Arc::as_ptr(&rule.path).addr();
         let sketches = known
             .entry(address)
@@ -204,7 +219,7 @@ impl Worker {
             added
         };
         if add(&mut sketches.by_hits, counts.hits) == Added::Left {
-            self.full.inc_by(counts.hits);
+            self.worker.full.inc_by(counts.hits);
         }
         if counts.over_limit > 0 {
             add(&mut sketches.by_over_limit, counts.over_limit);
@@ -356,7 +371,8 @@ descriptors:
         let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it is valid");
         let key = &plan.request.checks[0].key;
         let counts = HitCounts { hits, over_limit };
-        worker.record(rules, (&query, 0), &plan.steps[0], key, counts);
+        let step = &plan.steps[0];
+        worker.lock().record(rules, (&query, 0), step, key, counts);
     }
 
     /// Each rule with its keys, hits and hits over limit.

@@ -60,7 +60,7 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         stats: &StatsTable,
         near_ratio: f32,
         now: Time,
-        count: impl Fn(usize, &Check, HitCounts),
+        mut count: impl FnMut(usize, &Check, HitCounts),
     ) {
         for (index, step) in self.plan.steps.iter().enumerate() {
             let Some((check, verdict)) = self.counted(step) else {

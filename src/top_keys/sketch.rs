@@ -31,6 +31,8 @@ pub(crate) struct Sketch {
     filter: Box<[u64]>,
     /// No tracked key has a lower rank.
     least_rank: u64,
+    /// Indices of `tracked` that had the least rank when it was computed, as long as they may have it.
+    least: Vec<usize>,
 }
 
 /// A key and what was counted of it.
@@ -116,16 +118,31 @@ impl Sketch {
         }
         let cell = cell_of(hash);
         let rank = self.filter[cell] + weight;
-        if rank > self.least_rank {
-            let ranks = self.tracked.iter().map(|tracked| tracked.rank).enumerate();
-            let least = ranks.min_by_key(|(_, rank)| *rank);
-            let (at, least_rank) = least.expect("KEYS_MAX are tracked");
-            self.least_rank = least_rank;
-            if rank > least_rank {
-                return self.replace(at, hash, rank, counts, set);
-            }
+        if rank > self.least_rank
+            && let Some(at) = self.least_below(rank)
+        {
+            return self.replace(at, hash, rank, counts, set);
         }
         self.filter[cell] = rank;
+    }
+
+    /// Takes a tracked key of the least rank, if that is below `rank`.
+    fn least_below(&mut self, rank: u64) -> Option<usize> {
+        while let Some(at) = self.least.pop() {
+            if self.tracked[at].rank == self.least_rank {
+                return Some(at);
+            }
+        }
+        let ranks = || self.tracked.iter().map(|tracked| tracked.rank);
+        self.least_rank = ranks().min()?;
+        if rank <= self.least_rank {
+            return None;
+        }
+        let least = ranks()
+            .enumerate()
+            .filter(|(_, rank)| *rank == self.least_rank);
+        self.least.extend(least.map(|(at, _)| at));
+        self.least.pop()
     }
 
     fn replace(
