@@ -56,7 +56,7 @@ pub struct Call<'c> {
 }
 
 /// The name of a counter. It contains no time: whether a window is over is read from the state.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default)]
 pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
 
 /// What a check does to a counter.
@@ -283,6 +283,13 @@ impl StoreError {
             error: self,
             effect: Effect::Unknown,
         }
+    }
+}
+
+/// Copies the bytes at once; the clone of the vector would copy one after the other.
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        Self(SmallVec::from_slice(&self.0))
     }
 }
 

@@ -118,10 +118,11 @@ pub fn plan<'r>(
             request: CheckRequest::default(),
         });
     };
-    let descriptors = query.descriptors.iter().enumerate();
-    let matches: SmallVec<[Matched<'r>; 2]> = descriptors
-        .map(|(index, descriptor)| match_descriptor(domain, descriptor, index))
-        .collect::<Result<_, _>>()?;
+    let count = query.descriptors.len();
+    let mut matches: SmallVec<[Matched<'r>; 2]> = SmallVec::with_capacity(count);
+    for (index, descriptor) in query.descriptors.iter().enumerate() {
+        matches.push(match_descriptor(domain, descriptor, index)?);
+    }
     // The order does not matter: two rules that replace each other are both out, and one that is
     // replaced still replaces.
     let replaced: HashSet<&str> = matches
@@ -137,20 +138,20 @@ pub fn plan<'r>(
         now,
     };
     let mut request = CheckRequest {
+        checks: SmallVec::with_capacity(count),
         all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
         deadline: query.deadline,
-        ..CheckRequest::default()
     };
-    let steps = matches.into_iter().enumerate().map(|(index, matched)| {
+    let mut steps = SmallVec::with_capacity(count);
+    for (index, matched) in matches.into_iter().enumerate() {
         let is_replaced = |rule: &Rule| !matched.is_override && replaced.contains(&*rule.name);
-        Ok(match (matched.rule, matched.limit) {
+        steps.push(match (matched.rule, matched.limit) {
             (None, None) => Step::NoRule,
             (Some(rule), None) => Step::Unlimited(rule),
             (Some(rule), Some(_)) if is_replaced(rule) => Step::Replaced(rule),
             (_, Some(limit)) => planner.count(index, &matched, limit, &mut request)?,
-        })
-    });
-    let steps = steps.collect::<Result<_, _>>()?;
+        });
+    }
     Ok(Plan {
         domain_known: true,
         steps,

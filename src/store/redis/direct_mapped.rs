@@ -1,8 +1,9 @@
 //! A table of a fixed size with a few numbers for each hash. When two hashes share a slot, the later one
 //! overwrites the earlier, so entries may be lost at any time.
 
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::hash::{BuildHasher as _, Hash};
 
+use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 
 /// Each has its own lock.
@@ -15,7 +16,7 @@ type Slot<const N: usize> = (u64, [u64; N]);
 #[derive(Debug)]
 pub(crate) struct DirectMappedTable<const N: usize> {
     shards: Box<[Mutex<Vec<Slot<N>>>]>,
-    seed: RandomState,
+    seed: DefaultHashBuilder,
 }
 
 impl<const N: usize> DirectMappedTable<N> {
@@ -28,7 +29,7 @@ impl<const N: usize> DirectMappedTable<N> {
             shards: (0..SHARDS)
                 .map(|_| Mutex::new(vec![(0, [0; N]); each]))
                 .collect(),
-            seed: RandomState::new(),
+            seed: DefaultHashBuilder::default(),
         }
     }
 
