@@ -34,5 +34,5 @@ function bucket.keep(key, spent, fresh, now, tick, requests)
   end
   -- 2 ms longer than the refill: expiry has a resolution of 1 ms and uses a clock read earlier.
   local life = math.min(math.ceil(math.ceil(spent / requests) * tick / 1000) + 2, LIFE_MAX)
-  redis.call('SET', key, struct.pack('<dd', spent, math.floor(now / tick)), 'PX', life)
+  redis.call('SET', key, struct.pack('<dd', spent, math.floor(now / tick)), 'PX', milliseconds(life))
 end

@@ -90,7 +90,7 @@ function concurrency.keep(key, spent, set, now)
   if last then
     -- 2 ms longer than the last lease: expiry has a resolution of 1 ms and uses a clock read earlier.
     -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
-    redis.call('PEXPIRE', key, math.ceil((last - now) / 1000) + 2)
+    redis.call('PEXPIRE', key, milliseconds(math.ceil((last - now) / 1000) + 2))
   end
 end
 

@@ -150,7 +150,7 @@ function sliding_log.keep(key, spent, log, now, period)
   end
   -- 2 ms longer than the period: expiry has a resolution of 1 ms and uses a clock read earlier.
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
-  redis.call('PEXPIRE', key, math.ceil((newest + period - now) / 1000) + 2)
+  redis.call('PEXPIRE', key, milliseconds(math.ceil((newest + period - now) / 1000) + 2))
 end
 
 -- The extra values of a verdict: how many of the oldest hits have to expire for this call to pass, when the last of them came, when the

@@ -69,7 +69,7 @@ function sliding_window.keep(key, spent, window, now, period, tick)
   end
   -- 2 ms longer than it fades: expiry has a resolution of 1 ms and uses a clock read earlier.
   local packed = struct.pack('<ddd', window.number, window.used, window.before)
-  redis.call('SET', key, packed, 'PX', math.ceil(ticks * tick / 1000) + 2)
+  redis.call('SET', key, packed, 'PX', milliseconds(math.ceil(ticks * tick / 1000) + 2))
 end
 
 -- The extra value of a verdict.

@@ -53,7 +53,7 @@ function sub_windows.keep(key, spent, counts, now, width, buckets)
   end
   -- 2 ms longer than the period: expiry has a resolution of 1 ms and uses a clock read earlier.
   local packed = struct.pack(string.rep('<d', buckets + 2), counts.newest, unpack(counts))
-  redis.call('SET', key, packed, 'PX', math.ceil((last * width - now % width) / 1000) + 2)
+  redis.call('SET', key, packed, 'PX', milliseconds(math.ceil((last * width - now % width) / 1000) + 2))
 end
 
 -- The extra values of a verdict.

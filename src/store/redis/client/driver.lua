@@ -3,11 +3,19 @@
 -- counter is deleted before. A refund that drops is a grant: what is spent over the limit comes back, too.
 -- The reply is the time, then for each check what is spent after it, as -1 - spent if it was over limit, for some algorithms in a list with
 -- more numbers; or the text of an error, which is that check's alone.
+-- Locals are found faster than globals.
+-- equivalent: `local` -> ``: the same tables
+local redis, struct, math, string = redis, struct, math, string
 local now = tonumber(ARGV[1])
 if not now then
   -- equivalent: `call` -> `pcall`: TIME cannot fail
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
+end
+
+-- A time in ms as an argument. Redis writes numbers in a format that takes as long as reading a key.
+local function milliseconds(life)
+  return string.format('%d', life)
 end
 
 local makers, algorithms = {}, {}
@@ -65,11 +73,20 @@ local function told(algorithm, key, state, spent, over, cost, full)
   return reply
 end
 
+-- What was read of the argument of the check before: those of one rule are equal.
+local known, algorithm, drops, enforcing, cost, full, deepest, life, rate
+
 local function decide(key, argument, tried, deleted)
   if deleted then
     redis.call('DEL', key)
   end
-  local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
+  -- equivalent: `argument` -> `key`, `now`: is read again
+  if argument ~= known then
+    -- equivalent: `enforcing` -> `drops`: is for all or nothing
+    algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
+    -- equivalent: `known = argument` -> ``; `argument` -> `cost`, `deepest`, `full`, `key`, `life`, `now`, `rate`: is read again
+    known = argument
+  end
   local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
   local reply = told(algorithm, key, state, after, over, cost, full)
