@@ -4,10 +4,17 @@
 //! and an unresponsive DNS server must not delay the end of the process.
 
 use std::convert::Infallible;
+use std::io;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
+
+/// After how long an idle thread for blocking tasks ends. The allocator returns the memory of the start
+/// to the kernel when a thread ends, and an idle process has no other reason to.
+const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A running thread. Dropping it cancels its work at the next `await`.
 #[derive(Debug)]
@@ -23,6 +30,18 @@ struct Guard {
     _ended: oneshot::Sender<Infallible>,
 }
 
+/// Builds a single-threaded runtime, with the name of the thread that runs it.
+///
+/// # Errors
+/// The system has no file descriptors left.
+pub(crate) fn build(name: &str) -> io::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .thread_name(format!("{name}-blocking"))
+        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+        .build()
+}
+
 impl Thread {
     /// Starts a thread that runs `work`.
     ///
@@ -32,11 +51,7 @@ impl Thread {
         name: &str,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name(format!("{name}-blocking"))
-            .build()
-            .with_context(|| format!("start the runtime of thread {name}"))?;
+        let runtime = build(name).with_context(|| format!("start the runtime of thread {name}"))?;
         let (running, stopped) = oneshot::channel::<Infallible>();
         let (ended_here, ended) = oneshot::channel();
         let guard = Guard {

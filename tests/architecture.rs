@@ -54,7 +54,7 @@ console: admin candidate limit limiter rules shutdown store telemetry text time 
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
     rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-cli: api app check config http limit limiter offline record rule_source rules settings settings/environment
+cli: api app check config http limit limiter offline record rule_source rules runtime settings settings/environment
     settings/parse simulation store telemetry text time top_keys traffic
 ";
 

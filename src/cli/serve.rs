@@ -11,6 +11,7 @@ use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::cli::output::{Failure, print};
 use crate::config::error::did_you_mean;
+use crate::runtime;
 use crate::settings::environment::Environment;
 use crate::settings::{Resolved, Settings};
 use crate::telemetry::log::{self, Format, Level};
@@ -53,11 +54,7 @@ pub(crate) fn run(
     }
     // Runs signals, reloads and exporters. Requests, the store and the admin listener have threads
     // of their own.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("main-blocking")
-        .build()
-        .context("start a runtime")?;
+    let runtime = runtime::build("main").context("start a runtime")?;
     let served = runtime.block_on(serve(resolved));
     // Dropping it would wait for blocking tasks, such as an exporter's `getaddrinfo`.
     runtime.shutdown_background();
