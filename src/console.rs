@@ -17,6 +17,9 @@ use crate::console::parts::Parts;
 
 mod compare;
 mod dialogs;
+mod editor;
+mod file;
+mod files;
 mod frame;
 pub(crate) mod history;
 mod key;
@@ -45,12 +48,15 @@ impl Console {
             .route("/console/rules", get(rules))
             .route("/console/rule", get(rule))
             .route("/console/key", get(key))
+            .route("/console/files", get(files))
+            .route("/console/file", get(file))
             .route("/console/over-limit", get(over_limit))
             .route("/console/store", get(store))
             .route("/console/trial", get(trial))
             .route("/console/candidate", get(candidate))
             .route("/console/console.css", get(frame::style))
             .route("/console/console.js", get(frame::script))
+            .route("/console/editor.js", get(frame::editor))
             .route("/console/icon.svg", get(frame::icon))
             .with_state(self)
     }
@@ -98,6 +104,20 @@ async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Respo
     }
     let (title, content) = key::content(&console.0, &query).await;
     console.page(Place::Rules, &title, &content).await
+}
+
+async fn files(State(console): State<Console>) -> Response {
+    let content = files::content(&console.0).await;
+    console
+        .page(Place::Files, Place::Files.name(), &content)
+        .await
+}
+
+async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    match file::content(&console.0, &query.unwrap_or_default()).await {
+        Ok((title, content)) => console.page(Place::Files, &title, &content).await,
+        Err(reason) => console.not_found(Place::Files, &reason).await,
+    }
 }
 
 async fn over_limit(State(console): State<Console>) -> Response {

@@ -11,6 +11,7 @@ pub use settings::Origin;
 
 pub(crate) mod candidate;
 pub(crate) mod files;
+pub(crate) mod findings;
 mod loader;
 pub(crate) mod publisher;
 pub(crate) mod settings;

@@ -20,6 +20,9 @@ pub(super) fn console(
 ) -> Console {
     Console::new(Parts {
         rules: rules.live.clone(),
+        files: rules.files.clone(),
+        folder: rules.folder(),
+        findings: rules.findings.clone(),
         candidate: candidates.rules.clone(),
         trial: trial.cloned(),
         modes: settings.limiter.modes(),

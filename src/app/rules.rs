@@ -1,5 +1,6 @@
 //! Loads rules and candidate rules for the first time.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::app::banner::InitialRules;
@@ -12,6 +13,7 @@ use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
+use crate::rule_source::findings::LastFindings;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::gauges::{RULE_GAUGES_MAX, RuleGauges};
@@ -33,6 +35,8 @@ pub(super) struct Rules {
     directory: Option<Directory>,
     /// The same.
     pub(super) files: Option<Arc<RuleFiles>>,
+    /// What was reported about the newest rules.
+    pub(super) findings: LastFindings,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
     pub(super) history: History,
@@ -102,6 +106,7 @@ impl Rules {
             Origin::Xds(_) => None,
         };
         let files = directory.clone().map(|one| Arc::new(RuleFiles::new(one)));
+        let findings = publisher.findings().clone();
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
             (Some(rules), _) => InitialRules::Loaded {
@@ -118,6 +123,7 @@ impl Rules {
             source,
             directory,
             files,
+            findings,
             initial,
             stats,
             history,
@@ -126,6 +132,13 @@ impl Rules {
 }
 
 impl Rules {
+    /// The folder of rules files.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        self.directory
+            .as_ref()
+            .map(|directory| directory.path.clone())
+    }
+
     /// Tries changes of the rules in force.
     pub(super) fn check(
         &self,

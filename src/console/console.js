@@ -52,8 +52,10 @@ async function refresh() {
   if (refreshing) return;
   refreshing = true;
   const address = location.href;
+  // Of a page with a text that the script owns, the page without it.
+  const source = main.querySelector("[data-refresh]")?.dataset.refresh ?? address;
   try {
-    const response = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    const response = await fetch(source, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const fresh = page.getElementById("main");
     if (!fresh) throw new Error("not a page of the console");

@@ -12,12 +12,13 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
+const EDITOR: &str = include_str!("editor.js");
 const ICON: &str = include_str!("icon.svg");
 
 /// Changes when the files do: browsers keep them for a year.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
-    (STYLE, SCRIPT, ICON).hash(&mut hasher);
+    (STYLE, SCRIPT, EDITOR, ICON).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 });
 
@@ -26,6 +27,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 pub(crate) enum Place {
     Overview,
     Rules,
+    Files,
     OverLimit,
     Store,
     Trial,
@@ -56,6 +58,7 @@ impl Place {
         match self {
             Self::Overview => "Overview",
             Self::Rules => "Rules",
+            Self::Files => "Files",
             Self::OverLimit => "Over limit",
             Self::Store => "Store",
             Self::Trial => "Trial",
@@ -67,6 +70,7 @@ impl Place {
         match self {
             Self::Overview => "/",
             Self::Rules => "/console/rules",
+            Self::Files => "/console/files",
             Self::OverLimit => "/console/over-limit",
             Self::Store => "/console/store",
             Self::Trial => "/console/trial",
@@ -153,6 +157,15 @@ pub(crate) async fn style() -> Response {
 
 pub(crate) async fn script() -> Response {
     asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub(crate) async fn editor() -> Response {
+    asset("text/javascript; charset=utf-8", EDITOR)
+}
+
+/// Runs the script of the editor on a page.
+pub(crate) fn editor_script() -> Markup {
+    html! { script type="module" src={ "/console/editor.js?" (*VERSION) } {} }
 }
 
 pub(crate) async fn icon() -> Response {

@@ -1,11 +1,13 @@
 //! What the views read: the parts of the process that they show.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use smallvec::smallvec;
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
 use crate::candidate::Candidate;
@@ -13,6 +15,8 @@ use crate::console::frame::{Head, Place, Status};
 use crate::console::history::History;
 use crate::limit::Algorithm;
 use crate::limiter::Modes;
+use crate::rule_files::{Listed, RuleFiles};
+use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
 use crate::shutdown::Lifecycle;
@@ -21,7 +25,7 @@ use crate::telemetry::metric::Metrics;
 use crate::time::{Clock, Span, Time};
 use crate::trial::Trial;
 
-/// Servers and counters are asked again after this time, however many pages are open.
+/// Servers, counters and files are read again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
 /// Rules whose counters are read for utilization.
 const USAGE_RULES_MAX: usize = 1_000;
@@ -30,6 +34,12 @@ const USAGE_RULES_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) rules: Arc<LiveRules>,
+    /// `None` where rules come from a control plane.
+    pub(crate) files: Option<Arc<RuleFiles>>,
+    /// Their folder.
+    pub(crate) folder: Option<PathBuf>,
+    /// What was reported about the newest rules.
+    pub(crate) findings: LastFindings,
     pub(crate) candidate: Candidate,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
@@ -44,12 +54,16 @@ pub(crate) struct Parts {
     pub(crate) asked: Asked,
 }
 
-/// What was asked of the store last, and when.
+/// What was read last, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     nodes: Mutex<Option<(Time, Arc<[NodeStatus]>)>>,
     usage: Mutex<Option<(Time, Arc<Usages>)>>,
+    files: Mutex<Option<(Time, Files)>>,
 }
+
+/// The rules files, or why they cannot be listed.
+pub(crate) type Files = Result<Arc<[Listed]>, Arc<str>>;
 
 /// By the path of a rule.
 pub(crate) type Usages = HashMap<Arc<str>, Usage>;
@@ -80,33 +94,54 @@ impl Parts {
 
     /// The servers of the store; none of them in memory.
     pub(crate) async fn nodes(&self) -> Arc<[NodeStatus]> {
-        let mut asked = self.asked.nodes.lock().await;
-        if let Some((at, nodes)) = &*asked
-            && self.clock.now().since(*at) < ASK_AGAIN
-        {
-            return nodes.clone();
-        }
-        let nodes: Arc<[NodeStatus]> = self.backend.nodes().await.into();
-        *asked = Some((self.clock.now(), nodes.clone()));
-        nodes
+        let ask = async { self.backend.nodes().await.into() };
+        self.recent(&self.asked.nodes, ask).await
     }
 
     /// The use of rules that have one counter, because they name every value.
     pub(crate) async fn usages(&self) -> Arc<Usages> {
-        let mut asked = self.asked.usage.lock().await;
-        if let Some((at, usages)) = &*asked
+        let ask = async {
+            Arc::new(match &self.rules_in_force() {
+                Some(rules) => self.read_usages(rules).await,
+                None => Usages::new(),
+            })
+        };
+        self.recent(&self.asked.usage, ask).await
+    }
+
+    /// The rules files; `None` where rules come from a control plane.
+    pub(crate) async fn files(&self) -> Option<Files> {
+        let files = self.files.clone()?;
+        let ask = async {
+            let listed = spawn_blocking(move || files.list()).await;
+            let listed = listed.unwrap_or_else(|_| Err("the list ended unexpectedly".to_owned()));
+            listed.map(Arc::from).map_err(Arc::from)
+        };
+        Some(self.recent(&self.asked.files, ask).await)
+    }
+
+    /// The last answer, unless it is too old.
+    async fn recent<T: Clone>(
+        &self,
+        last: &Mutex<Option<(Time, T)>>,
+        ask: impl Future<Output = T>,
+    ) -> T {
+        let mut last = last.lock().await;
+        if let Some((at, answer)) = &*last
             && self.clock.now().since(*at) < ASK_AGAIN
         {
-            return usages.clone();
+            return answer.clone();
         }
-        let rules = self.rules_in_force();
-        let usages = match &rules {
-            Some(rules) => self.read_usages(rules).await,
-            None => Usages::new(),
-        };
-        let usages = Arc::new(usages);
-        *asked = Some((self.clock.now(), usages.clone()));
-        usages
+        let answer = ask.await;
+        *last = Some((self.clock.now(), answer.clone()));
+        answer
+    }
+
+    /// How messages name the file of a path: by its path below the folder.
+    pub(crate) fn file_name(&self, path: &str) -> String {
+        let folder = self.folder.as_deref();
+        let below = folder.and_then(|folder| Path::new(path).strip_prefix(folder).ok());
+        below.and_then(Path::to_str).unwrap_or(path).to_owned()
     }
 
     async fn read_usages(&self, rules: &RuleSet) -> Usages {
@@ -141,6 +176,7 @@ impl Parts {
         let mut places = vec![
             Place::Overview,
             Place::Rules,
+            Place::Files,
             Place::OverLimit,
             Place::Store,
         ];

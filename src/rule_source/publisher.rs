@@ -9,6 +9,7 @@ use crate::config::error::Finding;
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
 use crate::rule_source::files::read_overlay;
+use crate::rule_source::findings::{Findings, LastFindings};
 use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
@@ -21,6 +22,7 @@ pub(crate) struct RulePublisher {
     /// Which rules make the process healthy, and the path of the overlay.
     settings: Settings,
     live: Arc<LiveRules>,
+    findings: LastFindings,
     role: Role,
 }
 
@@ -59,6 +61,7 @@ impl RulePublisher {
             options,
             settings,
             live,
+            findings: LastFindings::default(),
             role: Role::InForce(Box::new(InForce {
                 lifecycle,
                 load_success: metrics.reference_counter(
@@ -100,6 +103,7 @@ impl RulePublisher {
             options,
             settings,
             live,
+            findings: LastFindings::default(),
             role: Role::Candidate {
                 rules: metrics.gauge(
                     "tollgate_candidate_rules",
@@ -111,6 +115,11 @@ impl RulePublisher {
                 ),
             },
         }
+    }
+
+    /// What is reported about the newest rules.
+    pub(crate) fn findings(&self) -> &LastFindings {
+        &self.findings
     }
 
     /// TOLLGATE_OVERLAY
@@ -146,6 +155,7 @@ impl RulePublisher {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
+        self.findings.set(Findings::of_warnings(&loaded.warnings));
         let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
         let event = match (&*self.live.load(), self.live.last_error()) {
             (None, _) => "loaded",
@@ -193,6 +203,7 @@ impl RulePublisher {
             let hint = finding.hint.as_deref();
             tracing::error!(at, hint, in_force, "{}: {headline}", self.role.error());
         }
+        self.findings.set(Findings::of_errors(findings));
         self.record_rejection(findings.iter().map(ToString::to_string).collect())
     }
 
@@ -202,6 +213,7 @@ impl RulePublisher {
         for problem in &problems {
             tracing::error!(in_force, "{}: {problem}", self.role.error());
         }
+        self.findings.set(Findings::of_problems(&problems));
         self.record_rejection(problems)
     }
 

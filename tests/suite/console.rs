@@ -1,6 +1,8 @@
 //! The console over HTTP: the URL, content and headers of each view. `system/console.rs` runs it in a
 //! browser.
 
+use std::fs;
+
 use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually};
@@ -35,6 +37,8 @@ async fn every_view_has_its_url_and_a_strict_policy() {
     for (path, title) in [
         ("/", "Overview"),
         ("/console/rules", "Rules"),
+        ("/console/files", "Files"),
+        ("/console/file?name=rules.yaml", "rules.yaml"),
         ("/console/over-limit", "Over limit"),
         ("/console/store", "Store"),
         (SHOP_USER, "shop.user"),
@@ -53,7 +57,7 @@ async fn every_view_has_its_url_and_a_strict_policy() {
             let body = reply.body.replace("http://www.w3.org/2000/svg", "");
             assert!(!body.contains(inline), "{path} has {inline}: {body}");
         }
-        for link in ["Overview", "Rules", "Over limit", "Store"] {
+        for link in ["Overview", "Rules", "Files", "Over limit", "Store"] {
             assert!(
                 reply.body.contains(&format!(">{link}</a>")),
                 "{path}: {link}"
@@ -79,6 +83,12 @@ fn files_of_a_page_are_served_and_small() {
         files += 1;
     }
     assert_eq!(files, 2, "a style sheet and a script: {page}");
+    let page = view(&server, "/console/file?name=rules.yaml").body;
+    let (_, behind) = page.split_once("/console/editor.js").expect("a script");
+    let version = behind.split('"').next().unwrap_or_default();
+    let editor = view(&server, &format!("/console/editor.js{version}"));
+    assert_eq!(editor.status, 200);
+    bytes += page.len() + editor.body.len();
     assert!(bytes < 200_000, "{bytes} bytes");
 }
 
@@ -203,6 +213,80 @@ fn form_of_a_rule_leads_to_the_key() {
         reply.status == 303 && reply.has_header(location),
         "{reply:?}"
     );
+}
+
+#[tokio::test]
+async fn files_are_listed_with_what_the_compiler_reported() {
+    let warned = format!("{RULES}  - {{key: plan, shadow_mode: true}}\n");
+    let files = [
+        ("rules.yaml", &*warned),
+        ("below/other.yaml", "domain: other\ndescriptors: []\n"),
+    ];
+    let server = TestServer::with_files(files).start();
+    let list = text(&server, "/console/files");
+    let row = format!("rules.yaml 2 0 1 {}", warned.len());
+    assert!(list.contains(&row), "{row}: {list}");
+    let warning = "Warnings rules.yaml:7 `shadow_mode` has no effect without rate_limit beside it";
+    assert!(list.contains(warning), "{list}");
+    let file = text(&server, "/console/file?name=rules.yaml");
+    assert!(file.contains(warning), "{file}");
+    assert!(file.contains("Last load in force"), "{file}");
+
+    server.write("rules.yaml", &RULES.replace("unit: year", "unit: yaer"));
+    for path in ["/console/files", "/console/file?name=rules.yaml"] {
+        eventually(&format!("{path} has the errors"), async || {
+            let shown = text(&server, path);
+            let expected = ["Rejected: ", "rules.yaml:4 invalid rate limit unit 'yaer'"];
+            expected.iter().all(|part| shown.contains(part)) && !shown.contains("Warnings rules")
+        })
+        .await;
+    }
+    let file = text(&server, "/console/file?name=rules.yaml");
+    assert!(file.contains("Last load rejected"), "{file}");
+    server.write("rules.yaml", RULES);
+    eventually("the errors are gone", async || {
+        !text(&server, "/console/files").contains("Rejected")
+    })
+    .await;
+}
+
+#[test]
+fn text_of_a_file_is_shown_as_it_is() {
+    let attack = "\n# </textarea><img src=x onerror=alert(1)>\n";
+    let rules = format!("{attack}{RULES}");
+    let server = TestServer::with_rules(&rules).start();
+    let page = view(&server, "/console/file?name=rules.yaml").body;
+    let escaped = rules.replace('<', "&lt;").replace('>', "&gt;");
+    // The first line break is dropped by browsers.
+    assert!(page.contains(&format!(">\n{escaped}</textarea>")), "{page}");
+    assert!(page.contains("<label class=\"title\" for=\"text\">Rules of rules.yaml</label>"));
+    let refreshed = view(&server, "/console/file?name=rules.yaml&text=no").body;
+    assert!(!refreshed.contains("onerror"), "{refreshed}");
+}
+
+#[test]
+fn files_that_cannot_be_edited_are_explained() {
+    let server = TestServer::with_rules(RULES).start();
+    for (name, status, expected) in [
+        ("none.yaml", 404, "no rules file none.yaml"),
+        ("..%2Frules.yaml", 404, "without a slash"),
+        ("", 404, "1 to 255 bytes"),
+    ] {
+        let reply = view(&server, &format!("/console/file?name={name}"));
+        assert_eq!(reply.status, status, "{name}");
+        assert!(reply.body.contains(expected), "{name}: {}", reply.body);
+    }
+    fs::write(server.path("latin.yaml"), b"domain: \xfc\n").expect("it is written");
+    let latin = text(&server, "/console/file?name=latin.yaml");
+    assert!(latin.contains("is not UTF-8"), "{latin}");
+    let large = format!("# {}", "x".repeat(1 << 20));
+    fs::write(server.path("large.yaml"), large).expect("it is written");
+    let large = view(&server, "/console/file?name=large.yaml").body;
+    assert!(large.contains("edited_bytes_max") && large.len() < 100_000);
+
+    let xds = TestServer::with_xds("127.0.0.1:1").start();
+    assert!(text(&xds, "/console/files").contains("The rules come from a control plane"));
+    assert_eq!(view(&xds, "/console/file?name=rules.yaml").status, 404);
 }
 
 #[test]

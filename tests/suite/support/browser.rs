@@ -16,7 +16,7 @@ const INSTALL: &str =
 /// WebDriver's name of a reference to an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Elements that can have a role, by selector.
-const ANY: &str = "a, button, input, dialog, h1, h2, svg, table, tr, [role]";
+const ANY: &str = "a, button, input, textarea, select, dialog, h1, h2, svg, table, tr, [role]";
 
 /// A browser with one window. Dropped, it ends.
 pub(crate) struct Browser {

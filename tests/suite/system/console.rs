@@ -5,6 +5,8 @@ use crate::support::TestServer;
 use crate::support::browser::Browser;
 use crate::support::redis::RedisProcess;
 
+mod files;
+
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -12,9 +14,10 @@ descriptors:
   - key: user
     rate_limit: {unit: year, requests_per_unit: 2}
 ";
-const VIEWS: [(&str, &str); 4] = [
+const VIEWS: [(&str, &str); 5] = [
     ("Overview", "/"),
     ("Rules", "/console/rules"),
+    ("Files", "/console/files"),
     ("Over limit", "/console/over-limit"),
     ("Store", "/console/store"),
 ];

@@ -1,0 +1,148 @@
+//! The rules files: what is in force of each, and what the compiler reported when they were loaded.
+
+use std::collections::HashMap;
+
+use maud::{Markup, html};
+
+use crate::console::parts::Parts;
+use crate::console::rules::encoded;
+use crate::rule_files::Listed;
+use crate::rule_source::findings::{Findings, Message};
+
+/// Rows of a page.
+const ROWS_MAX: usize = 1_000;
+/// What is shown where rules come from a control plane.
+const NO_FILES: &str =
+    "The rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files.";
+
+pub(crate) async fn content(parts: &Parts) -> Markup {
+    let Some(listed) = parts.files().await else {
+        return html! { h1 { "Files" } p.empty { (NO_FILES) } };
+    };
+    let findings = parts.findings.load();
+    html! {
+        div.heading {
+            h1 { "Files" }
+            p.dim { "Open a file to try a change before it takes effect." }
+        }
+        (messages(parts, &findings, |_| true))
+        section aria-labelledby="files" {
+            h2 #files { "Rules files" }
+            @match &listed {
+                Err(reason) => p.empty role="alert" { (reason) },
+                Ok(files) if files.is_empty() => p.empty { "The folder has no rules files: nothing is limited." },
+                Ok(files) => (table(parts, files, &findings)),
+            }
+        }
+    }
+}
+
+/// The URL of a file's view.
+pub(crate) fn href_of(file: &str) -> String {
+    format!("/console/file?name={}", encoded(file))
+}
+
+/// The errors and warnings of the last load whose file is shown; nothing without any.
+pub(crate) fn messages(
+    parts: &Parts,
+    findings: &Findings,
+    is_shown: impl Fn(Option<&str>) -> bool,
+) -> Markup {
+    let shown = |messages: &[Message]| -> Vec<(Option<String>, Message)> {
+        let named = messages.iter().map(|message| {
+            let path = message.path.as_deref();
+            (path.map(|path| parts.file_name(path)), message.clone())
+        });
+        named
+            .filter(|(file, _)| is_shown(file.as_deref()))
+            .collect()
+    };
+    let (errors, warnings) = (shown(&findings.errors), shown(&findings.warnings));
+    html! {
+        @if !errors.is_empty() {
+            section aria-labelledby="errors" {
+                h2 #errors { "Rejected: the newest rules are not in force" }
+                (list("error", &errors))
+            }
+        }
+        @if !warnings.is_empty() {
+            section aria-labelledby="warnings" {
+                h2 #warnings { "Warnings" }
+                (list("warning", &warnings))
+            }
+        }
+    }
+}
+
+fn list(class: &str, messages: &[(Option<String>, Message)]) -> Markup {
+    html! {
+        ol.messages {
+            @for (file, Message { line, text, hint, .. }) in messages {
+                li.(class) {
+                    @if let Some(file) = file {
+                        @let at = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
+                        @let fragment = line.map_or_else(String::new, |line| format!("#L{line}"));
+                        // Only files directly in the folder have a view.
+                        @if file.contains('/') { code { (at) } }
+                        @else { a href={ (href_of(file)) (fragment) } { (at) } }
+                        " "
+                    }
+                    span { (text) }
+                    @if let Some(hint) = hint { span.dim { (hint) } }
+                }
+            }
+        }
+    }
+}
+
+fn table(parts: &Parts, files: &[Listed], findings: &Findings) -> Markup {
+    let rules = rules_by_file(parts);
+    html! {
+        div.scroll {
+            table {
+                thead { tr {
+                    th scope="col" { "File" }
+                    th.number scope="col" { "Rules in force" }
+                    th.number scope="col" { "Errors" }
+                    th.number scope="col" { "Warnings" }
+                    th.number scope="col" { "Bytes" }
+                } }
+                tbody {
+                    @for file in files.iter().take(ROWS_MAX) {
+                        @let name = file.name.as_str();
+                        @let count = |messages| count_of(parts, messages, name);
+                        @let errors = count(&findings.errors);
+                        tr {
+                            th scope="row" { a href=(href_of(name)) { (name) } }
+                            td.number { (rules.get(name).unwrap_or(&0)) }
+                            td.number.over[errors > 0] { (errors) }
+                            td.number { (count(&findings.warnings)) }
+                            td.number { (file.bytes) }
+                        }
+                    }
+                }
+            }
+        }
+        @if files.len() > ROWS_MAX { p.empty { "The first " (ROWS_MAX) " of " (files.len()) " are shown." } }
+    }
+}
+
+fn count_of(parts: &Parts, messages: &[Message], name: &str) -> usize {
+    let paths = messages
+        .iter()
+        .filter_map(|message| message.path.as_deref());
+    paths.filter(|path| parts.file_name(path) == name).count()
+}
+
+/// The number of rules in force of each file.
+pub(crate) fn rules_by_file(parts: &Parts) -> HashMap<String, usize> {
+    let rules = parts.rules_in_force();
+    let mut numbers = HashMap::new();
+    for rule in rules.iter().flat_map(|rules| rules.rules()) {
+        *numbers.entry(&*rule.origin.file).or_insert(0) += 1;
+    }
+    let named = numbers.into_iter();
+    named
+        .map(|(path, number)| (parts.file_name(path), number))
+        .collect()
+}

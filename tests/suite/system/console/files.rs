@@ -1,0 +1,152 @@
+//! The editor of rules files in a real browser: a text is checked while it is typed.
+
+use serde_json::{Value, json};
+
+use super::{TAB, ask, assert_fits, url};
+use crate::support::TestServer;
+use crate::support::browser::Browser;
+
+const RULES: &str = "domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 5}
+  - {key: path, value: /login, rate_limit: {unit: year, requests_per_unit: 4}}
+";
+const TEXT: &str = "Rules of rules.yaml";
+
+/// A page with the editor, after its first check.
+fn editor(server: &TestServer) -> Browser {
+    let browser = Browser::start(1_280, 900);
+    browser.open(&url(server, "/console/files"));
+    browser.click("link", "rules.yaml");
+    browser.find("heading", "rules.yaml");
+    browser.wait_for("Valid, same as the rules in force");
+    browser
+}
+
+/// Selects a part of the text, and types over it.
+fn replace(browser: &Browser, old: &str, new: &str) {
+    let selected = browser.run(&format!(
+        "const text = document.getElementById('text'), at = text.value.indexOf({0});
+         text.focus(); text.setSelectionRange(at, at + {0}.length); return at >= 0",
+        json!(old)
+    ));
+    assert_eq!(selected, true, "{old}");
+    browser.press(new);
+}
+
+fn text(browser: &Browser) -> Value {
+    browser.run("return document.getElementById('text').value")
+}
+
+#[tokio::test]
+async fn text_is_checked_while_it_is_typed() {
+    let server = TestServer::with_rules(RULES)
+        .with_env("ADMIN_REDACT", "none")
+        .start();
+    ask(&server, "ann", 4).await;
+    let browser = editor(&server);
+    assert_eq!(text(&browser), RULES);
+    replace(
+        &browser,
+        "unit: year, requests_per_unit: 5",
+        "unit: yaer, requests_per_unit: 3",
+    );
+    browser.wait_for("invalid rate limit unit 'yaer'");
+    browser.wait_for("1 error");
+    browser.find("button", "Line 4, column 24");
+    assert_eq!(browser.focus(), TEXT);
+    // The message leads to its line.
+    browser.run("document.getElementById('text').setSelectionRange(0, 0)");
+    browser.click("button", "Line 4, column 24");
+    let selected = "const text = document.getElementById('text');
+        return text.value.slice(text.selectionStart, text.selectionEnd)";
+    let line = "    rate_limit: {unit: yaer, requests_per_unit: 3}";
+    assert_eq!(browser.run(selected), line);
+    assert_eq!(browser.focus(), TEXT);
+
+    replace(&browser, "yaer", "year");
+    browser.wait_for("Valid, 1 rule differs");
+    assert!(!browser.shown().contains("invalid rate limit unit"));
+    browser.wait_for("changed shop.user");
+    browser.wait_for("requests_per_unit: 5 → 3");
+    browser.find("heading", "Top keys that would be treated differently");
+    browser.wait_for("user=ann\t4\t5 per year");
+    browser.wait_for("over limit now");
+
+    browser.click("button", "Discard changes");
+    browser.wait_for("Valid, same as the rules in force");
+    assert_eq!(text(&browser), RULES);
+    assert!(!browser.shown().contains("Top keys that would"));
+    let none: Vec<String> = Vec::new();
+    assert_eq!(browser.errors(), none);
+}
+
+#[tokio::test]
+async fn simulation_is_shown_for_a_key_and_for_what_is_typed() {
+    let server = TestServer::with_rules(RULES)
+        .with_env("ADMIN_REDACT", "none")
+        .start();
+    ask(&server, "ann", 2).await;
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 1");
+    browser.click("button", "Simulate user=ann");
+    browser.wait_for("Before shop.user: 5 per year");
+    browser.wait_for("30 of 30 pass.");
+    browser.wait_for("After shop.user: 1 per year");
+    browser.wait_for("6 of 30 pass, the first over limit after 6307200 s.");
+    browser.find(
+        "image",
+        "After: 6 of 30 pass, the first over limit after 6307200 s",
+    );
+    let entries = browser.find("textbox", "Entries, one KEY=VALUE per line");
+    browser.run("document.querySelector('[name=entries]').value = ''");
+    browser.type_into(&entries, "path=/login");
+    let periods = browser.find("spinbutton", "Periods");
+    browser.run("document.querySelector('[name=periods]').value = ''");
+    browser.type_into(&periods, "2");
+    browser.click("button", "Simulate");
+    browser.wait_for("Before shop.path_/login: 4 per year");
+    browser.wait_for("2, from 31536000 s\t4\t4\t4");
+    browser.run("document.querySelector('[name=entries]').value = 'nothing'");
+    browser.click("button", "Simulate");
+    browser.wait_for("no limit has a rate for steady traffic");
+}
+
+#[test]
+fn editor_is_used_by_keyboard_and_in_a_narrow_window() {
+    let server = TestServer::with_rules(RULES).start();
+    let browser = editor(&server);
+    browser.run("document.getElementById('text').focus()");
+    assert_eq!(browser.focus(), TEXT);
+    browser.press("x");
+    browser.wait_for("2 errors");
+    browser.press(TAB);
+    assert_eq!(browser.focus(), "Discard changes");
+    browser.press(TAB);
+    assert!(browser.focus().starts_with("Line "), "{}", browser.focus());
+    browser.press(" ");
+    assert_eq!(browser.focus(), TEXT);
+    browser.run("document.getElementById('discard').click()");
+
+    let narrow = Browser::start(500, 800);
+    narrow.open(&url(&server, "/console/file?name=rules.yaml"));
+    narrow.wait_for("Valid, same as the rules in force");
+    assert_fits(&narrow);
+}
+
+#[tokio::test]
+async fn typed_text_stays_while_the_page_is_refreshed() {
+    let server = TestServer::with_rules(RULES).start();
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 9");
+    browser.wait_for("Valid, 1 rule differs");
+    // Another operator changes the file.
+    server.write(
+        "rules.yaml",
+        &format!("{RULES}  - {{key: plan, shadow_mode: true}}\n"),
+    );
+    browser.wait_for("`shadow_mode` has no effect");
+    let edited = RULES.replace("requests_per_unit: 5", "requests_per_unit: 9");
+    assert_eq!(text(&browser), edited);
+}
