@@ -87,7 +87,7 @@ impl Pages {
 
 impl Admin {
     /// Every route and its line on the index page.
-    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 8] {
+    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 9] {
         [
             (
                 "/candidate",
@@ -103,6 +103,11 @@ impl Admin {
                 "/healthcheck",
                 "200 while this process should receive requests, else 500",
                 any(health::healthcheck),
+            ),
+            (
+                "/live",
+                "200 while this process answers, for liveness probes",
+                any(health::live),
             ),
             ("/metrics", "all metrics, for Prometheus", get(metrics_page)),
             (

@@ -1,4 +1,4 @@
-//! `/healthcheck` and `/ready`, for every HTTP listener that has them.
+//! `/healthcheck`, `/ready` and `/live`, for every HTTP listener that has them.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -13,6 +13,11 @@ pub(crate) async fn healthcheck(State(lifecycle): State<Lifecycle>) -> Response 
     } else {
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     }
+}
+
+/// 200 with `OK`. It depends on nothing that a restart would not repair.
+pub(crate) async fn live() -> &'static str {
+    "OK"
 }
 
 /// The status of each part; 200 if the process should receive requests, else 503.

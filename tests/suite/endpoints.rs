@@ -165,7 +165,7 @@ fn http_port_has_no_other_paths() {
 fn unknown_admin_path_is_answered_with_every_page() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let index = server.admin("/whatever");
-    for page in "explain healthcheck metrics ready rlconfig stats".split(' ') {
+    for page in "explain healthcheck live metrics ready rlconfig stats".split(' ') {
         let begin = format!("/{page}: ");
         assert!(
             index.lines().any(|line| line.starts_with(&begin)),

@@ -21,8 +21,9 @@ use crate::support::{Builder, Code, TestServer, eventually, limit_of, look_until
 /// More than any listener serves at once with one worker.
 const CLIENTS: usize = 1_100;
 /// Liveness and readiness: whether a client that asks once gets an answer.
-const PROBES: [(Listener, &str); 4] = [
+const PROBES: [(Listener, &str); 5] = [
     (Listener::Admin, "/"),
+    (Listener::Admin, "/live"),
     (Listener::Admin, "/ready"),
     (Listener::Http, "/healthcheck"),
     (Listener::Http, "/ready"),
@@ -32,14 +33,14 @@ const PROBES: [(Listener, &str); 4] = [
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listener {
+pub(super) enum Listener {
     Admin,
     Http,
 }
 
 /// What an attacker sends on each connection, and never anything more. Nothing is read.
 #[derive(Debug, Clone, Copy)]
-enum Attack {
+pub(super) enum Attack {
     Nothing,
     PartOfAHead,
     /// A request, repeated.
@@ -73,7 +74,7 @@ impl Attack {
     }
 
     /// Holds connections from this many addresses of 127.0.0.0/8 in turn.
-    fn start(self, addr: SocketAddr, addresses: u8) -> Vec<TcpStream> {
+    pub(super) fn start(self, addr: SocketAddr, addresses: u8) -> Vec<TcpStream> {
         let bytes = self.bytes();
         let connect = |index: usize| {
             let source = Ipv4Addr::new(
@@ -114,7 +115,7 @@ fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     response.split(' ').nth(1)?.parse().ok()
 }
 
-fn assert_probes(server: &TestServer, when: &str) {
+pub(super) fn assert_probes(server: &TestServer, when: &str) {
     for (listener, path) in PROBES {
         assert_eq!(
             probe(listener.of(server), path),
@@ -145,7 +146,7 @@ async fn name_unknown_domains(server: &TestServer) {
 }
 
 /// Clients that do nothing but GET a page, until this is dropped.
-struct Pollers {
+pub(super) struct Pollers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
