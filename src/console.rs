@@ -63,13 +63,16 @@ impl Console {
 
     async fn page(&self, place: Place, title: &str, content: &Markup) -> Response {
         let head = self.0.head().await;
-        frame::page(&head, place, title, StatusCode::OK, content)
+        let budget = &self.0.api.responses;
+        frame::page(budget, &head, place, title, StatusCode::OK, content)
     }
 
     async fn not_found(&self, place: Place, reason: &str) -> Response {
         let content = html! { h1 { "Not found" } p.empty { (reason) } };
         let head = self.0.head().await;
-        frame::page(&head, place, "Not found", StatusCode::NOT_FOUND, &content)
+        let budget = &self.0.api.responses;
+        let status = StatusCode::NOT_FOUND;
+        frame::page(budget, &head, place, "Not found", status, &content)
     }
 }
 

@@ -25,6 +25,7 @@ mod activity;
 pub mod budget;
 pub(crate) mod client;
 pub(crate) mod health;
+pub(crate) mod response_budget;
 
 /// Bounds of HOST:PORT, for each worker. One address may be a proxy with all callers of `/json`
 /// behind it.

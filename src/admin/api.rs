@@ -23,6 +23,7 @@ use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
+use crate::http::response_budget::ResponseBudget;
 use crate::over_limit_feed::OverLimitFeed;
 use crate::shutdown::Lifecycle;
 
@@ -49,6 +50,8 @@ pub(crate) struct Api {
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
+    /// Of the API and the console.
+    pub(crate) responses: ResponseBudget,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -96,7 +99,7 @@ impl Api {
     }
 
     fn respond(&self, answer: Answer) -> Response {
-        answer::response(&self.replica, answer)
+        answer::response(&self.replica, answer, &self.responses)
     }
 }
 
@@ -133,7 +136,10 @@ async fn follow_over_limit(State(api): State<Api>) -> Response {
 
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    api.respond(api.top.read(&api.replica, &query).await)
+    match api.top.read(&api.replica, &query).await {
+        Ok(json) => answer::found(&api.replica, json, &api.responses),
+        Err(rejected) => api.respond(Err(rejected)),
+    }
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {

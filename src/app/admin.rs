@@ -16,6 +16,7 @@ use crate::admin::api::top::Top;
 use crate::admin::{Admin, Pages};
 use crate::app::console::console;
 use crate::app::rules::{Candidates, Rules};
+use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::over_limit_feed::OverLimitFeed;
 use crate::settings::Settings;
@@ -48,12 +49,9 @@ pub(super) fn routes(
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
     let counters = Arc::new(counters);
-    let top = Top {
-        keys: observers.top_keys.clone(),
-        rules: rules.live.clone(),
-        redaction: redaction.clone(),
-        fleet: Fleet::new(backend.clone(), metrics),
-    };
+    let fleet = Fleet::new(backend.clone(), metrics);
+    let keys = observers.top_keys.clone();
+    let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
     let pages = Pages::new(metrics);
     let answers = RuleAnswers::new(rules.files.clone(), pages.rules.clone(), metrics);
     let check = rules.check(settings, backend, redaction);
@@ -66,6 +64,7 @@ pub(super) fn routes(
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
         rule_checks: Arc::new(checks),
+        responses: ResponseBudget::new(metrics),
         lifecycle: lifecycle.clone(),
     };
     let console = console(

@@ -7,6 +7,8 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::http::response_budget::{self, ResponseBudget};
+
 /// Nothing from elsewhere, nothing inline, and no frame around it.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -91,6 +93,7 @@ impl Status {
 
 /// A page of the console.
 pub(crate) fn page(
+    budget: &ResponseBudget,
     head: &Head,
     place: Place,
     title: &str,
@@ -117,7 +120,10 @@ pub(crate) fn page(
             }
         }
     };
-    let mut response = (status, page.into_string()).into_response();
+    let Some(body) = budget.body(page.into_string()) else {
+        return (StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL).into_response();
+    };
+    let mut response = (status, body).into_response();
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),

@@ -8,6 +8,8 @@ use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::percent;
 use crate::text::Text;
+use crate::top_keys::Selection;
+use crate::top_keys::windows::{By, Window};
 
 /// Keys of a page.
 const KEYS_MAX: usize = 20;
@@ -32,17 +34,13 @@ pub(crate) async fn section(
         window: one_of(&WINDOWS, pairs.first("window")),
         by: one_of(&ORDERS, pairs.first("by")),
     };
-    let query = format!(
-        "domain={}&rule={}&window={}&by={}",
-        encoded(domain),
-        encoded(rule),
-        asked.window,
-        asked.by
-    );
-    let answer = parts.api.top.read(&parts.api.replica, &query).await;
-    let answer = answer.unwrap_or_default();
-    let keys = answer["rules"][0]["keys"].as_array();
-    let keys = keys.map_or(&[][..], Vec::as_slice);
+    let selection = Selection {
+        domain: Some(domain.to_owned()),
+        rule: Some(rule.to_owned()),
+    };
+    let window = asked.window.parse().unwrap_or(Window::Hour);
+    let by = asked.by.parse().unwrap_or(By::OverLimit);
+    let keys = parts.api.top.of_rule(selection, window, by).await;
     let is_redacted = parts.api.top.redaction.is_some();
     let href = |window, by| format!("{}&window={window}&by={by}", href_of(domain, rule));
     html! {

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use crate::support::{Builder, Code, TestServer, limit_of};
 
 mod admin;
+mod admin_api;
 mod grpc;
 mod json;
 mod outage;

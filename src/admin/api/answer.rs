@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::api::body::BodyError;
+use crate::http::response_budget::{self, ResponseBudget};
 use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
@@ -81,24 +82,37 @@ impl From<BodyError> for Rejected {
 }
 
 /// The response of the replica with this name.
-pub(crate) fn response(replica: &str, answer: Answer) -> Response {
+pub(crate) fn response(replica: &str, answer: Answer, budget: &ResponseBudget) -> Response {
+    match answer {
+        Ok(mut body) => {
+            body["replica"] = replica.into();
+            found(replica, body.to_string(), budget)
+        }
+        Err(rejected) => rejection(replica, &rejected),
+    }
+}
+
+/// 200 with JSON that has the name of the replica already; 503 if too many bytes are being sent.
+pub(crate) fn found(replica: &str, json: String, budget: &ResponseBudget) -> Response {
+    match budget.body(json) {
+        Some(body) => ([(header::CONTENT_TYPE, JSON_TYPE)], body).into_response(),
+        None => {
+            let full = Rejected::new(StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL);
+            rejection(replica, &full)
+        }
+    }
+}
+
+fn rejection(replica: &str, rejected: &Rejected) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
-    let (status, mut body) = match answer {
-        Ok(body) => (StatusCode::OK, body),
-        Err(rejected) => {
-            if rejected.status == StatusCode::UNAUTHORIZED {
-                let scheme = HeaderValue::from_static("Bearer");
-                headers.insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            headers.extend(
-                rejected
-                    .retry_after
-                    .map(|secs| (header::RETRY_AFTER, secs.into())),
-            );
-            (rejected.status, rejected.json())
-        }
-    };
+    if rejected.status == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        headers.insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    let retry_after = rejected.retry_after;
+    headers.extend(retry_after.map(|secs| (header::RETRY_AFTER, secs.into())));
+    let mut body = rejected.json();
     body["replica"] = replica.into();
-    (status, headers, body.to_string()).into_response()
+    (rejected.status, headers, body.to_string()).into_response()
 }

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio_util::task::TaskTracker;
 
-use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::api::answer::Rejected;
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::query_string::Pairs;
 use crate::named_enum::named_enum;
@@ -29,14 +32,20 @@ named_enum! {
     }
 }
 
+/// Answers that are prepared at a time; others wait. The keys of thousands of rules take tens of
+/// megabytes.
+const QUERIES_MAX: usize = 4;
+
 /// Answers which keys have the most hits.
 #[derive(Debug)]
 pub(crate) struct Top {
-    pub(crate) keys: TopKeys,
-    pub(crate) rules: Arc<LiveRules>,
+    keys: TopKeys,
+    rules: Arc<LiveRules>,
     /// `None` shows values as they are.
     pub(crate) redaction: Option<Arc<Redaction>>,
-    pub(crate) fleet: Fleet,
+    fleet: Fleet,
+    queries: Arc<Semaphore>,
+    tasks: TaskTracker,
 }
 
 /// What is asked for.
@@ -54,33 +63,97 @@ type Key = Vec<[String; 2]>;
 #[derive(Default)]
 struct Sums(BTreeMap<(String, String), HashMap<Key, HitCounts>>);
 
+/// Hits of this process, and the permit that counts them among those in memory.
+#[derive(Default)]
+struct Prepared {
+    sums: Sums,
+    query: Option<OwnedSemaphorePermit>,
+}
+
 impl Top {
-    /// GET, with this query string.
-    pub(crate) async fn read(&self, replica: &str, query: &str) -> Answer {
-        let asked = Asked::read(query)?;
-        if asked.scope == Scope::Replica {
-            return Ok(json!({"rules": self.sums(&asked).await.shown(asked.by)}));
+    /// Without a redaction values are shown as they are.
+    pub(crate) fn new(
+        keys: TopKeys,
+        rules: Arc<LiveRules>,
+        redaction: Option<Arc<Redaction>>,
+        fleet: Fleet,
+    ) -> Self {
+        Self {
+            keys,
+            rules,
+            redaction,
+            fleet,
+            queries: Arc::new(Semaphore::new(QUERIES_MAX)),
+            tasks: TaskTracker::new(),
         }
-        let path = asked.path();
-        let (mut sums, replies) = tokio::join!(self.sums(&asked), self.fleet.ask(&path, replica));
-        let Replies { answers, missing } = replies.ok_or_else(busy)?;
-        let mut replicas = vec![replica.to_owned()];
-        for (name, answer) in answers {
-            sums.add_answer(&answer);
-            replicas.push(name);
-        }
-        let rules = sums.shown(asked.by);
-        Ok(json!({"rules": rules, "replicas": replicas, "missing": missing}))
     }
 
-    /// The hits that this process counted.
-    async fn sums(&self, asked: &Asked) -> Sums {
-        let read = self.keys.read(asked.selection.clone(), asked.window);
-        let mut sums = Sums::default();
-        for rule in read.await {
-            self.add(&mut sums, &rule);
-        }
-        sums
+    /// GET, with this query string: the JSON of an answer.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        replica: &str,
+        query: &str,
+    ) -> Result<String, Rejected> {
+        let asked = Asked::read(query)?;
+        let mut answer = json!({"replica": replica});
+        let mut replies = Vec::new();
+        let own = self.sums(asked.selection.clone(), asked.window);
+        let own = if asked.scope == Scope::Replica {
+            own.await
+        } else {
+            let path = asked.path();
+            let (own, fleet) = tokio::join!(own, self.fleet.ask(&path, replica));
+            let Replies { answers, missing } = fleet.ok_or_else(busy)?;
+            let mut names = vec![replica.to_owned()];
+            for (name, reply) in answers {
+                names.push(name);
+                replies.push(reply);
+            }
+            answer["replicas"] = names.into();
+            answer["missing"] = missing.into();
+            own
+        };
+        let show = move || {
+            let Prepared { mut sums, query } = own;
+            for reply in &replies {
+                sums.add_answer(reply);
+            }
+            answer["rules"] = sums.shown(asked.by).into();
+            (answer.to_string(), query)
+        };
+        let (json, _query) = spawn_blocking(show).await.unwrap_or_default();
+        Ok(json)
+    }
+
+    /// The keys of one rule of this process.
+    pub(crate) async fn of_rule(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        by: By,
+    ) -> Vec<Value> {
+        let rules = self.sums(selection, window).await.sums.shown(by);
+        let keys = rules.into_iter().next();
+        keys.map_or_else(Vec::new, |rule| list(&rule["keys"]).to_vec())
+    }
+
+    /// The hits that this process counted, on other threads: keys may be many, and this one answers
+    /// liveness probes. What was begun is finished, even if its request is cancelled meanwhile.
+    async fn sums(self: &Arc<Self>, selection: Selection, window: Window) -> Prepared {
+        let query = self.queries.clone().acquire_owned().await.ok();
+        let top = self.clone();
+        let prepare = async move {
+            let read = top.keys.read(selection, window).await;
+            let prepare = move || {
+                let mut sums = Sums::default();
+                for rule in &read {
+                    top.add(&mut sums, rule);
+                }
+                Prepared { sums, query }
+            };
+            spawn_blocking(prepare).await.unwrap_or_default()
+        };
+        self.tasks.spawn(prepare).await.unwrap_or_default()
     }
 
     fn add(&self, sums: &mut Sums, rule: &RuleKeys) {
