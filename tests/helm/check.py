@@ -29,7 +29,7 @@ RUNBOOK = "https://runbooks.example.com/tollgate"
 # What Envoy Gateway creates in its own namespace when `rateLimit` is set.
 ENVOY_GATEWAYS_NAMES = {"envoy-ratelimit", "envoy-rate-limit"}
 # Variables that are not Tollgate's.
-NOT_OURS = {"PATH", "POD_IP"}
+NOT_OURS = {"PATH", "NODE_NAME"}
 
 
 def lint():
@@ -305,6 +305,10 @@ def serves(text):
         check_answers(service)
         if service.environment.get("GRPC_SERVER_USE_TLS") == "true":
             check_tls(service)
+        if "ADMIN_TOKEN_FILE" in service.environment:
+            check_token(service)
+        if "CANDIDATE_SUBDIRECTORY" in service.environment:
+            service.eventually("it loads candidate rules", lambda: service.get("admin", "/console/candidate") == 200)
         check_settings(service)
         service.terminate()
         service.eventually("it is taken out of the Service while it drains", lambda: not service.probe("readiness"))
@@ -350,6 +354,22 @@ def check_settings(service):
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
     if useless or loud:
         raise Failed("it warns about what the chart sets:\n" + "\n".join(useless or loud))
+
+
+def check_token(service):
+    """The token of the Secret resets a counter, and another one after the Secret has changed."""
+    # The first action connects to Redis, and may be too late for that.
+    service.eventually("the token resets a counter", lambda: reset(service, "open-sesame") == 200)
+    pod.publish(service.mounted("/etc/tollgate/admin-token"), {"token": "changed"})
+    service.eventually("the token is reloaded", lambda: "admin token reloaded" in service.said())
+    statuses = [reset(service, token) for token in ("changed", "open-sesame")]
+    if statuses != [200, 401]:
+        raise Failed(f"resets with the changed token and the previous one are answered with {statuses}")
+
+
+def reset(service, token):
+    body = json.dumps({"domain": "shop", "descriptor": [["demo", "once_a_minute"]]}).encode()
+    return service.fetch("admin", "/api/v1/counters/reset", body, {"authorization": f"Bearer {token}"})[0]
 
 
 def check_tls(service):

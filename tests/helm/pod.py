@@ -39,6 +39,9 @@ SECRETS = {
     "redis-auth": {"password": PASSWORD, "both": f"default:{PASSWORD}"},
     "sentinel-auth": {"password": PASSWORD},
     "redis-address": {"url": "REDIS"},
+    "admin-token": {"token": "open-sesame"},
+    "redact-key": {"key": "k"},
+    "otlp-headers": {"headers": "authorization=Bearer%20t"},
 }
 FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
 
@@ -213,7 +216,7 @@ class Pod:
             return f"127.0.0.1:{self.ports['metrics']}"
         if name in (f"{prefix}_URL" for prefix in POOLS):
             return self.redis[name.removesuffix("_URL")][0].address
-        if name == "OTEL_EXPORTER_OTLP_ENDPOINT":
+        if name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
             return f"http://127.0.0.1:{free_ports(1)[0]}"
         if name == "CONFIG_GRPC_XDS_SERVER_URL":
             return f"127.0.0.1:{free_ports(1)[0]}"
@@ -261,8 +264,8 @@ class Pod:
         """The status, or None without an answer."""
         return self.fetch(port, path)[0]
 
-    def fetch(self, port, path, body=None):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", data=body)
+    def fetch(self, port, path, body=None, headers={}):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", data=body, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=5) as response:
                 return response.status, response.read().decode()

@@ -42,6 +42,18 @@
 - {name: GRPC_PORT, value: {{ include "tollgate.text" $values.ports.grpc | quote }}}
 - {name: PORT, value: {{ include "tollgate.text" $values.ports.http | quote }}}
 - {name: DEBUG_PORT, value: {{ include "tollgate.text" $values.ports.admin | quote }}}
+- {name: ADMIN_REDACT, value: {{ $values.admin.redact | quote }}}
+{{- with $values.admin.redactKey }}
+{{- if .existingSecret }}
+- name: ADMIN_REDACT_KEY
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
+{{- end }}
+{{- end }}
+{{- with $values.admin.token }}
+{{- if .existingSecret }}
+- {name: ADMIN_TOKEN_FILE, value: {{ printf "/etc/tollgate/admin-token/%s" .key | quote }}}
+{{- end }}
+{{- end }}
 {{- if $values.metrics.enabled }}
 - {name: USE_PROMETHEUS, value: "true"}
 - {name: PROMETHEUS_ADDR, value: {{ printf ":%s" (include "tollgate.text" $values.ports.metrics) | quote }}}
@@ -72,12 +84,16 @@
 - {name: CONFIG_GRPC_XDS_SERVER_TLS_SAN, value: {{ . | quote }}}
 {{- end }}
 {{- end }}
-{{- else }}
+{{- end }}
+{{- if or (not $values.xds.enabled) (include "tollgate.candidateConfigMap" .) }}
 # The kubelet mounts each key as a file, with symlinks whose names begin with dots.
 - {name: RUNTIME_ROOT, value: /etc/tollgate}
 - {name: RUNTIME_APPDIRECTORY, value: rules}
 - {name: RUNTIME_IGNOREDOTFILES, value: "true"}
 - {name: RUNTIME_WATCH_ROOT, value: "false"}
+{{- end }}
+{{- if include "tollgate.candidateConfigMap" . }}
+- {name: CANDIDATE_SUBDIRECTORY, value: candidate}
 {{- end }}
 {{- if include "tollgate.onRedis" . }}
 - {name: BACKEND_TYPE, value: redis}
@@ -115,6 +131,9 @@
 {{- end }}
 - {name: ON_STORE_ERROR, value: {{ $values.onStoreError.policy | quote }}}
 - {name: REPLICAS, value: {{ include "tollgate.replicas" . | quote }}}
+# Other pods get the address of the admin port from heartbeats.
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- else }}
 - {name: BACKEND_TYPE, value: memory}
 {{- end }}
@@ -148,6 +167,17 @@
 - {name: GRPC_CLIENT_TLS_CACERT, value: /etc/tollgate/tls/ca.crt}
 {{- with $values.tls.clientCA.san }}
 - {name: GRPC_CLIENT_TLS_SAN, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $values.metrics.otlp }}
+{{- if .endpoint }}
+- {name: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, value: {{ .protocol | quote }}}
+- {name: OTEL_METRIC_EXPORT_INTERVAL, value: {{ mul 1000 (int .intervalSeconds) | quote }}}
+{{- if .headers.existingSecret }}
+- name: OTEL_EXPORTER_OTLP_METRICS_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .headers.existingSecret | quote }}, key: {{ .headers.key | quote }}}}
 {{- end }}
 {{- end }}
 {{- end }}

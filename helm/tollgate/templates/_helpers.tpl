@@ -88,6 +88,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* Name of the ConfigMap with candidate rules; empty without any. */}}
+{{- define "tollgate.candidateConfigMap" -}}
+{{- if .Values.candidate.existingConfigMap }}
+{{- .Values.candidate.existingConfigMap }}
+{{- else if or .Values.candidate.domains .Values.candidate.files }}
+{{- include "tollgate.fullname" . }}-candidate
+{{- end }}
+{{- end }}
+
 {{- define "tollgate.overlayConfigMap" -}}
 {{- if .Values.overlay.existingConfigMap }}
 {{- .Values.overlay.existingConfigMap }}
@@ -107,16 +116,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.terminationGracePeriodSeconds | default (add $needed 5) | int }}
 {{- end }}
 
-{{/* The rules files as a YAML map from name to content. ConfigMap keys cannot contain the slashes of a domain. */}}
+{{/* The rules files as a YAML map from name to content. ConfigMap keys cannot contain the slashes of a domain. Arguments: name of the
+values, values. */}}
 {{- define "tollgate.rulesFiles" -}}
-{{- $files := deepCopy .Values.rules.files }}
-{{- range $domain, $rules := .Values.rules.domains }}
+{{- $values := index . 0 }}
+{{- $files := deepCopy (index . 1).files }}
+{{- range $domain, $rules := (index . 1).domains }}
 {{- $name := printf "%s.yaml" (regexReplaceAll "[^-._a-zA-Z0-9]" $domain "-" | trimPrefix ".") }}
 {{- if hasKey $files $name }}
-{{- fail (printf "rules.domains: domain %q would be written to the file %q, which exists in rules.files; rename that file" $domain $name) }}
+{{- fail (printf "%s.domains: domain %q would be written to the file %q, which exists in %s.files; rename that file" $values $domain $name $values) }}
 {{- end }}
 {{- if hasKey $rules "domain" }}
-{{- fail (printf "rules.domains: domain %q contains `domain`; remove that line" $domain) }}
+{{- fail (printf "%s.domains: domain %q contains `domain`; remove that line" $values $domain) }}
 {{- end }}
 {{- $_ := set $files $name (printf "domain: %s\n%s" ($domain | toJson) (toYaml $rules)) }}
 {{- end }}
@@ -215,6 +226,20 @@ Rejects combinations of values. The schema has validated each value.
 {{- if and $values.xds.tls.enabled (not $values.xds.tls.secretName) }}
 {{- fail "xds.tls.enabled is true: set xds.tls.secretName to a Secret with tls.crt, tls.key and ca.crt" }}
 {{- end }}
+{{- end }}
+{{- if and (or $values.candidate.domains $values.candidate.files) $values.candidate.existingConfigMap }}
+{{- fail "candidate.existingConfigMap replaces candidate.domains and candidate.files: set only one of them" }}
+{{- end }}
+{{- if and $values.admin.redactKey.existingSecret (ne $values.admin.redact "hash") }}
+{{- fail (printf "admin.redactKey is the key of hashes, but admin.redact is %s: set it to hash" $values.admin.redact) }}
+{{- end }}
+{{- with $values.settings.DEBUG_HOST }}
+{{- if or (hasPrefix "127." .) (has . (list "::1" "localhost")) }}
+{{- fail (printf "settings.DEBUG_HOST is %s: the kubelet's probes, and other pods, reach the admin port at the address of the pod. Remove it; networkPolicy.ingress.admin restricts the port" .) }}
+{{- end }}
+{{- end }}
+{{- if and (not $values.metrics.otlp.endpoint) $values.metrics.otlp.headers.existingSecret }}
+{{- fail "metrics.otlp.headers has no effect without a collector: set metrics.otlp.endpoint" }}
 {{- end }}
 {{- if and $values.overlay.content $values.overlay.existingConfigMap }}
 {{- fail "overlay.existingConfigMap replaces overlay.content: set only one of them" }}

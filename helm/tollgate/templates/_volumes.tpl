@@ -7,6 +7,12 @@
 {{- with include "tollgate.overlayConfigMap" . }}
 - {name: overlay, configMap: {name: {{ . | quote }}}}
 {{- end }}
+{{- with include "tollgate.candidateConfigMap" . }}
+- {name: candidate, configMap: {name: {{ . | quote }}}}
+{{- end }}
+{{- with .Values.admin.token.existingSecret }}
+- {name: admin-token, secret: {secretName: {{ . | quote }}}}
+{{- end }}
 {{- if .Values.trial.upstream }}
 - {name: trial, configMap: {name: {{ printf "%s-trial" (include "tollgate.fullname" .) | quote }}}}
 {{- with .Values.trial.tls.existingSecret }}
@@ -33,6 +39,12 @@
 {{- end }}
 {{- if include "tollgate.overlayConfigMap" . }}
 - {name: overlay, mountPath: /etc/tollgate/overlay, readOnly: true}
+{{- end }}
+{{- if include "tollgate.candidateConfigMap" . }}
+- {name: candidate, mountPath: /etc/tollgate/candidate/rules, readOnly: true}
+{{- end }}
+{{- if .Values.admin.token.existingSecret }}
+- {name: admin-token, mountPath: /etc/tollgate/admin-token, readOnly: true}
 {{- end }}
 {{- if .Values.trial.upstream }}
 - {name: trial, mountPath: /etc/tollgate/trial, readOnly: true}
