@@ -93,7 +93,14 @@ impl FileWatch {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn start<S: Watched>(subject: S) -> anyhow::Result<Self> {
-        let load = Arc::new(Notify::new());
+        Self::start_with(subject, Arc::default())
+    }
+
+    /// Starts to watch, and also loads when `load` is notified.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start_with<S: Watched>(subject: S, load: Arc<Notify>) -> anyhow::Result<Self> {
         let thread = Thread::spawn(S::NAME, run(subject, load.clone()))?;
         Ok(Self {
             load,

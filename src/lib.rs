@@ -12,7 +12,7 @@
 //! api                           Envoy-facing servers
 //! offline                       decides at the times of recorded requests
 //! rule_check                    tries a change of a rules file
-//! rule_files   simulation       rules files that operators name  | plays patterns of requests
+//! rule_files   simulation       reads and changes rules files    | plays patterns of requests
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate    record           candidate rules            | records requests to a file

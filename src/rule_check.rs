@@ -11,23 +11,19 @@
 //! All functions block: compiling takes as long as a reload. Names of rules are registered in a table
 //! of their own, so that a check leaves nothing behind.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::config::error::{Finding, in_file_order};
-use crate::config::{self, CompileOptions, Source};
 use crate::redact::Redaction;
 use crate::rule_check::keys::{ChangedKeys, Keys};
 use crate::rule_check::simulate::{Outcome, Scenario};
+use crate::rule_files::RuleFiles;
+use crate::rule_files::compile::Compiled;
 use crate::rule_files::name::FileName;
-use crate::rule_source::files::{Directory, read_overlay};
 use crate::rules::diff::{Difference, diff};
 use crate::rules::plan::Modes;
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
-use crate::telemetry::metric::Metrics;
 use crate::top_keys::RuleKeys;
 
 pub(crate) mod keys;
@@ -40,11 +36,7 @@ const DIFFERENCES_MAX: usize = 500;
 #[derive(Debug)]
 pub(crate) struct RuleCheck {
     /// `None` unless rules come from files.
-    pub(crate) directory: Option<Directory>,
-    /// Those of the rules in force, without the overlay.
-    pub(crate) options: CompileOptions,
-    /// TOLLGATE_OVERLAY
-    pub(crate) overlay: Option<PathBuf>,
+    pub(crate) files: Option<Arc<RuleFiles>>,
     pub(crate) rules: Arc<LiveRules>,
     pub(crate) modes: Modes,
     /// The default of rules without `on_store_error`.
@@ -68,13 +60,6 @@ pub(crate) struct Checked {
     pub(crate) keys: ChangedKeys,
 }
 
-/// Rules that are valid, or why they are not.
-struct Compiled {
-    rules: Option<RuleSet>,
-    errors: Vec<Value>,
-    warnings: Vec<Value>,
-}
-
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoResult {
@@ -96,14 +81,18 @@ impl RuleCheck {
     /// The rules do not come from files.
     pub(crate) fn check(&self, change: Change, top: &[RuleKeys]) -> Result<Checked, NoResult> {
         let compiled = self.compile(change)?;
+        let (changed, errors, warnings) = match compiled {
+            Ok(Compiled { rules, warnings }) => (Some(rules), Vec::new(), warnings),
+            Err(errors) => (None, errors, Vec::new()),
+        };
         let mut json = json!({
-            "valid": compiled.rules.is_some(),
-            "errors": compiled.errors,
-            "warnings": compiled.warnings,
+            "valid": changed.is_some(),
+            "errors": errors,
+            "warnings": warnings,
             "differences": [],
             "differences_left_out": 0,
         });
-        let Some(changed) = compiled.rules else {
+        let Some(changed) = changed else {
             return Ok(Checked {
                 json,
                 keys: ChangedKeys::default(),
@@ -134,18 +123,17 @@ impl RuleCheck {
         change: Change,
         scenario: &Scenario,
     ) -> Result<Outcome, NoResult> {
-        let compiled = self.compile(change)?;
-        let Some(changed) = compiled.rules else {
-            let first = &compiled.errors[0];
+        let compiled = self.compile(change)?.map_err(|errors| {
+            let first = &errors[0];
             let [file, message] = ["file", "message"].map(|name| first[name].as_str());
             let (file, message) = (file.unwrap_or_default(), message.unwrap_or_default());
-            return Err(NoResult::Invalid(format!(
-                "the rules are invalid: {file}:{}: {message}; the check has all errors",
-                first["line"]
-            )));
-        };
+            let line = &first["line"];
+            NoResult::Invalid(format!(
+                "the rules are invalid: {file}:{line}: {message}; the check has all errors"
+            ))
+        })?;
         scenario
-            .play(&self.in_force(), &changed)
+            .play(&self.in_force(), &compiled.rules)
             .map_err(NoResult::Scenario)
     }
 
@@ -155,69 +143,12 @@ impl RuleCheck {
         rules.unwrap_or_else(|| Arc::new(RuleSet::new([])))
     }
 
-    fn compile(&self, Change { file, text }: Change) -> Result<Compiled, NoResult> {
-        let directory = self.directory.as_ref().ok_or(NoResult::NoFiles)?;
-        let path = directory.path.join(file.as_str());
-        let read = directory.read_with(&path, text).and_then(|sources| {
-            let overlay = self.overlay.as_deref().map(read_overlay);
-            Ok((sources, overlay.transpose()?))
-        });
-        let (sources, overlay) = match read {
-            Ok(read) => read,
-            Err(error) => return Ok(Compiled::unreadable(&error)),
-        };
-        let options = CompileOptions {
-            overlay,
-            stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
-            ..self.options.clone()
-        };
-        let shown = |findings: Vec<Finding>| {
-            let findings = in_file_order(findings).into_iter();
-            findings.map(|found| finding(directory, &found)).collect()
-        };
-        Ok(match config::load(&sources, &options) {
-            Ok(loaded) => Compiled {
-                rules: Some(loaded.rules),
-                errors: Vec::new(),
-                warnings: shown(loaded.warnings),
-            },
-            Err(problems) => Compiled {
-                rules: None,
-                errors: shown(problems),
-                warnings: Vec::new(),
-            },
-        })
+    /// Errors are a result, too.
+    fn compile(
+        &self,
+        Change { file, text }: Change,
+    ) -> Result<Result<Compiled, Vec<Value>>, NoResult> {
+        let files = self.files.as_ref().ok_or(NoResult::NoFiles)?;
+        Ok(files.compiler.compile(&file, text))
     }
-}
-
-impl Compiled {
-    /// A reload would be rejected for the same reason.
-    fn unreadable(error: &anyhow::Error) -> Self {
-        let message = format!("{error:#}");
-        let error = json!({"file": null, "line": null, "column": null, "message": message, "place": null, "hint": null});
-        Self {
-            rules: None,
-            errors: vec![error],
-            warnings: Vec::new(),
-        }
-    }
-}
-
-/// An error or a warning.
-fn finding(directory: &Directory, found: &Finding) -> Value {
-    json!({
-        "file": file_of(directory, &found.source),
-        "line": found.location.map(|at| at.line),
-        "column": found.location.map(|at| at.column),
-        "message": found.message(),
-        "place": found.place,
-        "hint": found.hint,
-    })
-}
-
-/// The path of a file below the folder; of the overlay its whole path.
-fn file_of(directory: &Directory, source: &Source) -> String {
-    let path = std::path::Path::new(&*source.path);
-    let below = path.strip_prefix(&directory.path).unwrap_or(path);
-    below.to_string_lossy().into_owned()
 }

@@ -1,24 +1,35 @@
-//! The rules files that an operator can name: those directly in the folder of the rules in force.
+//! The rules files that an operator can name, and their changes: those directly in the folder of the
+//! rules in force.
 //!
 //! They are read from the disk on each call, never from what was loaded: an operator changes the
-//! file, and a file may be newer than the rules in force. All functions block.
+//! file, and a file may be newer than the rules in force. All functions block, except for those of
+//! [`change`].
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use crate::config::yaml::FILE_BYTES_MAX;
+use crate::rule_files::compile::Compiler;
 use crate::rule_files::etag::ETag;
+use crate::rule_files::history::{History, Version};
 use crate::rule_files::name::{FileName, NameError};
+use crate::rule_files::read::read_bytes;
 use crate::rule_source::files::{Directory, FILES_MAX};
+use crate::time::Time;
 
+pub(crate) mod change;
+pub(crate) mod compile;
+mod diff;
 pub(crate) mod etag;
+pub(crate) mod history;
 pub(crate) mod name;
+mod read;
+mod write;
 
 /// The folder of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleFiles {
-    directory: Directory,
+    pub(crate) compiler: Compiler,
 }
 
 /// A rules file in a list.
@@ -35,6 +46,7 @@ pub(crate) struct RuleFile {
     /// As it is: rules that are not UTF-8 are invalid, and can be read and replaced all the same.
     pub(crate) bytes: Vec<u8>,
     pub(crate) etag: ETag,
+    pub(crate) modified: Time,
 }
 
 /// Why a file was not read.
@@ -45,17 +57,14 @@ pub(crate) enum ReadError {
     /// There is none of this name.
     #[error("no rules file {0}; GET /api/v1/rules lists them")]
     Missing(FileName),
-    /// It is larger than any rules file can be.
-    #[error("{0} has more than {FILE_BYTES_MAX} bytes")]
-    Oversized(FileName),
-    /// An error of the system.
+    /// An error of the system, or more bytes than rules files may have.
     #[error("read {0}: {1}")]
     Io(FileName, io::Error),
 }
 
 impl RuleFiles {
-    pub(crate) fn new(directory: Directory) -> Self {
-        Self { directory }
+    pub(crate) fn new(compiler: Compiler) -> Self {
+        Self { compiler }
     }
 
     /// All files, sorted by name.
@@ -63,7 +72,7 @@ impl RuleFiles {
     /// # Errors
     /// The folder cannot be read, or has too many files.
     pub(crate) fn list(&self) -> Result<Vec<Listed>, String> {
-        let path = &self.directory.path;
+        let path = &self.directory().path;
         let failed = |error: io::Error| format!("read rules from {}: {error}", path.display());
         let mut names = Vec::new();
         for entry in fs::read_dir(path).map_err(failed)? {
@@ -103,22 +112,41 @@ impl RuleFiles {
             io::ErrorKind::NotFound => missing(),
             _ => ReadError::Io(name.clone(), error),
         };
-        if self.directory.ignores(Path::new(name.as_str())) {
+        if self.directory().ignores(Path::new(name.as_str())) {
             return Err(missing());
         }
-        let path = self.directory.path.join(name.as_str());
+        let path = self.path(name);
         // Before it is opened: opening a pipe would wait for its writer.
-        if !fs::metadata(&path).map_err(failed)?.is_file() {
+        let metadata = fs::metadata(&path).map_err(failed)?;
+        if !metadata.is_file() {
             return Err(missing());
         }
-        let mut bytes = Vec::new();
-        let file = File::open(&path).map_err(failed)?;
-        let mut file = file.take(FILE_BYTES_MAX as u64 + 1);
-        file.read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() > FILE_BYTES_MAX {
-            return Err(ReadError::Oversized(name.clone()));
-        }
-        let etag = ETag::of(&bytes);
-        Ok(RuleFile { bytes, etag })
+        let bytes = read_bytes(&path).map_err(failed)?;
+        Ok(RuleFile {
+            etag: ETag::of(&bytes),
+            bytes,
+            modified: Time::of(metadata.modified().map_err(failed)?),
+        })
+    }
+
+    /// The versions of a file, newest first. The first one is the file as it is, which need not be
+    /// kept yet.
+    ///
+    /// # Errors
+    /// There is no such file, or it or its history cannot be read.
+    pub(crate) fn versions(&self, name: &FileName) -> Result<Vec<Version>, ReadError> {
+        let file = self.read(name)?;
+        let history = History::of(&self.directory().path, name);
+        let kept = history.kept();
+        let kept = kept.map_err(|error| ReadError::Io(name.clone(), error))?;
+        Ok(history::with_current(kept, &file.etag, file.modified))
+    }
+
+    fn path(&self, name: &FileName) -> PathBuf {
+        self.directory().path.join(name.as_str())
+    }
+
+    fn directory(&self) -> &Directory {
+        &self.compiler.directory
     }
 }

@@ -3,6 +3,7 @@
 use crate::file_watch::{FileWatch, Watched as _};
 use crate::rule_source::loader::Loader;
 use crate::rule_source::publisher::RulePublisher;
+use crate::rule_source::reload::Reload;
 use crate::rule_source::xds::client::{Client, Subscription};
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
@@ -14,6 +15,7 @@ pub(crate) mod files;
 pub(crate) mod findings;
 mod loader;
 pub(crate) mod publisher;
+pub(crate) mod reload;
 pub(crate) mod settings;
 pub(crate) mod xds;
 
@@ -56,13 +58,24 @@ impl RuleSource {
         }
     }
 
+    /// Requests and reports loads of files; `None` for a control plane.
+    pub(crate) fn reload(&self) -> Option<&Reload> {
+        match self {
+            Self::Files(loader) => Some(loader.reload()),
+            Self::Xds(_) => None,
+        }
+    }
+
     /// Follows changes.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn start(self) -> anyhow::Result<RunningSource> {
         match self {
-            Self::Files(loader) => FileWatch::start(*loader).map(RunningSource::Files),
+            Self::Files(loader) => {
+                let load = loader.reload().requested();
+                FileWatch::start_with(*loader, load).map(RunningSource::Files)
+            }
             Self::Xds(client) => Subscription::start(*client).map(RunningSource::Xds),
         }
     }

@@ -86,6 +86,11 @@ impl Time {
         }
     }
 
+    /// As RFC 3339 in UTC, to a second.
+    pub(crate) fn to_rfc3339_secs(self) -> String {
+        humantime::format_rfc3339_seconds(self.system_time()).to_string()
+    }
+
     /// As RFC 3339 in UTC, to a millisecond.
     pub(crate) fn to_rfc3339_millis(self) -> String {
         humantime::format_rfc3339_millis(self.system_time()).to_string()
@@ -94,6 +99,11 @@ impl Time {
     /// At most the last that humantime formats.
     fn system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS))
+    }
+
+    /// The time of a file; the epoch for an earlier one.
+    pub(crate) fn of(time: SystemTime) -> Self {
+        Self::since_epoch(time).unwrap_or(Self(0))
     }
 
     fn since_epoch(time: SystemTime) -> Option<Self> {

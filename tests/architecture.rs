@@ -40,10 +40,10 @@ limiter: candidate check limit over_limit_feed record rules sampling settings/pa
     text time top_keys
 rule_source: backoff config file_watch limit named_enum proto remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
-rule_files: config rule_source
+rule_files: config rule_source rules telemetry time
 trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
 simulation: check limit rules store telemetry time
-rule_check: check config limit redact rule_files rule_source rules simulation telemetry text time top_keys
+rule_check: check limit redact rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto rules runtime settings/parse shutdown telemetry
     text time tls trial

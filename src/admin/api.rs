@@ -19,6 +19,7 @@ use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
+use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
@@ -33,7 +34,9 @@ pub(crate) mod change;
 pub(crate) mod counters;
 pub(crate) mod fleet;
 mod openapi;
+mod outcome;
 mod over_limit;
+pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
@@ -52,12 +55,13 @@ pub(crate) struct Api {
     pub(crate) rule_checks: Arc<RuleChecks>,
     /// Of the API and the console.
     pub(crate) responses: ResponseBudget,
+    pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
 }
 
 impl Api {
     /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 10] {
+    fn routes() -> [(&'static str, MethodRouter<Self>); 12] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
@@ -65,9 +69,11 @@ impl Api {
             ("/openapi.json", get(document)),
             ("/over-limit", get(follow_over_limit)),
             ("/rules", get(list_rules)),
-            ("/rules/{file}", get(read_rules)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
+            ("/rules/{file}", get(read_rules).put(put_rules)),
+            ("/rules/{file}/history", get(read_history)),
+            ("/rules/{file}/rollback", post(roll_back_rules)),
             ("/top", get(read_top)),
         ]
     }
@@ -96,6 +102,28 @@ impl Api {
             body,
         };
         self.respond(self.actions.clone().act(request).await)
+    }
+
+    async fn change_rules(
+        &self,
+        action: RuleAction,
+        remote: Option<IpAddr>,
+        file: Result<Path<String>, PathRejection>,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Response {
+        let file = match file {
+            Ok(Path(file)) => file,
+            Err(rejection) => return self.respond(Err(rejection.into())),
+        };
+        let request = ChangeRequest {
+            action,
+            file,
+            remote,
+            headers,
+            body,
+        };
+        self.respond(self.rule_changes.clone().act(request).await)
     }
 
     fn respond(&self, answer: Answer) -> Response {
@@ -173,6 +201,36 @@ async fn simulate_rules(
     let query = query.unwrap_or_default();
     let simulated = async { api.rule_checks.simulate(&file?.0, &query, body).await };
     api.respond(simulated.await)
+}
+
+async fn read_history(
+    State(api): State<Api>,
+    file: Result<Path<String>, PathRejection>,
+) -> Response {
+    let read = async { api.rules.history(&file?.0).await };
+    api.respond(read.await)
+}
+
+async fn put_rules(
+    State(api): State<Api>,
+    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
+    file: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    api.change_rules(RuleAction::Put, remote, file, headers, body)
+        .await
+}
+
+async fn roll_back_rules(
+    State(api): State<Api>,
+    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
+    file: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    api.change_rules(RuleAction::Rollback, remote, file, headers, body)
+        .await
 }
 
 async fn document() -> Response {

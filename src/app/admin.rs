@@ -9,6 +9,7 @@ use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
 use crate::admin::api::fleet::Fleet;
+use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
@@ -47,24 +48,26 @@ pub(super) fn routes(
     };
     let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
+    let token = Arc::new(token);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
     let counters = Arc::new(counters);
     let fleet = Fleet::new(backend.clone(), metrics);
     let keys = observers.top_keys.clone();
     let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
     let pages = Pages::new(metrics);
-    let answers = RuleAnswers::new(rules.files.clone(), pages.rules.clone(), metrics);
-    let check = rules.check(settings, backend, redaction);
+    let check = rules.check(settings, redaction);
     let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
+    let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
         replica: replica.into(),
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         top: Arc::new(top),
         feed: observers.feed.clone(),
-        rules: Arc::new(answers),
+        rules: answers,
         rule_checks: Arc::new(checks),
         responses: ResponseBudget::new(metrics),
+        rule_changes,
         lifecycle: lifecycle.clone(),
     };
     let console = console(
@@ -90,4 +93,17 @@ pub(super) fn routes(
     let mut routes = vec![(listener, admin.router(api).merge(console.router()))];
     routes.extend(prometheus.map(|listener| (listener, metrics_page)));
     (routes, observers, token_file)
+}
+
+/// Answers about rules files, and their changes.
+fn rule_answers(
+    rules: &Rules,
+    token: &Arc<TokenCheck>,
+    pages: &Pages,
+    metrics: &Metrics,
+) -> (Arc<RuleAnswers>, Arc<RuleChanges>) {
+    let changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
+    let (changes, list) = (Arc::new(changes), pages.rules.clone());
+    let answers = RuleAnswers::new(rules.files.clone(), changes.clone(), list, metrics);
+    (Arc::new(answers), changes)
 }

@@ -11,6 +11,8 @@ use crate::file_watch::Watched as _;
 use crate::redact::Redaction;
 use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
+use crate::rule_files::change::RulesWriter;
+use crate::rule_files::compile::Compiler;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
 use crate::rule_source::findings::LastFindings;
@@ -32,9 +34,9 @@ pub(super) struct Rules {
     pub(super) live: Arc<LiveRules>,
     pub(super) source: RuleSource,
     /// `None` where rules come from a control plane.
-    directory: Option<Directory>,
-    /// The same.
     pub(super) files: Option<Arc<RuleFiles>>,
+    /// The same.
+    pub(super) writer: Option<Arc<RulesWriter>>,
     /// What was reported about the newest rules.
     pub(super) findings: LastFindings,
     pub(super) initial: InitialRules,
@@ -91,6 +93,17 @@ impl Rules {
         let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let options = options(settings, backend, stats.clone());
+        let directory = match &origin {
+            Origin::Files(directory) => Some(directory.clone()),
+            Origin::Xds(_) => None,
+        };
+        let files = directory.map(|directory| {
+            Arc::new(RuleFiles::new(Compiler {
+                directory,
+                options: options.clone(),
+                overlay: settings.rules.reading.tollgate_overlay.clone(),
+            }))
+        });
         let live = Arc::new(LiveRules::default());
         let gauges = RuleGauges::new(live.clone(), clock.clone(), RULE_GAUGES_MAX, metrics);
         metrics.add_source(Arc::new(gauges));
@@ -101,11 +114,6 @@ impl Rules {
             lifecycle.clone(),
             metrics,
         );
-        let directory = match &origin {
-            Origin::Files(directory) => Some(directory.clone()),
-            Origin::Xds(_) => None,
-        };
-        let files = directory.clone().map(|one| Arc::new(RuleFiles::new(one)));
         let findings = publisher.findings().clone();
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
         let initial = match (&*live.load(), &source) {
@@ -116,14 +124,20 @@ impl Rules {
             (None, RuleSource::Files(_)) => InitialRules::Rejected,
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
+        let writer = files.clone().zip(source.reload()).map(|(files, reload)| {
+            let is_enabled = settings.rules.rules_writable;
+            let (reload, live) = (reload.clone(), live.clone());
+            let writer = RulesWriter::new(files, reload, live, clock.clone(), is_enabled, metrics);
+            Arc::new(writer)
+        });
         let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
         Self {
             origin: origin_text,
             live,
             source,
-            directory,
             files,
             findings,
+            writer,
             initial,
             stats,
             history,
@@ -134,22 +148,18 @@ impl Rules {
 impl Rules {
     /// The folder of rules files.
     pub(super) fn folder(&self) -> Option<PathBuf> {
-        self.directory
-            .as_ref()
-            .map(|directory| directory.path.clone())
+        let files = self.files.as_ref()?;
+        Some(files.compiler.directory.path.clone())
     }
 
     /// Tries changes of the rules in force.
     pub(super) fn check(
         &self,
         settings: &Settings,
-        backend: &Backend,
         redaction: Option<Arc<Redaction>>,
     ) -> RuleCheck {
         RuleCheck {
-            directory: self.directory.clone(),
-            options: options(settings, backend, self.stats.clone()),
-            overlay: settings.rules.reading.tollgate_overlay.clone(),
+            files: self.files.clone(),
             rules: self.live.clone(),
             modes: settings.limiter.modes(),
             on_store_error: settings.limiter.on_store_error,

@@ -1,4 +1,4 @@
-//! The version of a file's content: an ETag.
+//! The version of a file's content: an ETag, and the ETags that a request expects (If-Match).
 
 use std::fmt;
 
@@ -7,6 +7,14 @@ use sha2::{Digest as _, Sha256};
 /// A strong ETag: equal for equal bytes. Written with its quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ETag(String);
+
+/// The value of If-Match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// `*`: any content of a file that exists.
+    Any,
+    OneOf(Vec<String>),
+}
 
 impl ETag {
     pub(crate) fn of(bytes: &[u8]) -> Self {
@@ -26,14 +34,50 @@ impl fmt::Display for ETag {
     }
 }
 
+impl Expected {
+    pub(crate) fn read(if_match: &str) -> Self {
+        let tags = if_match.split(',').map(str::trim);
+        if tags.clone().any(|tag| tag == "*") {
+            return Self::Any;
+        }
+        // Shells remove quotes. A weak ETag keeps its `W/`, and is equal to none of ours.
+        let tags = tags.map(|tag| tag.trim_matches('"').to_owned());
+        Self::OneOf(tags.collect())
+    }
+
+    pub(crate) fn matches(&self, etag: &ETag) -> bool {
+        match self {
+            Self::Any => true,
+            Self::OneOf(tags) => tags.iter().any(|tag| tag == etag.0.trim_matches('"')),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
     #[test]
     fn etag_is_the_quoted_sha256() {
-        let empty = "\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"";
-        assert_eq!(ETag::of(b"").as_str(), empty);
+        assert_eq!(ETag::of(b"").as_str(), format!("\"{EMPTY}\""));
         assert_ne!(ETag::of(b"a"), ETag::of(b"b"));
+    }
+
+    #[test]
+    fn if_match_is_any_or_one_of_a_list() {
+        for (if_match, expected) in [
+            (format!("\"{EMPTY}\""), true),
+            (EMPTY.to_owned(), true),
+            (format!("\"other\", \"{EMPTY}\""), true),
+            ("*".to_owned(), true),
+            (format!("W/\"{EMPTY}\""), false),
+            ("\"other\"".to_owned(), false),
+            (String::new(), false),
+        ] {
+            let matches = Expected::read(&if_match).matches(&ETag::of(b""));
+            assert_eq!(matches, expected, "{if_match}");
+        }
     }
 }

@@ -19,6 +19,9 @@ pub(crate) const FILES_MAX: usize = 10_000;
 const DIRECTORIES_MAX: usize = 10_000;
 /// Depth of directories.
 const DEPTH_MAX: usize = 16;
+/// The folder of previous versions of rules files and of files that are being written, which are no
+/// rules in force. Skipped wherever it is and whatever RUNTIME_IGNOREDOTFILES says.
+pub(crate) const OWN_FOLDER: &str = ".tollgate";
 /// Test cases, which are no rules wherever they are.
 const CASES_SUFFIXES: [&str; 2] = [".test.yaml", ".test.yml"];
 
@@ -123,7 +126,10 @@ impl Directory {
         let is_excluded =
             excluded.is_some_and(|excluded| self.path.join(below).starts_with(excluded));
         let is_dot = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
-        is_excluded || self.ignore_dot_files && below.components().any(is_dot)
+        let is_own = |part: Component<'_>| part.as_os_str() == OWN_FOLDER;
+        is_excluded
+            || below.components().any(is_own)
+            || self.ignore_dot_files && below.components().any(is_dot)
     }
 }
 

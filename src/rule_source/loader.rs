@@ -7,6 +7,7 @@ use crate::config::Source;
 use crate::file_watch::{DescriptorShortage, FileStat, RecursiveMode, Watched, directory_of};
 use crate::rule_source::files::Directory;
 use crate::rule_source::publisher::RulePublisher;
+use crate::rule_source::reload::{LastLoad, Reload};
 
 /// A directory of rules and the overlay, with their last content.
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub(crate) struct Loader {
     last: Option<(Vec<Source>, Option<Source>)>,
     seen: Stat,
     shortage: DescriptorShortage,
+    reload: Reload,
 }
 
 /// The metadata of all files. If two are equal, no file has changed in between.
@@ -30,7 +32,13 @@ impl Loader {
             last: None,
             seen: Stat::default(),
             shortage: DescriptorShortage::default(),
+            reload: Reload::default(),
         }
+    }
+
+    /// Requests loads and reports them.
+    pub(crate) fn reload(&self) -> &Reload {
+        &self.reload
     }
 
     /// Whether the directory has files, or cannot be read.
@@ -110,7 +118,11 @@ impl Watched for Loader {
             .map(|source| (self.directory.name_within(source), source.text.as_bytes()))
             .collect();
         // The errors are logged.
-        let _ = self.publisher.publish(sources, texts, overlay.clone());
+        let published = self.publisher.publish(sources, texts, overlay.clone());
+        self.reload.report(LastLoad {
+            sources: sources.clone(),
+            problems: published.err().unwrap_or_default(),
+        });
         self.last = Some(read);
     }
 }

@@ -127,6 +127,9 @@ pub struct Settings {
     /// Report healthy only while the rules have at least one domain
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub healthy_with_at_least_one_config_loaded: bool,
+    /// Let requests with ADMIN_TOKEN change rules files through /api/v1/rules of the admin port
+    #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    pub rules_writable: bool,
     /// Rules by xDS.
     #[command(flatten)]
     pub xds: xds::settings::Settings,

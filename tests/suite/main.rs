@@ -50,6 +50,7 @@ mod redis_versions;
 mod reload;
 mod reload_under_load;
 mod replay;
+mod rule_changes;
 mod rule_check;
 mod rule_files;
 mod rule_tests;

@@ -13,7 +13,7 @@ use crate::support::http::{self, Connection, Reply};
 
 const TOKEN: &str = "token";
 
-const RULES: &str = "
+const RULES: &str = "\
 domain: shop
 descriptors:
   - key: user
@@ -142,6 +142,7 @@ fn send_example(server: &TestServer, document: &Value, path: &str, method: &str)
 fn examples_are_answered_as_documented() {
     let server = TestServer::with_rules(RULES)
         .with_env("ADMIN_TOKEN", TOKEN)
+        .with_env("RULES_WRITABLE", "true")
         .start();
     let document = document(&server);
     let mut examples = 0;
@@ -173,6 +174,7 @@ fn rejections_are_documented() {
         TestServer::with_rules(RULES).start(),
         TestServer::with_rules(RULES.replace("user", "other").as_str())
             .with_env("ADMIN_TOKEN", TOKEN)
+            .with_env("RULES_WRITABLE", "true")
             .start(),
     ];
     let document = document(&servers[0]);

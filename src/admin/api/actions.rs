@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, Change};
 use crate::admin::api::counters::Counters;
+use crate::admin::api::outcome::{Outcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
 use crate::telemetry::log::AUDIT;
@@ -30,10 +31,10 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug)]
 pub(crate) struct Actions {
     counters: Arc<Counters>,
-    token: TokenCheck,
+    token: Arc<TokenCheck>,
     done: Mutex<VecDeque<Done>>,
     done_full: Counter,
-    outcomes: [[Counter; OUTCOMES.len()]; Action::ALL.len()],
+    outcomes: Outcomes,
     tasks: TaskTracker,
 }
 
@@ -55,29 +56,9 @@ pub(crate) struct ActionRequest {
     pub(crate) body: Body,
 }
 
-/// Outcomes, as the label of the metric has them.
-const OUTCOMES: [&str; 7] = [
-    "done",
-    "repeated",
-    "unauthorized",
-    "forbidden",
-    "throttled",
-    "rejected",
-    "failed",
-];
-
 impl Actions {
     /// Registers the metrics.
-    pub(crate) fn new(counters: Arc<Counters>, token: TokenCheck, metrics: &Metrics) -> Self {
-        let outcome = |action: Action, outcome| {
-            metrics.counter_with(
-                "tollgate_admin_actions_total",
-                "Requests to reset a counter or to grant hits, by outcome: done, repeated (an Idempotency-Key that was done before), \
-                 unauthorized (a missing or wrong token), forbidden (no token is configured), throttled (too many wrong tokens), \
-                 rejected (invalid, or no rule), or failed (the store).",
-                &[("action", action.name()), ("outcome", outcome)],
-            )
-        };
+    pub(crate) fn new(counters: Arc<Counters>, token: Arc<TokenCheck>, metrics: &Metrics) -> Self {
         Self {
             counters,
             token,
@@ -86,7 +67,7 @@ impl Actions {
                 "tollgate_admin_idempotency_keys_full_total",
                 "Idempotency-Keys forgotten because there were newer ones (idempotency_keys_max).",
             ),
-            outcomes: Action::ALL.map(|action| OUTCOMES.map(|name| outcome(action, name))),
+            outcomes: Outcomes::new(&Action::ALL.map(Action::name), metrics),
             tasks: TaskTracker::new(),
         }
     }
@@ -107,7 +88,8 @@ impl Actions {
             }
         };
         if let Err(rejected) = &answer {
-            self.count(action, outcome_of(rejected.status));
+            self.outcomes
+                .count(action.name(), Outcome::of(rejected.status));
         }
         answer
     }
@@ -144,7 +126,7 @@ impl Actions {
                 let reason = "this Idempotency-Key was used for another request";
                 return Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
             }
-            self.count(change.action, "repeated");
+            self.outcomes.count(change.action.name(), Outcome::Repeated);
             return Ok(known.answer.clone());
         }
         let answer = self.change(&change).await?;
@@ -177,15 +159,8 @@ impl Actions {
         })?;
         let [before, after] = [&changed.before, &changed.after].map(Value::to_string);
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
-        self.count(change.action, "done");
+        self.outcomes.count(action, Outcome::Done);
         Ok(json!({"before": changed.before, "after": changed.after}))
-    }
-
-    fn count(&self, action: Action, outcome: &str) {
-        let index = OUTCOMES.iter().position(|name| *name == outcome);
-        if let Some(index) = index {
-            self.outcomes[action as usize][index].inc();
-        }
     }
 }
 
@@ -200,14 +175,4 @@ fn idempotency_key(value: &HeaderValue) -> Result<String, Rejected> {
             "an Idempotency-Key has 1 to {max} bytes of visible ASCII"
         ))
     })
-}
-
-fn outcome_of(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED => "unauthorized",
-        StatusCode::FORBIDDEN => "forbidden",
-        StatusCode::TOO_MANY_REQUESTS => "throttled",
-        status if status.is_server_error() => "failed",
-        _ => "rejected",
-    }
 }

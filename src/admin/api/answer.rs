@@ -24,6 +24,8 @@ pub(crate) struct Rejected {
     reason: String,
     /// The walk through the rules, as `explain` prints it.
     explanation: Option<Explanation>,
+    /// What the compiler reports about rules.
+    errors: Option<Vec<Value>>,
     /// Seconds until the client may try again.
     retry_after: Option<u64>,
 }
@@ -34,6 +36,7 @@ impl Rejected {
             status,
             reason: reason.into(),
             explanation: None,
+            errors: None,
             retry_after: None,
         }
     }
@@ -47,6 +50,14 @@ impl Rejected {
     pub(crate) fn explained(self, explanation: Explanation) -> Self {
         Self {
             explanation: Some(explanation),
+            ..self
+        }
+    }
+
+    /// Adds what the compiler reports about rules.
+    pub(crate) fn with_errors(self, errors: Vec<Value>) -> Self {
+        Self {
+            errors: Some(errors),
             ..self
         }
     }
@@ -66,9 +77,10 @@ impl Rejected {
 
     fn json(&self) -> Value {
         let reason = prefix(&self.reason, REASON_BYTES_MAX);
-        match &self.explanation {
-            None => json!({"error": reason}),
-            Some(Explanation { text, outcome }) => {
+        match (&self.explanation, &self.errors) {
+            (None, None) => json!({"error": reason}),
+            (None, Some(errors)) => json!({"error": reason, "errors": errors}),
+            (Some(Explanation { text, outcome }), _) => {
                 json!({"error": reason, "explanation": text, "outcome": outcome.name()})
             }
         }

@@ -12,8 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::admin::api::answer::{JSON_TYPE, Rejected};
+use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
+use crate::admin::api::rule_changes::{NO_FILES, RuleChanges};
 use crate::admin::page::SharedPage;
+use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
 use crate::rule_files::{Listed, ReadError, RuleFile, RuleFiles};
 use crate::telemetry::metric::{Counter, Metrics};
@@ -29,6 +31,7 @@ const TEXT_WAIT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Rules {
     /// `None` where rules come from a control plane.
     files: Option<Arc<RuleFiles>>,
+    changes: Arc<RuleChanges>,
     list: SharedPage,
     texts: Arc<Semaphore>,
     texts_full: Counter,
@@ -48,9 +51,15 @@ impl AsRef<[u8]> for SentText {
 
 impl Rules {
     /// Registers the metric. `list` is for the page with the list of files.
-    pub(crate) fn new(files: Option<Arc<RuleFiles>>, list: SharedPage, metrics: &Metrics) -> Self {
+    pub(crate) fn new(
+        files: Option<Arc<RuleFiles>>,
+        changes: Arc<RuleChanges>,
+        list: SharedPage,
+        metrics: &Metrics,
+    ) -> Self {
         Self {
             files,
+            changes,
             list,
             texts: Arc::new(Semaphore::new(TEXTS_MAX)),
             texts_full: metrics.counter(
@@ -66,7 +75,9 @@ impl Rules {
     /// 404 without rules files.
     pub(crate) async fn list(&self, replica: Arc<str>) -> Result<Response, Rejected> {
         let files = self.files()?.clone();
-        let page = self.list.get(move || list_page(&replica, &files.list()));
+        let changes = self.changes.clone();
+        let list = move || list_page(&replica, &files.list(), changes.unwritable());
+        let page = self.list.get(list);
         let page = page.await.ok_or_else(unexpected)?;
         Ok(([(header::CONTENT_TYPE, JSON_TYPE)], page).into_response())
     }
@@ -78,14 +89,9 @@ impl Rules {
     pub(crate) async fn read(&self, name: &str) -> Result<Response, Rejected> {
         let files = self.files()?.clone();
         let name = FileName::new(name).map_err(ReadError::from)?;
-        let slot = timeout(TEXT_WAIT_MAX, self.texts.clone().acquire_owned()).await;
-        let Ok(Ok(slot)) = slot else {
-            self.texts_full.inc();
-            let reason = "too many rules files are being read";
-            return Err(Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1));
-        };
+        let slot = self.slot().await?;
         let read = spawn_blocking(move || files.read(&name)).await;
-        let RuleFile { bytes, etag } = read.map_err(|_| unexpected())??;
+        let RuleFile { bytes, etag, .. } = read.map_err(|_| unexpected())??;
         let headers = [
             (header::CONTENT_TYPE, YAML_TYPE),
             (header::ETAG, etag.as_str()),
@@ -95,11 +101,37 @@ impl Rules {
         Ok((headers, Body::from(Bytes::from_owner(text))).into_response())
     }
 
-    fn files(&self) -> Result<&Arc<RuleFiles>, Rejected> {
-        self.files.as_ref().ok_or_else(|| {
-            let reason = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
-            Rejected::new(StatusCode::NOT_FOUND, reason)
+    /// The versions of a file.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) async fn history(&self, name: &str) -> Answer {
+        let files = self.files()?.clone();
+        let name = FileName::new(name).map_err(ReadError::from)?;
+        // To hash the versions, their texts are read.
+        let slot = self.slot().await?;
+        let read = spawn_blocking(move || {
+            let _slot = slot;
+            files.versions(&name)
+        });
+        let versions = read.await.map_err(|_| unexpected())??;
+        let shown = |Version { number, time, etag }: &Version| json!({"version": number, "time": time.to_rfc3339_secs(), "etag": etag.as_str()});
+        let versions: Vec<_> = versions.iter().map(shown).collect();
+        Ok(json!({"versions": versions}))
+    }
+
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Rejected> {
+        let slot = timeout(TEXT_WAIT_MAX, self.texts.clone().acquire_owned()).await;
+        slot.ok().and_then(Result::ok).ok_or_else(|| {
+            self.texts_full.inc();
+            let reason = "too many rules files are being read";
+            Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1)
         })
+    }
+
+    fn files(&self) -> Result<&Arc<RuleFiles>, Rejected> {
+        let missing = || Rejected::new(StatusCode::NOT_FOUND, NO_FILES);
+        self.files.as_ref().ok_or_else(missing)
     }
 }
 
@@ -108,7 +140,7 @@ impl From<ReadError> for Rejected {
         let status = match error {
             ReadError::Name(_) => StatusCode::BAD_REQUEST,
             ReadError::Missing(_) => StatusCode::NOT_FOUND,
-            ReadError::Oversized(_) | ReadError::Io(..) => StatusCode::SERVICE_UNAVAILABLE,
+            ReadError::Io(..) => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())
     }
@@ -120,13 +152,19 @@ impl From<PathRejection> for Rejected {
     }
 }
 
-/// A folder that cannot be read has no files, and `reason` says why.
-fn list_page(replica: &str, listed: &Result<Vec<Listed>, String>) -> String {
+/// A folder that cannot be read has no files; nor can they be changed.
+fn list_page(
+    replica: &str,
+    listed: &Result<Vec<Listed>, String>,
+    unwritable: Option<String>,
+) -> String {
     let files = listed.iter().flatten().map(
         |file| json!({"file": file.name.as_str(), "etag": file.etag.as_str(), "bytes": file.bytes}),
     );
     let files: Vec<_> = files.collect();
-    json!({"replica": replica, "files": files, "reason": listed.as_ref().err()}).to_string()
+    let reason = listed.as_ref().err().cloned().or(unwritable);
+    json!({"replica": replica, "writable": reason.is_none(), "reason": reason, "files": files})
+        .to_string()
 }
 
 fn unexpected() -> Rejected {

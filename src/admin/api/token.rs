@@ -25,6 +25,7 @@ use crate::time::{Clock, Span};
 const ATTEMPTS_MAX: u32 = 10;
 /// For the counters of clients: some 14,000.
 const ATTEMPTS_BYTES_MAX: u64 = 1 << 20;
+const NO_TOKEN: &str = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
 const FILE_SETTING: &str = "ADMIN_TOKEN_FILE";
 
 /// Where the token comes from.
@@ -109,6 +110,11 @@ impl TokenCheck {
         (check, file)
     }
 
+    /// What to configure; `None` if there is a token.
+    pub(crate) fn unconfigured(&self) -> Option<&'static str> {
+        self.current.0.load().is_none().then_some(NO_TOKEN)
+    }
+
     /// # Errors
     /// 403 without a configured token, 429 after too many wrong ones, 401 for a missing or wrong one.
     pub(crate) fn authorize(
@@ -118,8 +124,7 @@ impl TokenCheck {
     ) -> Result<(), Rejected> {
         let current = self.current.0.load();
         let Some(expected) = current.as_deref() else {
-            let reason = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
-            return Err(Rejected::new(StatusCode::FORBIDDEN, reason));
+            return Err(Rejected::new(StatusCode::FORBIDDEN, NO_TOKEN));
         };
         let client = remote.map_or_else(String::new, |remote| client_of(remote).to_string());
         let attempt = Check::new(Key::from(&*client), self.limit, Hits::Add(1));

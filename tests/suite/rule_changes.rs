@@ -1,0 +1,551 @@
+//! Changes of rules files by `/api/v1/rules`: who may make them, when they are in force, and which
+//! versions are kept.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate::time::Time;
+
+use crate::reload::has_limit;
+use crate::rule_files::{config_map, etag_of, get, json_of};
+use crate::support::http::{Connection, Reply};
+use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, write};
+
+const TOKEN: &str = "s3cret-of-admins";
+
+fn writable(builder: Builder) -> Builder {
+    builder
+        .with_env("ADMIN_TOKEN", TOKEN)
+        .with_env("RULES_WRITABLE", "true")
+}
+
+fn service() -> TestServer {
+    writable(TestServer::with_rules(&limit_of(1))).start()
+}
+
+fn bearer() -> String {
+    format!("authorization: Bearer {TOKEN}")
+}
+
+fn send(server: &TestServer, headers: &[String], method: &str, path: &str, body: &str) -> Reply {
+    Connection::open(server.admin)
+        .send_with(headers, method, &format!("/api/v1/rules{path}"), body)
+        .expect("there is a response")
+}
+
+/// Replaces `rules.yaml`, if it has this ETag.
+fn put(server: &TestServer, etag: &str, text: &str) -> Reply {
+    let headers = [bearer(), format!("if-match: {etag}")];
+    send(server, &headers, "PUT", "/rules.yaml", text)
+}
+
+fn roll_back(server: &TestServer, version: u64) -> Reply {
+    let body = json!({"version": version}).to_string();
+    send(server, &[bearer()], "POST", "/rules.yaml/rollback", &body)
+}
+
+fn etag(server: &TestServer) -> String {
+    etag_of(&get(server, "/rules.yaml"))
+}
+
+/// Replaces `rules.yaml` by rules with this limit.
+fn limit_to(server: &TestServer, requests: u32) -> Value {
+    let reply = put(server, &etag(server), &limit_of(requests));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    json_of(&reply)
+}
+
+/// The numbers and the ETags of the versions of `rules.yaml`.
+fn versions(server: &TestServer) -> Vec<(u64, String)> {
+    let history = json_of(&get(server, "/rules.yaml/history"));
+    let versions = history["versions"].as_array().expect("a list").iter();
+    let version = |version: &Value| {
+        let etag = version["etag"].as_str().expect("a text");
+        (
+            version["version"].as_u64().expect("a number"),
+            etag.to_owned(),
+        )
+    };
+    versions.map(version).collect()
+}
+
+fn numbers(server: &TestServer) -> Vec<u64> {
+    versions(server)
+        .into_iter()
+        .map(|(number, _)| number)
+        .collect()
+}
+
+fn actions(server: &TestServer, action: &str, outcome: &str) -> Option<f64> {
+    let labels = format!(r#"{{action="{action}",outcome="{outcome}"}}"#);
+    server.metric(&format!("tollgate_admin_actions_total{labels}"))
+}
+
+#[tokio::test]
+async fn a_change_is_in_force_when_it_is_answered() {
+    let server = service();
+    let mut client = server.client().await;
+    for requests in 2..12 {
+        let answer = limit_to(&server, requests);
+        let reply = client.answer(request("d", &[&[("k", "")]])).await;
+        assert_eq!(
+            reply.statuses[0]
+                .current_limit
+                .as_ref()
+                .map(|limit| limit.requests_per_unit),
+            Some(requests)
+        );
+        assert_eq!(answer["rules"], json!({"domains": 1, "limits": 1}));
+        assert_eq!(answer["file"], "rules.yaml");
+        assert_eq!(answer["version"], requests);
+        assert_eq!(answer["etag"], etag(&server));
+        assert!(answer["replica"].is_string(), "{answer}");
+        let text = fs::read_to_string(server.path("rules.yaml")).expect("it exists");
+        assert_eq!(text, limit_of(requests));
+    }
+    assert_eq!(actions(&server, "put_rules", "done"), Some(10.0));
+    let again = limit_to(&server, 11);
+    assert_eq!(again["version"], 11, "the same text is the same version");
+}
+
+#[test]
+fn changes_are_off_by_default() {
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("ADMIN_TOKEN", TOKEN)
+        .start();
+    let list = json_of(&get(&server, ""));
+    assert_eq!(list["writable"], false);
+    let reason = list["reason"].as_str().expect("a text");
+    assert!(reason.contains("set RULES_WRITABLE=true"), "{list}");
+    for reply in [put(&server, "*", &limit_of(2)), roll_back(&server, 1)] {
+        assert_eq!(reply.status, 403, "{reply:?}");
+        assert!(reply.body.contains("set RULES_WRITABLE=true"), "{reply:?}");
+    }
+    assert_eq!(actions(&server, "put_rules", "forbidden"), Some(1.0));
+    assert_eq!(actions(&server, "rollback_rules", "forbidden"), Some(1.0));
+    assert!(!server.path(".tollgate").exists());
+}
+
+#[test]
+fn changes_need_the_token() {
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("RULES_WRITABLE", "true")
+        .start();
+    let reply = put(&server, "*", &limit_of(2));
+    assert_eq!(reply.status, 403, "{reply:?}");
+    assert!(reply.body.contains("set ADMIN_TOKEN"), "{reply:?}");
+    let list = json_of(&get(&server, ""));
+    assert_eq!(list["writable"], false);
+    assert!(
+        list["reason"].to_string().contains("set ADMIN_TOKEN"),
+        "{list}"
+    );
+
+    let server = service();
+    let any = "if-match: *".to_owned();
+    let wrong = "authorization: Bearer wrong".to_owned();
+    for headers in [vec![any.clone()], vec![any, wrong.clone()], vec![wrong]] {
+        let reply = send(&server, &headers, "PUT", "/rules.yaml", &limit_of(2));
+        assert_eq!(reply.status, 401, "{reply:?}");
+        assert!(reply.has_header("www-authenticate: Bearer"), "{reply:?}");
+    }
+    assert_eq!(actions(&server, "put_rules", "unauthorized"), Some(3.0));
+    let guess = |guess| {
+        let headers = [format!("authorization: Bearer guess-{guess}")];
+        send(&server, &headers, "POST", "/rules.yaml/rollback", "{}").status
+    };
+    let guesses: Vec<u16> = (0..12).map(guess).collect();
+    assert!(guesses.contains(&429), "{guesses:?}");
+    let text = fs::read_to_string(server.path("rules.yaml")).expect("it exists");
+    assert_eq!(text, limit_of(1));
+}
+
+/// A method and a path below `/api/v1/rules`, If-Match, a body, the status and a text of the answer.
+const REJECTED: &str = r#"
+PUT /rules.yaml | | domain: d | 428 | as If-Match
+PUT /rules.yaml | "other" | domain: d | 412 | its ETag is
+PUT /rules.yaml | W/"other", "another" | domain: d | 412 | its ETag is
+PUT /rules.yaml | * | domain: [ | 422 | nothing is written
+PUT /rules.yaml | * | | 422 | nothing is written
+PUT /rules.yaml | * | domain: e | 422 | duplicate domain 'e'
+PUT /new.yaml | * | domain: d | 404 | no rules file new.yaml
+PUT /below%2Fc.yaml | * | domain: d | 400 | without a slash
+PUT /.hidden.yaml | * | domain: d | 400 | begin with a dot
+PUT /.tollgate | * | domain: d | 400 | begin with a dot
+PUT /cases.test.yaml | * | domain: d | 400 | test cases
+POST /rules.yaml/rollback | | | 400 | EOF
+POST /rules.yaml/rollback | | [] | 400 | invalid type
+POST /rules.yaml/rollback | | {} | 400 | whole number
+POST /rules.yaml/rollback | | {"version": "1"} | 400 | whole number
+POST /rules.yaml/rollback | | {"version": 1, "file": "x"} | 400 | unknown field
+POST /rules.yaml/rollback | | {"version": 7} | 404 | no version 7
+POST /rules.yaml/rollback | "other" | {"version": 1} | 412 | its ETag is
+POST /new.yaml/rollback | | {"version": 1} | 404 | no rules file new.yaml
+"#;
+
+#[test]
+fn rejected_changes_write_nothing() {
+    let files = [("rules.yaml", &*limit_of(1)), ("e.yaml", "domain: e\n")];
+    let server = writable(TestServer::with_files(files)).start();
+    let before = fs::metadata(server.path("rules.yaml")).expect("it exists");
+    for line in REJECTED.trim().lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (method, path) = cells[0].split_once(' ').expect("a method and a path");
+        let mut headers = vec![bearer()];
+        headers.extend(
+            Some(cells[1])
+                .filter(|tag| !tag.is_empty())
+                .map(|tag| format!("if-match: {tag}")),
+        );
+        let reply = send(&server, &headers, method, path, cells[2]);
+        assert_eq!(reply.status.to_string(), cells[3], "{line}: {reply:?}");
+        assert!(reply.body.contains(cells[4]), "{line}: {reply:?}");
+        assert!(json_of(&reply)["replica"].is_string(), "{reply:?}");
+    }
+    let large = put(&server, "*", &"#".repeat((8 << 20) + 1));
+    assert_eq!(large.status, 413, "{large:?}");
+    let after = fs::metadata(server.path("rules.yaml")).expect("it exists");
+    assert_eq!(
+        (before.ino(), before.mtime_nsec()),
+        (after.ino(), after.mtime_nsec())
+    );
+    assert_eq!(numbers(&server), [1]);
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_success"),
+        Some(1.0)
+    );
+    assert_eq!(actions(&server, "put_rules", "rejected"), Some(12.0));
+}
+
+#[test]
+fn invalid_rules_are_answered_with_their_lines() {
+    let server = service();
+    let text = limit_of(1).replace("year", "fortnight");
+    let reply = put(&server, &etag(&server), &text);
+    assert_eq!(reply.status, 422, "{reply:?}");
+    let error = &json_of(&reply)["errors"][0];
+    assert_eq!(
+        (&error["file"], &error["line"]),
+        (&json!("rules.yaml"), &json!(4)),
+        "{error}"
+    );
+    let message = error["message"].as_str().expect("a text");
+    assert!(
+        message.contains("invalid rate limit unit 'fortnight'"),
+        "{error}"
+    );
+    assert!(error["column"].is_u64(), "{error}");
+    server.assert_metric("tollgate_rules_rejected", 0.0);
+}
+
+#[test]
+fn of_two_changes_at_once_one_is_made() {
+    let server = service();
+    let before = etag(&server);
+    let statuses: Vec<u16> = thread::scope(|scope| {
+        let puts: Vec<_> = (2..6)
+            .map(|requests| {
+                scope.spawn({
+                    let (server, before) = (&server, &before);
+                    move || put(server, before, &limit_of(requests)).status
+                })
+            })
+            .collect();
+        puts.into_iter()
+            .map(|put| put.join().expect("no panic"))
+            .collect()
+    });
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    assert_eq!((count(200), count(412)), (1, 3), "{statuses:?}");
+    assert_eq!(numbers(&server), [2, 1]);
+}
+
+#[test]
+fn of_replicas_with_one_folder_one_makes_a_change() {
+    let one = service();
+    let folder = one.path("");
+    let other = writable(TestServer::with_directory(&folder)).start();
+    let before = etag(&one);
+    for round in 0..4 {
+        let before = etag(&one);
+        let [first, second] = thread::scope(|scope| {
+            let put = |server, requests| {
+                let before = &before;
+                scope.spawn(move || put(server, before, &limit_of(requests)).status)
+            };
+            [put(&one, 10 + round), put(&other, 20 + round)]
+                .map(|put| put.join().expect("no panic"))
+        });
+        let mut statuses = [first, second];
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 412]);
+    }
+    assert_ne!(before, etag(&other));
+    assert_eq!(numbers(&one), [5, 4, 3, 2, 1]);
+    assert_eq!(versions(&one), versions(&other));
+}
+
+#[test]
+fn versions_are_kept_and_restored() {
+    let server = service();
+    let first = etag(&server);
+    assert_eq!(versions(&server), [(1, first.clone())]);
+    limit_to(&server, 2);
+    assert_eq!(versions(&server), [(2, etag(&server)), (1, first.clone())]);
+    // An editor changes the file.
+    server.write("rules.yaml", &limit_of(30));
+    let edited = etag(&server);
+    assert_eq!(versions(&server)[0], (3, edited.clone()));
+    limit_to(&server, 4);
+    let restored = roll_back(&server, 3);
+    assert_eq!(restored.status, 200, "{restored:?}");
+    let answer = json_of(&restored);
+    assert_eq!(
+        (&answer["version"], &answer["etag"]),
+        (&json!(5), &json!(edited))
+    );
+    assert!(has_limit(&server, "d.k", 30));
+    assert_eq!(numbers(&server), [5, 4, 3, 2, 1]);
+    assert_eq!(json_of(&roll_back(&server, 1))["etag"], json!(first));
+    assert!(has_limit(&server, "d.k", 1));
+    assert_eq!(actions(&server, "rollback_rules", "done"), Some(2.0));
+    let history = json_of(&get(&server, "/rules.yaml/history"));
+    for version in history["versions"].as_array().expect("a list") {
+        let time = version["time"].as_str().expect("a text");
+        assert!(Time::from_rfc3339(time).is_some(), "{time}");
+    }
+}
+
+#[test]
+fn the_oldest_version_is_dropped() {
+    let server = service();
+    for requests in 2..=21 {
+        limit_to(&server, requests);
+    }
+    let expected: Vec<u64> = (2..=21).rev().collect();
+    assert_eq!(numbers(&server), expected);
+    assert_eq!(roll_back(&server, 1).status, 404);
+    server.assert_metric("tollgate_rules_versions_dropped_total", 1.0);
+    // A file that was edited is the newest version, and there are still as many.
+    server.write("rules.yaml", &limit_of(99));
+    let expected: Vec<u64> = (3..=22).rev().collect();
+    assert_eq!(numbers(&server), expected);
+}
+
+/// Also with RUNTIME_IGNOREDOTFILES=false, as envoyproxy/ratelimit has it by default.
+#[test]
+fn versions_are_kept_across_restarts_and_are_no_rules() {
+    let root = TempDir::new().expect("a temporary directory");
+    write(&root.path().join("config/rules.yaml"), &limit_of(1));
+    let start = || writable(TestServer::with_runtime_root(root.path())).start();
+    let server = start();
+    limit_to(&server, 2);
+    limit_to(&server, 3);
+    let kept = versions(&server);
+    let loads = server.metric("ratelimit_service_config_load_success");
+    drop(server);
+
+    let server = start();
+    assert_eq!(versions(&server), kept);
+    assert_eq!(loads, Some(3.0), "the versions cause no load");
+    server.assert_metric("tollgate_rules", 1.0);
+    server.assert_metric("tollgate_rules_rejected", 0.0);
+    let folder = server.path("");
+    assert!(folder.join(".tollgate/history/rules.yaml").is_dir());
+    for variable in [
+        ("RUNTIME_IGNOREDOTFILES", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+    ] {
+        let folder = folder.display().to_string();
+        let checked = tollgate_with_env(&["check", &folder], &[variable]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        assert!(
+            checked.stdout.contains("1 limit in 1 domain of 1 file"),
+            "{checked:?}"
+        );
+    }
+    assert_eq!(json_of(&roll_back(&server, 1))["version"], 4);
+    assert!(has_limit(&server, "d.k", 1));
+}
+
+#[test]
+fn files_of_a_config_map_are_not_replaced() {
+    let root = TempDir::new().expect("a temporary directory");
+    config_map(&root.path().join("config"));
+    let server = writable(TestServer::with_runtime_root(root.path()))
+        .with_env("RUNTIME_IGNOREDOTFILES", "true")
+        .start();
+    let reply = put(&server, "*", &limit_of(2));
+    assert_eq!(reply.status, 403, "{reply:?}");
+    assert!(reply.body.contains("ConfigMap"), "{reply:?}");
+    assert_eq!(json_of(&get(&server, ""))["writable"], false);
+}
+
+#[test]
+fn links_are_not_replaced() {
+    // A file that is a link, a folder that is one, and one above the folder.
+    let files = TempDir::new().expect("a temporary directory");
+    write(&files.path().join("real/config/rules.yaml"), &limit_of(1));
+    let real = files.path().join("real");
+    let folder = files.path().join("linked");
+    symlink(real.join("config"), &folder).expect("it is not there");
+    let file = files.path().join("file");
+    fs::create_dir(&file).expect("it is not there");
+    symlink(real.join("config/rules.yaml"), file.join("rules.yaml")).expect("it is not there");
+    let root = files.path().join("root");
+    symlink(&real, &root).expect("it is not there");
+    for builder in [
+        TestServer::with_directory(&folder),
+        TestServer::with_directory(&file),
+        TestServer::with_runtime_root(&root),
+    ] {
+        let server = writable(builder).start();
+        let reply = put(&server, "*", &limit_of(2));
+        assert_eq!(reply.status, 403, "{reply:?}");
+        assert!(reply.body.contains("is a link"), "{reply:?}");
+        assert_eq!(get(&server, "/rules.yaml").body, limit_of(1));
+    }
+}
+
+#[test]
+fn a_folder_without_permission_is_not_written() {
+    let files = TempDir::new().expect("a temporary directory");
+    let folder = files.path().join("rules");
+    write(&folder.join("rules.yaml"), &limit_of(1));
+    let mode =
+        |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).expect("it is ours");
+    mode(0o555);
+    // Root is not bound by permissions while it has this capability. Others have none to give up.
+    let started = thread::spawn({
+        let folder = folder.clone();
+        move || {
+            let _ = remove_capability_from_bounding_set(CapabilitySet::DAC_OVERRIDE);
+            writable(TestServer::with_directory(&folder)).start()
+        }
+    });
+    let server = started.join().expect("it starts");
+    let reply = put(&server, "*", &limit_of(2));
+    let list = json_of(&get(&server, ""));
+    mode(0o755);
+    assert_eq!(reply.status, 403, "{reply:?}");
+    assert!(
+        reply.body.contains("is not writable for this process"),
+        "{reply:?}"
+    );
+    assert_eq!(list["writable"], false);
+    assert_eq!(put(&server, "*", &limit_of(2)).status, 200);
+}
+
+#[test]
+fn rules_of_a_control_plane_are_not_changed() {
+    let server = writable(TestServer::with_xds("127.0.0.1:1")).start();
+    for reply in [put(&server, "*", &limit_of(2)), roll_back(&server, 1)] {
+        assert_eq!(reply.status, 403, "{reply:?}");
+        assert!(reply.body.contains("from a control plane"), "{reply:?}");
+    }
+}
+
+/// Readers, such as other replicas, find the old text or the new one, with the same permissions.
+#[test]
+fn a_file_is_replaced_in_one_step() {
+    let server = service();
+    let path = server.path("rules.yaml");
+    let padded = |requests| format!("{}{}", limit_of(requests), "# comment\n".repeat(20_000));
+    fs::write(&path, padded(1)).expect("it is written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut texts = HashSet::new();
+            while !is_done.load(Relaxed) {
+                texts.insert(fs::read_to_string(&path).expect("it is always there"));
+            }
+            texts
+        });
+        for requests in 2..8 {
+            assert_eq!(put(&server, &etag(&server), &padded(requests)).status, 200);
+        }
+        is_done.store(true, Relaxed);
+        for text in reader.join().expect("no panic") {
+            assert!(
+                (1..8).any(|requests| text == padded(requests)),
+                "{} bytes",
+                text.len()
+            );
+        }
+    });
+    let mode = fs::metadata(&path).expect("it exists").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+}
+
+/// Also of a version that is being kept.
+#[test]
+fn a_killed_process_leaves_a_whole_file() {
+    let files = TempDir::new().expect("a temporary directory");
+    let folder = files.path().join("rules");
+    let padded = |requests| format!("{}{}", limit_of(requests), "# comment\n".repeat(20_000));
+    write(&folder.join("rules.yaml"), &padded(1));
+    for requests in 2..8 {
+        let server = writable(TestServer::with_directory(&folder)).start();
+        let before = fs::read_to_string(folder.join("rules.yaml")).expect("it exists");
+        let kept = versions(&server);
+        let text = padded(requests);
+        let headers = format!(
+            "PUT /api/v1/rules/rules.yaml HTTP/1.1\r\nhost: test\r\n{}\r\nif-match: *\r\ncontent-length: {}\r\n\r\n",
+            bearer(),
+            text.len()
+        );
+        let mut connection = Connection::open(server.admin);
+        connection.write(headers.as_bytes()).expect("it reads");
+        connection.write(text.as_bytes()).expect("it reads");
+        // At another moment of the change in each round.
+        let looks = 1 << requests;
+        for _ in 0..looks {
+            let _ = fs::metadata(folder.join(".tollgate/new"));
+        }
+        drop(server);
+        let after = fs::read_to_string(folder.join("rules.yaml")).expect("it exists");
+        assert!(after == before || after == text, "{} bytes", after.len());
+        let server = writable(TestServer::with_directory(&folder)).start();
+        let now = versions(&server);
+        assert!(
+            kept.iter().all(|version| now.contains(version)),
+            "{kept:?}, then {now:?}"
+        );
+        server.assert_metric("tollgate_rules", 1.0);
+        assert_eq!(put(&server, "*", &text).status, 200);
+    }
+}
+
+#[test]
+fn each_change_is_logged_once_with_its_diff() {
+    let server = writable(TestServer::with_rules(&limit_of(1)))
+        .with_env("LOG_LEVEL", "error")
+        .start();
+    let before = server.log();
+    limit_to(&server, 2);
+    let log = server.log();
+    let lines: Vec<&str> = log[before.len()..].lines().collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    let expected =
+        "admin action action=put_rules remote=127.0.0.1 file=rules.yaml before=1 after=2 diff=";
+    assert!(lines[0].contains(expected), "{log}");
+    for text in [
+        "-    rate_limit: {unit: year, requests_per_unit: 1}",
+        "+    rate_limit: {unit: year, requests_per_unit: 2}",
+    ] {
+        assert!(lines[0].contains(text), "{log}");
+    }
+    assert_eq!(roll_back(&server, 1).status, 200);
+    server.assert_logged_once(
+        "action=rollback_rules remote=127.0.0.1 file=rules.yaml before=2 after=3 diff=",
+    );
+    put(&server, "\"other\"", &limit_of(3));
+    server.assert_not_logged(TOKEN);
+}
