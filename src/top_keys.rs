@@ -27,7 +27,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::Text;
 use crate::time::{Clock, Span, Time};
 use crate::top_keys::entries::Entries;
-use crate::top_keys::sketch::{Added, Room, Sketch};
+use crate::top_keys::sketch::{Added, Capacity, Sketch};
 use crate::top_keys::windows::{Counted, Window, Windows};
 
 mod entries;
@@ -43,7 +43,7 @@ const PENDING_KEYS_MAX: usize = 20_000;
 const SLOT_KEYS_MAX: usize = 200_000;
 /// The time between two takings without a reader, which is the shortest slot.
 const TAKE_INTERVAL: Span = Span::from_secs(10);
-/// The time between two takings by readers: each makes the workers track their keys anew.
+/// The time between two takings by readers: after each the workers begin to track keys again.
 const READ_INTERVAL: Span = Span::from_micros(50_000);
 
 /// The top keys of the process. Clones share them.
@@ -209,12 +209,12 @@ impl Recording<'_> {
             .entry(address)
             .or_insert_with(|| Sketches::new(query, rule));
         let mut add = |sketch: &mut Sketch, weight| {
-            let room = match *keys {
-                PENDING_KEYS_MAX.. => Room::Full,
-                _ => Room::Free,
+            let capacity = match *keys {
+                PENDING_KEYS_MAX.. => Capacity::Full,
+                _ => Capacity::Free,
             };
             let set = |entries: &mut Entries| write(entries, rules, (query, index), step);
-            let added = sketch.add(hash, weight, counts, room, set);
+            let added = sketch.add(hash, weight, counts, capacity, set);
             *keys += usize::from(added == Added::New);
             added
         };

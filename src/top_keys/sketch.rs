@@ -48,7 +48,7 @@ pub(crate) struct Tracked {
 
 /// Whether a sketch may track one more key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Capacity {
     Free,
     /// Too many keys are tracked elsewhere.
     Full,
@@ -61,7 +61,7 @@ pub(crate) enum Added {
     Same,
     /// The sketch tracks one more key.
     New,
-    /// The key is not counted: there was no room.
+    /// The key is not counted: too many are tracked.
     Left,
 }
 
@@ -72,7 +72,7 @@ impl Sketch {
         hash: u64,
         weight: u64,
         counts: HitCounts,
-        room: Room,
+        capacity: Capacity,
         set: impl FnOnce(&mut Entries),
     ) -> Added {
         if let Some(&at) = self.index.find(hash, |&at| self.tracked[at].hash == hash) {
@@ -82,7 +82,7 @@ impl Sketch {
             return Added::Same;
         }
         if self.tracked.len() < KEYS_MAX {
-            if room == Room::Full {
+            if capacity == Capacity::Full {
                 return Added::Left;
             }
             let mut entries = Entries::default();
@@ -105,7 +105,7 @@ impl Sketch {
         self.tracked
     }
 
-    /// Adds the hits of a key that is not tracked, while there is no room for it.
+    /// Adds the hits of a key that is not tracked, while [`KEYS_MAX`] others are.
     fn filter(
         &mut self,
         hash: u64,
@@ -194,9 +194,15 @@ mod tests {
             over_limit: 0,
         };
         let name = key.to_string();
-        sketch.add(hasher.hash_one(key), hits, counts, Room::Free, |entries| {
-            entries.set(std::iter::once(Entry::new("user", &name)));
-        })
+        sketch.add(
+            hasher.hash_one(key),
+            hits,
+            counts,
+            Capacity::Free,
+            |entries| {
+                entries.set(std::iter::once(Entry::new("user", &name)));
+            },
+        )
     }
 
     /// Hits by value.
@@ -255,7 +261,7 @@ mod tests {
                 hits: 1,
                 over_limit: 0,
             };
-            sketch.add(hasher.hash_one(key), 1, counts, Room::Free, |_| {
+            sketch.add(hasher.hash_one(key), 1, counts, Capacity::Free, |_| {
                 replaced += 1;
             });
         }
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_only_tracked_keys_are_counted() {
+    fn at_the_bound_only_tracked_keys_are_counted() {
         let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
         assert_eq!(add(&mut sketch, &hasher, 1, 1), Added::New);
         let counts = HitCounts {
@@ -271,7 +277,7 @@ mod tests {
             over_limit: 2,
         };
         for (key, expected) in [(1, Added::Same), (2, Added::Left)] {
-            let added = sketch.add(hasher.hash_one(key), 2, counts, Room::Full, |_| ());
+            let added = sketch.add(hasher.hash_one(key), 2, counts, Capacity::Full, |_| ());
             assert_eq!(added, expected);
         }
         assert_eq!(counted(sketch), HashMap::from([(1, 3)]));

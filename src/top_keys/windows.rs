@@ -89,7 +89,7 @@ impl By {
 
 impl Windows {
     /// Adds hits of a key at a time that is not before that of earlier hits. `free` is how many more
-    /// keys of slots there is room for. Returns whether all of them were counted.
+    /// keys slots may have. Returns whether all of them were counted.
     pub(crate) fn add(&mut self, at: Time, hash: u64, key: &Counted, free: &mut usize) -> bool {
         let mut is_counted = true;
         for window in Window::ALL {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_only_known_keys_are_counted() {
+    fn at_the_bound_only_known_keys_are_counted() {
         let mut windows = Windows::default();
         add(&mut windows, 0, 1, 1, 0);
         let key = Counted {
