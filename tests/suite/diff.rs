@@ -1,13 +1,12 @@
 //! `tollgate diff`: which rules differ, which counters restart, and which recorded requests are answered
 //! differently.
 
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::support::{TestServer, tollgate, write};
+use crate::support::folder::Folder;
+use crate::support::{TestServer, tollgate};
 
 const OLD: &str = "\
 domain: shop
@@ -35,37 +34,26 @@ descriptors:
 ";
 
 /// Files to compare.
-struct Folder(TempDir);
+fn folder() -> Folder {
+    Folder::with(&[("old/shop.yaml", OLD), ("new/shop.yaml", NEW)])
+}
 
-impl Folder {
-    fn new() -> Self {
-        let folder = Self(TempDir::new().expect("a temporary directory"));
-        folder.write("old/shop.yaml", OLD);
-        folder.write("new/shop.yaml", NEW);
-        folder
-    }
+/// What is printed about the old and the new folder.
+fn diff(folder: &Folder, arguments: &[&str]) -> String {
+    let ran = tollgate(
+        &[
+            &["diff", &folder.path("old"), &folder.path("new")],
+            arguments,
+        ]
+        .concat(),
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
 
-    fn path(&self, name: &str) -> String {
-        let path = self.0.path().join(name);
-        path.to_str().expect("a plain name").to_owned()
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        write(Path::new(&self.path(name)), text);
-        self.path(name)
-    }
-
-    /// What is printed about the old and the new folder.
-    fn diff(&self, arguments: &[&str]) -> String {
-        let ran = tollgate(&[&["diff", &self.path("old"), &self.path("new")], arguments].concat());
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        ran.stdout
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let printed = self.diff(&[arguments, &["--format", "json"]].concat());
-        serde_json::from_str(&printed).expect("it is JSON")
-    }
+fn json(folder: &Folder, arguments: &[&str]) -> Value {
+    let printed = diff(folder, &[arguments, &["--format", "json"]].concat());
+    serde_json::from_str(&printed).expect("it is JSON")
 }
 
 /// Requests of users within one second.
@@ -80,7 +68,7 @@ fn requests(users: &[&str]) -> String {
 
 #[test]
 fn text_names_rules_options_their_sources_and_counters_that_restart() {
-    let folder = Folder::new();
+    let folder = folder();
     let (old, new) = (folder.path("old/shop.yaml"), folder.path("new/shop.yaml"));
     let expected = format!(
         "\
@@ -99,13 +87,13 @@ changed shop.user
   requests_per_unit: 2 ({old}:3) -> 3 ({new}:4)
 "
     );
-    assert_eq!(folder.diff(&[]), expected);
+    assert_eq!(diff(&folder, &[]), expected);
 }
 
 #[test]
 fn json_has_both_sides_of_every_difference() {
-    let folder = Folder::new();
-    let report = folder.json(&[]);
+    let folder = folder();
+    let report = json(&folder, &[]);
     assert_eq!(report.get("traffic"), None);
     let rules = report["rules"].as_array().expect("a list");
     let shown = rules.iter().map(|rule| {
@@ -139,12 +127,12 @@ fn json_has_both_sides_of_every_difference() {
 
 #[test]
 fn traffic_shows_requests_and_keys_that_get_another_answer() {
-    let folder = Folder::new();
+    let folder = folder();
     let log = requests(&[
         "ann", "ann", "ann", "ann", "bob", "bob", "cid", "cid", "cid",
     ]);
     let log = folder.write("log", &format!("{log}not JSON\n"));
-    let report = folder.json(&["--traffic", &log]);
+    let report = json(&folder, &["--traffic", &log]);
     // Of ann and of cid the third request is admitted now.
     let expected = json!({
         "requests": 9, "changed": 2,
@@ -155,7 +143,7 @@ fn traffic_shows_requests_and_keys_that_get_another_answer() {
         }],
     });
     assert_eq!(report["traffic"], expected);
-    let text = folder.diff(&["--traffic", &log]);
+    let text = diff(&folder, &["--traffic", &log]);
     let expected = "
 2 of 9 requests get another answer
 
@@ -179,7 +167,7 @@ keys of shop.user with the most changed answers:
 
 #[test]
 fn markdown_is_a_table_that_texts_cannot_break() {
-    let folder = Folder::new();
+    let folder = folder();
     let user = "a|<b>";
     let log = folder.write("log", &requests(&[user, user, user]));
     let expected = "\
@@ -199,14 +187,14 @@ fn markdown_is_a_table_that_texts_cannot_break() {
 | <code>shop.user</code> | 3 | 0 | 1 | 1 | <code>user=a&#124;&lt;b></code> |
 ";
     assert_eq!(
-        folder.diff(&["--traffic", &log, "--format", "markdown"]),
+        diff(&folder, &["--traffic", &log, "--format", "markdown"]),
         expected
     );
 }
 
 #[test]
 fn exit_code_is_1_for_differences_and_78_for_errors() {
-    let folder = Folder::new();
+    let folder = folder();
     let (old, new) = (folder.path("old"), folder.path("new"));
     let log = folder.write("log", &requests(&["ann"]));
     let invalid = folder.write("invalid.yaml", "domain: d\ndescriptor: []\n");
@@ -254,7 +242,7 @@ fn exit_code_is_1_for_differences_and_78_for_errors() {
 
 #[test]
 fn rules_in_force_are_compared_by_the_url_of_the_service() {
-    let folder = Folder::new();
+    let folder = folder();
     let server = TestServer::with_rules(OLD).start();
     let url = format!("http://{}", server.admin);
     let (old, new) = (folder.path("old"), folder.path("new"));
@@ -267,7 +255,7 @@ fn rules_in_force_are_compared_by_the_url_of_the_service() {
     let log = folder.write("log", &requests(&["ann", "ann", "ann"]));
     let ran = tollgate(&["diff", &url, &new, "--traffic", &log, "--format", "json"]);
     let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
-    let expected = folder.json(&["--traffic", &log]);
+    let expected = json(&folder, &["--traffic", &log]);
     assert_eq!(report["traffic"], expected["traffic"]);
     let (rules, expected) = (&report["rules"], &expected["rules"]);
     assert_eq!(rules.as_array().map(Vec::len), Some(4), "{rules}");
@@ -282,12 +270,12 @@ fn rules_in_force_are_compared_by_the_url_of_the_service() {
 
 #[test]
 fn git_revisions_are_read_without_a_checkout() {
-    let folder = Folder::new();
+    let folder = folder();
     let git = |arguments: &str| {
         let ran = Command::new("git")
             .args(arguments.split(' '))
-            .current_dir(folder.0.path())
-            .env("HOME", folder.0.path())
+            .current_dir(folder.path(""))
+            .env("HOME", folder.path(""))
             .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "test")))
             .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "test@localhost")))
             .output()
@@ -307,7 +295,7 @@ fn git_revisions_are_read_without_a_checkout() {
     let in_folder = |arguments: &[&str]| {
         let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(arguments)
-            .current_dir(folder.0.path())
+            .current_dir(folder.path(""))
             .output()
             .expect("cargo has built it");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is UTF-8");

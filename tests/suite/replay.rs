@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::support::{tollgate, write};
+use crate::support::folder::Folder;
+use crate::support::tollgate;
 
 const RULES: &str = "\
 domain: shop
@@ -27,35 +26,18 @@ descriptors:
 ";
 
 /// Rules, and files beside them.
-struct Folder(TempDir);
+fn folder() -> Folder {
+    Folder::with(&[("rules/shop.yaml", RULES)])
+}
 
-impl Folder {
-    fn new(rules: &str) -> Self {
-        let folder = Self(TempDir::new().expect("a temporary directory"));
-        fs::create_dir(folder.path("rules")).expect("a directory for rules");
-        folder.write("rules/shop.yaml", rules);
-        folder
-    }
-
-    fn path(&self, name: &str) -> String {
-        let path = self.0.path().join(name);
-        path.to_str().expect("a plain name").to_owned()
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        write(Path::new(&self.path(name)), text);
-        self.path(name)
-    }
-
-    /// What it prints, as JSON.
-    fn replay(&self, file: &str, arguments: &str) -> Value {
-        let rules = self.path("rules");
-        let mut words = vec!["replay", file, "--rules", &*rules, "--format", "json"];
-        words.extend(arguments.split_whitespace());
-        let ran = tollgate(&words);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        serde_json::from_str(&ran.stdout).expect("it is JSON")
-    }
+/// What it prints, as JSON.
+fn replay(folder: &Folder, file: &str, arguments: &str) -> Value {
+    let rules = folder.path("rules");
+    let mut words = vec!["replay", file, "--rules", &*rules, "--format", "json"];
+    words.extend(arguments.split_whitespace());
+    let ran = tollgate(&words);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    serde_json::from_str(&ran.stdout).expect("it is JSON")
 }
 
 /// Requests of a user at these seconds.
@@ -76,13 +58,13 @@ fn rule<'r>(report: &'r Value, path: &str) -> &'r Value {
 
 #[test]
 fn requests_are_counted_at_their_recorded_times() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     // Two a second are admitted: of ann's one is over the limit at 0 s and three at 120 s.
     let log = requests(
         "ann",
         &[0.0, 0.1, 0.2, 1.0, 120.0, 120.1, 120.2, 120.3, 120.4],
     ) + &requests("bob", &[120.5]);
-    let report = folder.replay(&folder.write("log", &log), "");
+    let report = replay(&folder, &folder.write("log", &log), "");
     assert_eq!(report["requests"], 10);
     assert_eq!(report["broken"], 0);
     assert_eq!(report["over_limit"], 4);
@@ -101,7 +83,7 @@ fn requests_are_counted_at_their_recorded_times() {
 
 #[test]
 fn the_text_shows_rules_minutes_and_keys() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 0.3]));
     let ran = tollgate(&["replay", &log, "--rules", &folder.path("rules")]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -118,11 +100,11 @@ fn the_text_shows_rules_minutes_and_keys() {
 
 #[test]
 fn values_that_share_a_counter_are_one_key() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log: String = ["/api/a", "/api/b", "/api/c", "/other"]
         .map(|path| requests(path, &[0.0]).replace("user", "path"))
         .concat();
-    let report = folder.replay(&folder.write("log", &log), "");
+    let report = replay(&folder, &folder.write("log", &log), "");
     let shared = &rule(&report, "shop.path_/api/*")["keys"];
     assert_eq!(shared[0]["key"], "path=/api/*");
     assert_eq!(shared[0]["over_limit"], 2);
@@ -131,12 +113,12 @@ fn values_that_share_a_counter_are_one_key() {
 
 #[test]
 fn lines_of_envoys_access_log_are_requests() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = r#"{"time": "2026-08-01T12:00:00.100Z", "method": "GET", "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["user=42"]}]}}
 {"time": "2026-08-01T12:00:00.200Z", "ratelimit": "{\"domain\":\"shop\",\"descriptors\":[{\"entries\":[\"user=42\"]}],\"hitsAddend\":2}"}
 {"time": "2026-08-01T12:00:00.300Z", "ratelimit": null}
 "#;
-    let report = folder.replay(&folder.write("log", log), "");
+    let report = replay(&folder, &folder.write("log", log), "");
     assert_eq!(report["requests"], 2);
     assert_eq!(report["without_request"], 1);
     assert_eq!(rule(&report, "shop.user")["over_limit"], 1);
@@ -144,7 +126,7 @@ fn lines_of_envoys_access_log_are_requests() {
 
 #[test]
 fn compressed_files_and_stdin_are_read() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = requests("ann", &[0.0; 2_000]);
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(log.as_bytes()).expect("memory is writable");
@@ -157,7 +139,7 @@ fn compressed_files_and_stdin_are_read() {
     ] {
         fs::write(folder.path(name), bytes).expect("the folder is writable");
         assert_eq!(
-            folder.replay(&folder.path(name), "")["over_limit"],
+            replay(&folder, &folder.path(name), "")["over_limit"],
             1_998,
             "{name}"
         );
@@ -174,10 +156,10 @@ fn compressed_files_and_stdin_are_read() {
 
 #[test]
 fn invalid_lines_are_counted_and_reported_with_their_numbers() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = format!("{}no json\n\n{{\"time\": 0}}\n", requests("ann", &[0.0]));
     let log = folder.write("log", &log);
-    let report = folder.replay(&log, "--max-errors 2");
+    let report = replay(&folder, &log, "--max-errors 2");
     assert_eq!(report["requests"], 1);
     assert_eq!(report["broken"], 2);
     assert_eq!(report["invalid_lines"][0]["line"], 2);
@@ -202,7 +184,7 @@ fn invalid_lines_are_counted_and_reported_with_their_numbers() {
 
 #[test]
 fn files_without_requests_are_errors() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let rules = folder.path("rules");
     for (log, expected) in [
         (folder.write("empty", ""), "has no request"),
@@ -221,9 +203,9 @@ fn files_without_requests_are_errors() {
 
 #[test]
 fn late_lines_count_at_the_latest_time_before() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = folder.write("log", &requests("ann", &[5.0, 4.9, 5.1]));
-    let report = folder.replay(&log, "");
+    let report = replay(&folder, &log, "");
     assert_eq!(report["late"], 1);
     assert_eq!(report["late_max_us"], 100_000);
     assert_eq!(report["over_limit"], 1);
@@ -231,15 +213,12 @@ fn late_lines_count_at_the_latest_time_before() {
 
 #[test]
 fn other_rules_and_algorithms_are_shown_beside_the_rules() {
-    let folder = Folder::new(RULES);
-    let other = TempDir::new().expect("a temporary directory");
-    write(
-        &other.path().join("shop.yaml"),
-        &RULES.replace("requests_per_unit: 2", "requests_per_unit: 3"),
-    );
-    let other = other.path().to_str().expect("a plain name");
+    let folder = folder();
+    let rules = RULES.replace("requests_per_unit: 2", "requests_per_unit: 3");
+    let other = folder.path("other");
+    folder.write("other/shop.yaml", &rules);
     let log = folder.write("log", &requests("ann", &[0.9, 0.91, 0.92, 0.93, 1.0, 1.01]));
-    let report = folder.replay(&log, &format!("--compare {other} --algorithm all"));
+    let report = replay(&folder, &log, &format!("--compare {other} --algorithm all"));
     let compared = report["compared"].as_array().expect("there are others");
     let figures: Vec<(&str, u64)> = [&report]
         .into_iter()
@@ -254,7 +233,7 @@ fn other_rules_and_algorithms_are_shown_beside_the_rules() {
         figures,
         [
             ("rules", 2),
-            (other, 1),
+            (&*other, 1),
             ("fixed_window", 2),
             ("sliding_window", 4),
             ("sliding_window, 10 buckets", 4),
@@ -281,10 +260,14 @@ fn other_rules_and_algorithms_are_shown_beside_the_rules() {
 
 #[test]
 fn the_picture_has_a_panel_for_each_rule() {
-    let folder = Folder::new(RULES);
+    let folder = folder();
     let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 59.0]));
     let picture = folder.path("picture.svg");
-    folder.replay(&log, &format!("--svg {picture} --algorithm token_bucket"));
+    replay(
+        &folder,
+        &log,
+        &format!("--svg {picture} --algorithm token_bucket"),
+    );
     let svg = fs::read_to_string(picture).expect("it was written");
     assert!(
         svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),

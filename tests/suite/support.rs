@@ -30,6 +30,7 @@ pub(crate) mod counting;
 pub(crate) mod faketime;
 pub(crate) mod fault;
 pub(crate) mod fault_log;
+pub(crate) mod folder;
 pub(crate) mod http;
 pub(crate) mod in_process;
 pub(crate) mod kept;
