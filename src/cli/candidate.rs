@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use crate::cli::fetch::{self, URL_DEFAULT};
+use crate::cli::fetch::{self, Service};
 use crate::cli::output::{Failure, counted, list, print, printable};
 use crate::cli::table::table;
 
@@ -22,11 +22,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Print the requests and keys of each rule whose decision the candidate rules would change
-    Report {
-        /// The admin port of the service
-        #[arg(value_name = "URL", default_value = URL_DEFAULT)]
-        url: String,
-    },
+    Report(Service),
 }
 
 /// Prints the report.
@@ -34,7 +30,7 @@ enum Command {
 /// # Errors
 /// The service is unreachable, or its page is not one of `/candidate`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let Command::Report { url } = &args.command;
+    let Command::Report(Service { url }) = &args.command;
     print(&report(&fetch::get_json(url, PAGE)?));
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,15 @@ use crate::http::client;
 
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
+/// The running service that a report is about.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Service {
+    /// The admin port of the service
+    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+    pub(crate) url: String,
+}
+
 /// For the whole page. A page of many rules takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the pages of the largest rules files.
