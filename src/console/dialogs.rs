@@ -23,7 +23,7 @@ const ACTIONS: [Action; 2] = [
     Action {
         name: "Grant",
         path: "/api/v1/counters/grant",
-        effect: "As many more hits pass in this period.",
+        effect: "This number of used hits is given back, at most the limit.",
         done: "Hits were granted",
         asks_for_hits: true,
     },

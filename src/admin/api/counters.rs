@@ -198,7 +198,7 @@ fn check_grant(change: &Change, limit: &Limit) -> Result<(), Rejected> {
     if change.hits > limit.capacity.into() {
         let capacity = limit.capacity;
         return unprocessable(format!(
-            "a counter gives back at most its limit, {capacity} hits; grant no more"
+            "a counter gives back at most its limit, {capacity} hits, and an unused one none; write hits of at most {capacity}, and grant again when they are used. For more in each period change the rule"
         ));
     }
     Ok(())
