@@ -160,6 +160,27 @@ impl TopKeys {
         spawn_blocking(read).await.unwrap_or_default()
     }
 
+    /// The hits of a key of a rule in each slot of the last hour, the current one last. `None` if it
+    /// was not tracked.
+    pub(crate) async fn history(
+        &self,
+        domain: &str,
+        rule: &Arc<str>,
+        key: &Key,
+    ) -> Option<Vec<HitCounts>> {
+        self.take(READ_INTERVAL).await;
+        let shared = self.0.clone();
+        let hash = shared.hasher.hash_one(key.as_bytes());
+        let (domain, rule) = (domain.to_owned(), rule.clone());
+        let read = move || {
+            let now = shared.clock.now();
+            let totals = shared.totals.lock();
+            let windows = totals.0.get(&*domain)?.get(&rule)?;
+            windows.history(hash, now)
+        };
+        spawn_blocking(read).await.ok().flatten()
+    }
+
     /// Takes the counts of all workers, unless that began after the call. `interval` after the last
     /// time at the earliest.
     async fn take(&self, interval: Span) {
@@ -419,6 +440,16 @@ descriptors:
         record(&workers[1], &reloaded, "user=bob", 3, 0);
         let after = read(&top_keys, Window::Hour).await;
         assert_eq!(after[3], "d.user user=bob 4 0");
+
+        let query = Query::of_entries("d", ["user=bob"]).expect("an entry");
+        let plan = plan(&rules, &query, Modes::default(), Time::default()).expect("it is valid");
+        let rule: Arc<str> = "d.user".into();
+        let key = &plan.request.checks[0].key;
+        let history = top_keys
+            .history("d", &rule, key)
+            .await
+            .expect("it is known");
+        assert_eq!(history.last().map(|counts| counts.hits), Some(4));
 
         clock.advance(Span::from_secs(70));
         assert_eq!(read(&top_keys, Window::Minute).await.len(), 0);

@@ -20,7 +20,7 @@ pub(crate) fn candidate(candidate: &Candidate) -> Markup {
         }
         section aria-labelledby="examples" {
             h2 #examples { "Latest changes" }
-            (rows(&page["examples"], &["Time", "Rule", "Change"], |example| vec![text(example, "time"), text(example, "rule"), text(example, "change").replace('_', " ")]))
+            (rows(&page["examples"], &["Time", "Rule", "Change"], |example| vec![moment(example, "time"), text(example, "rule"), text(example, "change").replace('_', " ")]))
         }
         p.dim { a href="/candidate" { "/candidate" } " has the same as JSON." }
     }
@@ -33,7 +33,7 @@ pub(crate) fn trial(trial: &Trial) -> Markup {
     html! {
         h1 { "Trial" }
         p.lead {
-            "Compared with " code { (text(&page, "upstream")) } " since " (text(&page, "since")) ": "
+            "Compared with " code { (text(&page, "upstream")) } " since " (moment(&page, "since")) ": "
             strong { (agreed) } " of " strong { (requests) } " requests agree (" (percent(agreed, requests)) "). "
             (count(&page, "enforce_percent")) " % of the callers get the answer of this service; "
             (count(&page, "dropped")) " calls were not compared."
@@ -45,7 +45,7 @@ pub(crate) fn trial(trial: &Trial) -> Markup {
         section aria-labelledby="disagreements" {
             h2 #disagreements { "Latest disagreements" }
             (rows(&page["disagreements"], &["Time", "Rule", "Class", "Here", "There"], |row| {
-                vec![text(row, "time"), text(row, "rule"), text(row, "class").replace('_', " "), side(&row["here"]), side(&row["there"])]
+                vec![moment(row, "time"), text(row, "rule"), text(row, "class").replace('_', " "), side(&row["here"]), side(&row["there"])]
             }))
         }
         p.dim { a href="/trial" { "/trial" } " has the same as JSON." }
@@ -102,6 +102,15 @@ fn side(side: &Value) -> String {
 
 fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or("–").to_owned()
+}
+
+/// A time to the second, for people.
+fn moment(value: &Value, name: &str) -> String {
+    let time = text(value, name);
+    match time.split_once('T') {
+        Some((date, time)) => format!("{date} {} UTC", time.get(..8).unwrap_or(time)),
+        None => time,
+    }
 }
 
 fn count(value: &Value, name: &str) -> u64 {

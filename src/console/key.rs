@@ -1,16 +1,19 @@
-//! One key: its counter, what an operator may do to it, and why requests get it.
+//! One key: its counter, its last hour, what an operator may do to it, and why requests get it.
 
 use maud::{Markup, html};
 use serde_json::Value;
 
 use crate::admin::query_string::Pairs;
 use crate::console::dialogs::actions;
+use crate::console::history::Chart;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
-use crate::console::widgets::{bar, duration};
+use crate::console::widgets::{bar, bars, duration};
 use crate::rules::explain::explain;
-use crate::rules::{Entry, Query};
+use crate::rules::{Entry, Query, plan};
 use crate::text::Text;
+use crate::top_keys::TOP_KEYS_MAX;
+use crate::top_keys::windows::HISTORY_SLOT_MINUTES;
 
 /// The title and the content.
 pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
@@ -22,6 +25,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
         .collect();
     let title = entries.join(", ");
     let answer = parts.api.counters.read_by_query(query).await;
+    let hour = hour(parts, &domain, &pairs).await;
     let content = html! {
         p.crumbs {
             a href="/console/rules" { "Rules" } " / " (domain)
@@ -34,6 +38,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
             Ok(counter) => {
                 (shown(counter))
                 (actions(&domain, &descriptor(&pairs)))
+                (history(hour.as_ref()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
         }
@@ -86,6 +91,38 @@ fn shown(counter: &Value) -> Markup {
             div.tile { dt { "Counted in" } dd.figure { (text("counted_in")) } dd.note {
                 @if text("counted_in") == "fallback" { "Redis gave no answer: the share of this replica" } @else { code { (text("key")) } }
             } }
+        }
+    }
+}
+
+/// Hits of the key in each slot of the last hour. `None` if it was not tracked.
+async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
+    let rules = parts.rules_in_force()?;
+    let query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
+    let plan = plan(&rules, &query, parts.modes, parts.clock.now()).ok()?;
+    let step = plan.steps.first()?;
+    let key = &plan.request.checks[step.check()?].key;
+    let keys = &parts.api.top.keys;
+    let history = keys.history(domain, &step.rule()?.path, key).await?;
+    let counts = history.iter();
+    Some(
+        counts
+            .map(|counts| [counts.hits, counts.over_limit])
+            .collect(),
+    )
+}
+
+fn history(hour: Option<&Chart>) -> Markup {
+    html! {
+        section aria-labelledby="hour" {
+            h2 #hour { "Last hour, on this replica" }
+            @match hour {
+                Some(hour) => {
+                    (bars(hour, HISTORY_SLOT_MINUTES))
+                    p.dim { "Without times in which " (TOP_KEYS_MAX) " other keys of the rule had more hits." }
+                },
+                None => p.empty { "None of its hits is known: this replica had none, or " (TOP_KEYS_MAX) " other keys of the rule had more." },
+            }
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::time::MICROS_PER_SECOND;
 
 /// Rules in the list of those that limit most.
 const RULES_MAX: usize = 10;
+/// Replicas in the list.
+const REPLICAS_MAX: usize = 50;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [
     ("gRPC calls", "ratelimit_service_total_requests"),
@@ -62,6 +64,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
                 (totals(parts, &snapshot, sample.hits))
             }
         }
+        (replicas(parts))
         nav.endpoints aria-label="Endpoints" {
             span { "Endpoints" }
             @for path in ["/metrics", "/rlconfig", "/stats", "/ready", "/api/v1/openapi.json"] {
@@ -160,6 +163,45 @@ fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
                             td.number { (percent(*over, *hits)) }
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Who shares the limits, by heartbeats. Nothing in memory, and before the first heartbeats.
+fn replicas(parts: &Parts) -> Markup {
+    let peers = parts.backend.peers();
+    html! {
+        @if !peers.is_empty() {
+            section aria-labelledby="replicas" {
+                h2 #replicas { "Replicas" }
+                div.scroll {
+                    table {
+                        thead { tr {
+                            th scope="col" { "Name" }
+                            th scope="col" { "Admin port" }
+                        } }
+                        tbody {
+                            @for peer in peers.iter().take(REPLICAS_MAX) {
+                                tr {
+                                    th scope="row" {
+                                        code { (peer.name) }
+                                        @if *peer.name == *parts.api.replica { span.tag { "this one" } }
+                                    }
+                                    td {
+                                        @match peer.admin {
+                                            Some(address) => code { (address) },
+                                            None => span.dim { "unknown without POD_IP" },
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                @if peers.len() > REPLICAS_MAX {
+                    p.dim { "The first " (REPLICAS_MAX) " of " (peers.len()) "." }
                 }
             }
         }

@@ -21,6 +21,11 @@ pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
 
 /// Hits of each of the last 60 minutes, with the part over limit.
 pub(crate) fn chart(chart: &Chart) -> Markup {
+    bars(chart, 1)
+}
+
+/// Hits of each of the last periods of some minutes, with the part over limit.
+pub(crate) fn bars(chart: &Chart, minutes: usize) -> Markup {
     let most = chart.iter().map(|[hits, _]| *hits).max().unwrap_or(0);
     let [hits, over] = [0, 1].map(|kind| chart.iter().map(|minute| minute[kind]).sum::<u64>());
     let height = |count: u64| {
@@ -28,14 +33,18 @@ pub(crate) fn chart(chart: &Chart) -> Markup {
             .div_ceil(most.max(1))
             .min(CHART_HEIGHT)
     };
+    let of_bar = match minutes {
+        1 => "a minute".to_owned(),
+        _ => format!("in {minutes} minutes"),
+    };
     let label =
-        format!("Last 60 minutes: {hits} hits, {over} over limit, at most {most} hits a minute");
+        format!("Last 60 minutes: {hits} hits, {over} over limit, at most {most} hits {of_bar}");
     let width = chart.len() * BAR_WIDTH;
     html! {
         figure.chart {
             svg role="img" aria-label=(label) viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } preserveAspectRatio="none" {
                 @for (index, [hits, over]) in chart.iter().enumerate() {
-                    @let ago = chart.len() - 1 - index;
+                    @let ago = (chart.len() - 1 - index) * minutes;
                     g {
                         title { (minutes_ago(ago)) ": " (hits) " hits, " (over) " over limit" }
                         rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(CHART_HEIGHT) {}
@@ -48,7 +57,7 @@ pub(crate) fn chart(chart: &Chart) -> Markup {
                 span { "60 min ago" }
                 span {
                     span.key.hits {} (hits) " hits " span.key.over {} (over) " over limit "
-                    span.dim { "· at most " (most) " a minute" }
+                    span.dim { "· at most " (most) " " (of_bar) }
                 }
                 span { "now" }
             }
@@ -111,7 +120,7 @@ pub(crate) fn duration(seconds: u64) -> String {
 
 fn minutes_ago(minutes: usize) -> String {
     match minutes {
-        0 => "this minute".to_owned(),
+        0 => "now".to_owned(),
         _ => format!("{minutes} min ago"),
     }
 }
@@ -132,7 +141,7 @@ mod tests {
 
     #[test]
     fn every_count_that_is_not_zero_has_a_bar() {
-        let shown = chart(&vec![[1_000_000, 1], [0, 0]]).into_string();
+        let shown = bars(&vec![[1_000_000, 1], [0, 0]], 1).into_string();
         assert_eq!(shown.matches(r#"height="1""#).count(), 1, "{shown}");
         assert_eq!(shown.matches(r#"height="0""#).count(), 2, "{shown}");
     }

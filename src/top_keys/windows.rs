@@ -39,6 +39,9 @@ named_enum! {
     }
 }
 
+/// The length of a slot of the last hour.
+pub(crate) const HISTORY_SLOT_MINUTES: usize = 5;
+
 /// The keys of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct Windows([VecDeque<Slot>; Window::ALL.len()]);
@@ -127,6 +130,20 @@ impl Windows {
         self.0.iter().flatten().map(|slot| slot.keys.len()).sum()
     }
 
+    /// The hits of a key in each slot of the last hour, the current one last. `None` if it is in none
+    /// of them.
+    pub(crate) fn history(&self, hash: u64, now: Time) -> Option<Vec<HitCounts>> {
+        let window = Window::Hour;
+        let slots = self.0[window as usize].iter();
+        let found = slots.filter_map(|slot| Some((slot.number, slot.keys.get(&hash)?.counts)));
+        let found: HashMap<u64, HitCounts> = found.collect();
+        let numbers = window.first(now)..=window.number(now);
+        let counts = |number| found.get(&number).copied();
+        let history: Vec<_> = numbers.map(counts).collect();
+        let is_known = history.iter().any(Option::is_some);
+        is_known.then(|| history.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
     /// The hits of a window by key, in no order.
     pub(crate) fn sum(&self, window: Window, now: Time) -> Vec<Counted> {
         let mut keys: HashMap<u64, Counted> = HashMap::new();
@@ -211,6 +228,24 @@ mod tests {
         }
         assert_eq!(windows.trim(at(3_899)), 1);
         assert_eq!(windows.trim(at(3_900)), 0);
+    }
+
+    #[test]
+    fn history_of_a_key_has_a_count_for_each_slot() {
+        let mut windows = Windows::default();
+        for (secs, hits) in [(0, 1), (299, 2), (300, 4), (3_599, 8)] {
+            add(&mut windows, secs, 7, hits, hits / 2);
+        }
+        let history = |key, secs| {
+            let history = windows.history(key, at(secs))?;
+            Some(history.iter().map(|counts| counts.hits).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            history(7, 3_600),
+            Some(vec![3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0])
+        );
+        assert_eq!(history(7, 3_900).map(|hits| hits[0]), Some(4));
+        assert_eq!((history(7, 9_000), history(8, 0)), (None, None));
     }
 
     #[test]

@@ -114,9 +114,16 @@ async fn counts_are_those_of_metrics() {
     let rule = text(&server, SHOP_USER);
     assert!(rule.contains("rule shop.user at "), "{rule}");
     let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
-    for shown in ["over limit", "Remaining 0 hits", "Counted in memory"] {
+    for shown in [
+        "over limit",
+        "Remaining 0 hits",
+        "Counted in memory",
+        "3 hits 1 over limit · at most 3 in 5 minutes",
+    ] {
         assert!(key.contains(shown), "{shown}: {key}");
     }
+    let other = text(&server, "/console/key?domain=shop&e=user%3Dbob");
+    assert!(other.contains("None of its hits is known"), "{other}");
 }
 
 #[tokio::test]
@@ -351,4 +358,34 @@ async fn unreachable_redis_is_shown_without_a_call() {
     }
     let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
     assert!(key.contains("Counted in fallback"), "{key}");
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        client.ask("shop", &[("user", "ann")]).await;
+    }
+    let store = text(&server, "/console/store");
+    assert!(store.contains("Counters in this process 1 "), "{store}");
+    assert!(store.contains("local "), "{store}");
+    let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
+    assert!(key.contains("Used 3 of 2"), "{key}");
+}
+
+#[tokio::test]
+async fn replicas_are_listed_with_their_admin_ports() {
+    let redis = RedisProcess::start();
+    let replica = |host| {
+        TestServer::with_rules(RULES)
+            .with_envs(&[("REDIS_URL", &redis.url()), ("DEBUG_HOST", host)])
+            .start()
+    };
+    let (known, unknown) = (replica("127.0.0.1"), replica("0.0.0.0"));
+    let admin = known.admin.to_string();
+    for server in [&known, &unknown] {
+        eventually("both are listed", async || {
+            let overview = text(server, "/");
+            [&*admin, "unknown without POD_IP", "this one"]
+                .iter()
+                .all(|shown| overview.contains(shown))
+        })
+        .await;
+    }
 }

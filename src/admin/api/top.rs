@@ -39,7 +39,7 @@ const QUERIES_MAX: usize = 4;
 /// Answers which keys have the most hits.
 #[derive(Debug)]
 pub(crate) struct Top {
-    keys: TopKeys,
+    pub(crate) keys: TopKeys,
     rules: Arc<LiveRules>,
     /// `None` shows values as they are.
     pub(crate) redaction: Option<Arc<Redaction>>,
