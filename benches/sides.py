@@ -86,7 +86,7 @@ class Side:
         return figures
 
     def counts(self, options):
-        """Totals so far. What Redis was told is read from its counters, so that it is true of commands with several hits."""
+        """Totals so far. Hits are read from the counters of Redis, which count commands with several hits as such."""
         return {}
 
     def hits(self, options):

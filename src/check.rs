@@ -38,7 +38,7 @@ pub struct Check {
     pub hits: Hits,
     /// Who takes or releases a lease of a concurrency limit.
     pub holder: Option<Box<[u8]>>,
-    /// How long the response may be delayed if a bucket has no room yet; zero books no slot.
+    /// How long the response may be delayed if a bucket is full; zero books no slot.
     pub book_ahead: Span,
     /// Whether the request is over limit if this check is. False for shadow and quota rules.
     pub enforcing: bool,
@@ -62,7 +62,7 @@ pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
 /// What a check does to a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
-    /// Consumes hits if there is room.
+    /// Consumes hits if the limit admits them.
     Add(u64),
     /// Reads without consuming.
     Peek,

@@ -109,7 +109,7 @@ mod tests {
         for _ in 0..20 {
             recorder.record(&query, &rules, Time::default());
         }
-        // A line is longer than its value, so the last of 16 has no room.
+        // A line is longer than its value, so the last of 16 does not fit.
         assert_eq!(recorder.0.pending_bytes_max.get(), 5);
     }
 }

@@ -1,4 +1,4 @@
-//! A gRPC client on a socket, driven by hand: it sends and receives when it is told to.
+//! A gRPC client on a socket, driven by hand: it sends and receives when it is called.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -106,7 +106,7 @@ impl Client {
         self.wire
             .write_all(&bytes)
             .now_or_never()
-            .expect("the wire has room")
+            .expect("the buffer has space")
             .expect("the stream is open");
         self.drive();
         let mut codes = Vec::new();

@@ -1,7 +1,7 @@
 //! A Redis that counts, at the other end of a socket pair.
 //!
 //! The one of the tests knows faults and all algorithms, and takes part in the runtime of the
-//! service; this one runs when it is told to.
+//! service; this one runs when it is called.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;

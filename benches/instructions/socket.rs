@@ -47,7 +47,7 @@ impl Socket {
 
     /// Writes at once, so that the worker receives everything in one turn.
     pub(crate) fn write(&self, bytes: &[u8]) {
-        let written = (&self.stream).write(bytes).expect("a buffer with room");
+        let written = (&self.stream).write(bytes).expect("a buffer with space");
         assert_eq!(written, bytes.len());
     }
 }

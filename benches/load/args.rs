@@ -1,4 +1,4 @@
-//! What a run can be told: the options, their defaults and their help.
+//! The options of a run, their defaults and their help.
 
 use std::time::Duration;
 
@@ -95,8 +95,8 @@ pub struct Args {
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
     pub pids: Vec<u32>,
 
-    /// Checks the counting: fails if any value was let through for more than N hits, or refused
-    /// with room left. For rules of N hits in a window that outlasts the run, with untouched
+    /// Checks the counting: fails if any value was admitted for more than N hits, or rejected
+    /// before N hits. For rules of N hits in a window that outlasts the run, with untouched
     /// counters (--value-prefix); the warm-up counts too.
     #[arg(long, value_name = "N")]
     pub check_limit: Option<u64>,
@@ -132,7 +132,7 @@ pub enum Pick {
 }
 
 impl Args {
-    /// Refuses what the options cannot refuse one by one.
+    /// Rejects invalid combinations of options.
     pub fn validate(&self) -> anyhow::Result<()> {
         ensure!(!self.duration.is_zero(), "--duration must not be 0");
         ensure!(!self.timeout.is_zero(), "--timeout must not be 0");

@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// Runs the load as told.
+/// Runs the load by its options.
 pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     let connections = Rc::new(Connections::default());
     let mut keepers = JoinSet::new();

@@ -144,7 +144,7 @@ impl Pace {
     }
 }
 
-/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is refused,
+/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is denied,
 /// requests are that much later, and the report's "late ms" shows it.
 fn sleep_precisely() {
     if let Ok(task) = fs::read_link("/proc/thread-self")

@@ -39,7 +39,7 @@ pub struct Tally {
     /// From when to when a request was under way whose answer, counted above, took longer than the
     /// deadline.
     pub overdue: Vec<Range<Instant>>,
-    /// Attempts the server refused unprocessed, made again on another stream. Not requests of
+    /// Attempts the server rejected unprocessed, made again on another stream. Not requests of
     /// their own.
     pub resent: u64,
     /// From due to answered, in ns.

@@ -1,4 +1,4 @@
-//! Any bytes as a request: it is answered with a status for each descriptor or refused, and nobody gets more than the limit.
+//! Any bytes as a request: it is answered with a status for each descriptor or rejected, and no counter admits more than its limit.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any text as a rules file: it loads or it is refused with findings that can be printed, and never takes the process down.
+//! Any text as a rules file: it loads or is rejected with findings that can be printed, and never ends the process.
 
 #![no_main]
 

@@ -62,7 +62,7 @@ impl Charge {
         }
     }
 
-    /// A refund as a grant, which leaves room for its hits even if more than the limit was spent.
+    /// A refund as a grant, which admits its hits even if more than the limit was spent.
     #[must_use]
     pub fn granting(self) -> Self {
         Self {

@@ -8,7 +8,7 @@ use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
 use crate::time::Time;
 
-/// Changed keys that are told apart, of all rules: 16 bytes each. Of more, the counts of keys are
+/// Changed keys that are distinguished, of all rules: 16 bytes each. Of more, the counts of keys are
 /// lower bounds.
 pub(crate) const KEYS_MAX: usize = 100_000;
 /// The last changes of a key that had none before.
@@ -41,7 +41,7 @@ pub(crate) struct Changed<'c> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyCount {
     Counted,
-    /// There is no room for it.
+    /// Too many are known.
     Full,
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 pub(crate) const WIDTH: u64 = 720;
-/// Where columns begin; numbers of the axis stand before.
+/// Where columns begin, right of the numbers of the axis.
 pub(crate) const LEFT: u64 = 50;
 /// The width of all columns.
 pub(crate) const PLOT: u64 = 660;

@@ -143,7 +143,7 @@ impl Budget {
         })
     }
 
-    /// Makes room for a connection of this client, by closing another one if the bounds are
+    /// Admits a connection of this client, by closing another one if the bounds are
     /// reached. `false` if the new connection has to be closed instead.
     #[must_use]
     pub(crate) fn make_room(&mut self, peer: Option<IpAddr>) -> bool {

@@ -36,7 +36,7 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         Some((&self.plan.request.checks[index], &self.verdicts[index]))
     }
 
-    /// Whether a step had no room for its hits. A refund is never over limit, as in
+    /// Whether a step was over limit. A refund is never over limit, as in
     /// envoyproxy/ratelimit.
     pub(crate) fn is_over(&self, step: &Step<'r>) -> bool {
         self.counted(step)

@@ -206,7 +206,7 @@ impl StatsTable {
             })
     }
 
-    /// Whether there is room for one more client-supplied name, which is counted in any case.
+    /// Whether one more client-supplied name may be kept; it is counted in any case.
     fn admits(&self, names: &mut Names, name: &str) -> bool {
         let bytes = names.client_bytes + name.len();
         let fits = names.of_clients.len() + names.unknown_domains.len() < self.series_max

@@ -15,7 +15,7 @@ use crate::time::{Span, Time};
 /// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides
 /// six periods into tenths.
 pub(crate) const COLUMNS: usize = 60;
-/// Room for one counter, however large: a store never evicts the one that it counts.
+/// Memory for one counter, however large: a store never evicts the one that it counts.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// What is asked of each limit.
@@ -25,7 +25,7 @@ pub(crate) struct Work {
     pub(crate) calls: u64,
     /// Hits of each.
     pub(crate) hits: u64,
-    /// How long an admitted call goes on; zero if nobody cares.
+    /// How long an admitted call goes on; zero where it has no effect.
     pub(crate) hold: Span,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Run {
     pub(crate) wait_max: Span,
     /// Hits that started in each column.
     pub(crate) admitted_hits: Vec<u64>,
-    /// Hits that were refused in it.
+    /// Hits over limit in it.
     pub(crate) refused_hits: Vec<u64>,
     /// What the limit is about, at its most in each column: hits that started within the last
     /// period, or calls that go on.
@@ -104,7 +104,7 @@ pub(crate) fn run(
     }
 }
 
-/// When each call started; `None` if it was refused.
+/// When each call started; `None` if it was over limit.
 pub(crate) fn starts(
     &Compare { limit, book_ahead }: &Compare,
     calls: &[Time],

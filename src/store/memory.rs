@@ -44,7 +44,7 @@ struct MemoryMetrics {
 }
 
 impl Counters {
-    /// With room for at least one counter per shard. `use_of` labels the metrics.
+    /// With memory for at least one counter per shard. `use_of` labels the metrics.
     pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
         let labels = [("use", use_of)];
         Self {

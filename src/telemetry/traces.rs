@@ -166,7 +166,7 @@ impl Drop for LiveSpan {
             return;
         };
         span.end_time_unix_nano = nanos(self.recorder.clock.now());
-        // A request never waits for room in the queue.
+        // A request never waits for the queue.
         if self.recorder.queue.try_send(*span).is_err() {
             self.recorder.full.inc();
         }

@@ -11,10 +11,10 @@ use crate::trial::request::{Difference, Row};
 
 /// The last disagreements.
 pub(crate) const DISAGREEMENTS_MAX: usize = 100;
-/// Domains that are told apart. Clients choose their names; a domain that is known there only must be
+/// Domains that are distinguished. Clients choose their names; a domain that is known there only must be
 /// shown, too.
 pub(crate) const DOMAINS_MAX: usize = 1_000;
-/// Longer names of domains are not told apart.
+/// Longer names of domains are not distinguished.
 const DOMAIN_BYTES_MAX: usize = 256;
 /// The domain of requests that cannot be decoded, and of those beyond [`DOMAINS_MAX`].
 pub(crate) const OTHER: &str = "__other__";

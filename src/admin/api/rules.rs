@@ -23,7 +23,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 const YAML_TYPE: &str = "application/yaml";
 /// Texts of rules files that are being sent. One has up to 64 MiB, and clients may read slowly.
 const TEXTS_MAX: usize = 4;
-/// Time for one of them to be sent, so that there is room for another.
+/// Time to wait for one of them to be sent.
 const TEXT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Answers about rules files.

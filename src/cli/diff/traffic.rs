@@ -22,7 +22,7 @@ use crate::traffic::Record;
 
 /// Keys that are shown of a rule.
 pub(super) const KEYS_SHOWN: usize = 10;
-/// Changed keys of a rule that are told apart. Of more, their number is a lower bound.
+/// Changed keys of a rule that are distinguished. Of more, their number is a lower bound.
 const KEYS_COUNTED_MAX: usize = 1_000_000;
 
 /// Requests whose answers were compared.

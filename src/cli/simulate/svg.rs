@@ -5,7 +5,7 @@
 //!   19 |    ____                 what began within the last period (of concurrency: what goes on)
 //!   10 |- -/- - \- - - - - -     the limit
 //!      |__/______\__________
-//!      |  ##      #              what began in each column, and on top of it what was refused
+//!      |  ##      #              what began in each column, and on top of it what was over limit
 //!      +------+------+------
 //!      0 s    1 s    2 s
 //! ```
@@ -149,7 +149,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     );
 }
 
-/// Marks where windows begin, as far as there is room for them.
+/// Marks where windows begin, as far as they fit.
 fn axis(svg: &mut String, top: u64, scene: &Scene) {
     let (shown, period) = (scene.shown.as_micros(), scene.traffic.period.as_micros());
     let step = (shown / period).div_ceil(12).max(1);

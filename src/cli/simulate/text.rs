@@ -123,7 +123,7 @@ fn block(hits: u64, most: u64) -> char {
         .unwrap_or(BLOCKS[8])
 }
 
-/// A mark where each period begins, as far as they can be told apart.
+/// A mark where each period begins, as far as they can be distinguished.
 fn axis(scene: &Scene) -> String {
     let (shown, period) = (
         u128::from(scene.shown.as_micros()),

@@ -90,7 +90,7 @@ fn names_from_clients_are_bounded_in_bytes() {
     table.domain_not_found(&name_of(half), 1);
     table.domain_not_found("x", 1);
     assert_eq!(table.overflows.get(), 2, "all bytes are used");
-    // What becomes the name of a rule leaves room.
+    // A name that becomes that of a rule frees its bytes.
     table.of_rule(&name_of(0));
     table.domain_not_found("x", 1);
     assert_eq!(table.overflows.get(), 2);

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::telemetry::metric::{Times, Value};
 
-/// Lines for the times of one flush. Beyond it each line stands for several requests, by its sample
+/// Lines for the times of one flush. Beyond it each line represents several requests, by its sample
 /// rate: at 100,000 requests per second a flush would have a million lines.
 const TIMER_LINES_MAX: u64 = 1_000;
 

@@ -156,7 +156,7 @@ mod tests {
         parent(&headers.collect())
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "it stands where others are None")]
+    #[expect(clippy::unnecessary_wraps, reason = "others return None")]
     fn found(sampled: Option<bool>) -> Option<Parent> {
         Some(Parent {
             trace: TRACE,

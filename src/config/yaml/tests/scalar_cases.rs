@@ -1,6 +1,6 @@
 //! What gopkg.in/yaml.v2 v2.4.0 made of `v: <text>`, by a program that ran it (Go 1.26).
 //!
-//! Left out are two of its oddities that nobody writes and we do not share: `0b-1` is -1 and `.5_0`
+//! Left out are two of its oddities that rules do not need: `0b-1` is -1 and `.5_0`
 //! is 0.5 there.
 
 /// Nothing.
