@@ -25,6 +25,7 @@ mod manifest;
 mod output;
 mod recorded;
 mod replay;
+mod rules;
 mod serve;
 mod shell;
 mod simulate;
@@ -33,6 +34,8 @@ mod test;
 mod top;
 mod trial;
 
+/// A subcommand, and a usual name of a directory.
+const RULES: &str = "rules";
 /// EX_USAGE of sysexits.h: the command line is invalid.
 const USAGE: u8 = 64;
 /// EX_CONFIG of sysexits.h: settings or rules are invalid.
@@ -78,6 +81,9 @@ enum Command {
     /// Compare two sets of rules: rules that differ, counters that restart, and recorded requests whose
     /// answer changes
     Diff(Box<diff::Args>),
+    /// Undo the last change of a rules file of a running service
+    #[command(after_help = rules::EXIT_CODES)]
+    Rules(rules::Args),
     /// Print the completion script of a shell
     Completions(shell::Completions),
     /// Print a manual page, for man -l
@@ -98,7 +104,10 @@ pub fn run() -> ExitCode {
         Some("-merge_domain_configs") => "--merge-domain-configs".into(),
         _ => argument,
     });
-    let arguments: Vec<_> = arguments.collect();
+    let mut arguments: Vec<_> = arguments.collect();
+    if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
+        arguments.insert(1, "serve".into());
+    }
     let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => return report(&error, &arguments),
@@ -114,6 +123,7 @@ pub fn run() -> ExitCode {
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
         Some(Command::Replay(args)) => replay::run(&args, &environment),
+        Some(Command::Rules(args)) => rules::run(&args, &environment),
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => test::run(&args, &environment),
@@ -129,6 +139,16 @@ pub fn run() -> ExitCode {
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }
+}
+
+/// Whether the command line is `tollgate rules [FLAG…]`: not the subcommand but a directory to serve, if
+/// there is one of this name.
+fn names_a_directory(arguments: &[OsString]) -> bool {
+    let is_flag = |next: &OsString| {
+        let next = next.to_string_lossy();
+        next.starts_with('-') && !["-h", "--help"].contains(&&*next)
+    };
+    arguments.get(1).is_some_and(|name| name == RULES) && arguments.get(2).is_none_or(is_flag)
 }
 
 /// The command line and the environment. The definitions of all subcommands end here: they have
@@ -211,4 +231,27 @@ fn subcommands() -> Vec<String> {
         .get_subcommands()
         .map(|subcommand| subcommand.get_name().to_owned())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_may_be_named_rules() {
+        for (line, expected) in [
+            ("tollgate rules", true),
+            ("tollgate rules --port 8080", true),
+            ("tollgate rules --help", false),
+            (
+                "tollgate rules rollback http://127.0.0.1:6070 a.yaml",
+                false,
+            ),
+            ("tollgate other", false),
+            ("tollgate", false),
+        ] {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(names_a_directory(&arguments), expected, "{line}");
+        }
+    }
 }

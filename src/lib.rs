@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! main
-//! cli                           serve | check | candidate | trial | explain | simulate | test | replay | top
+//! cli                           serve | check | candidate | trial | explain | simulate | test | replay | top | rules
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP

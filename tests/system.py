@@ -69,6 +69,7 @@ PARTS = {
     "redis-tls": Part(["redis-server"], [[*SUITE, "system::redis_tls::"]]),
     "clocks": Part(["libfaketime"], [[*SUITE, "system::clocks::"]]),
     "network": Part(["ip", "network namespaces (root, or unprivileged user namespaces)"], [[*E2E, "system::"], [*SUITE, "system::network::"]], ("suite", "e2e")),
+    "mounts": Part(["network namespaces (root, or unprivileged user namespaces)"], [[*SUITE, "system::mounts::"]]),
     "prometheus": Part(
         ["promtool"],
         [[".tools/python/bin/python3", "tests/helm/prometheus.py"], [*SUITE, "system::prometheus::"]],

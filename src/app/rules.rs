@@ -11,7 +11,7 @@ use crate::file_watch::Watched as _;
 use crate::redact::Redaction;
 use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
-use crate::rule_files::change::RulesWriter;
+use crate::rule_files::change::{RulesWriter, Writing};
 use crate::rule_files::compile::Compiler;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::files::Directory;
@@ -125,9 +125,13 @@ impl Rules {
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
         let writer = files.clone().zip(source.reload()).map(|(files, reload)| {
-            let is_enabled = settings.rules.rules_writable;
+            let writing = if settings.rules.rules_writable {
+                Writing::Enabled
+            } else {
+                Writing::Disabled
+            };
             let (reload, live) = (reload.clone(), live.clone());
-            let writer = RulesWriter::new(files, reload, live, clock.clone(), is_enabled, metrics);
+            let writer = RulesWriter::new(files, reload, live, clock.clone(), writing, metrics);
             Arc::new(writer)
         });
         let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);

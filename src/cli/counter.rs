@@ -14,7 +14,6 @@ use crate::rules::query::Query;
 use crate::settings::environment::Environment;
 use crate::text::Text;
 
-const TOKEN: &str = "ADMIN_TOKEN";
 const UNKNOWN_DOMAIN: u8 = 3;
 const NO_RULE: u8 = 4;
 /// The end of the help.
@@ -94,7 +93,7 @@ fn get(target: &Target) -> Result<ExitCode, Failure> {
         "/api/v1/counters?domain={}{entries}",
         encoded(&target.domain)
     );
-    let answer = fetch::send(&target.url, &page, None, None)?;
+    let answer = fetch::send(&target.url, &page, None, &[])?;
     target.print(answer, counter_text)
 }
 
@@ -113,11 +112,10 @@ fn act(
     if let Some(hits) = hits {
         body["hits"] = hits.into();
     }
-    let token = environment.get(TOKEN);
-    let token = token.ok_or_else(|| Failure::Usage(format!("set {TOKEN} to the service's")))?;
+    let token = fetch::token(environment)?;
     let page = format!("/api/v1/counters/{action}");
     let body = body.to_string().into_bytes();
-    let answer = fetch::send(&target.url, &page, Some(body), Some(token))?;
+    let answer = fetch::send(&target.url, &page, Some(body), &[token])?;
     target.print(answer, change_text)
 }
 
@@ -214,7 +212,7 @@ const FIELDS: [Field; 11] = [
 ];
 
 /// Without control characters, which clients may send.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),

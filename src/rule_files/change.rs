@@ -1,4 +1,4 @@
-//! RulesWriter a rules file: checks it, writes it in one step, keeps the previous version, and waits until
+//! Changes a rules file: checks it, writes it in one step, keeps the previous version, and waits until
 //! the rules are in force.
 //!
 //! ```text
@@ -42,15 +42,21 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 const LOCK: &str = "lock";
 const NEW: &str = "new";
 
-/// RulesWriter rules files, one at a time.
+/// RULES_WRITABLE
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writing {
+    Enabled,
+    Disabled,
+}
+
+/// Changes rules files, one at a time.
 #[derive(Debug)]
 pub(crate) struct RulesWriter {
     files: Arc<RuleFiles>,
     reload: Reload,
     live: Arc<LiveRules>,
     clock: Clock,
-    /// RULES_WRITABLE
-    is_enabled: bool,
+    writing: Writing,
     turn: Mutex<()>,
     dropped: Counter,
 }
@@ -150,13 +156,13 @@ impl Current {
 }
 
 impl RulesWriter {
-    /// Registers the metric. `is_enabled` is RULES_WRITABLE.
+    /// Registers the metric.
     pub(crate) fn new(
         files: Arc<RuleFiles>,
         reload: Reload,
         live: Arc<LiveRules>,
         clock: Clock,
-        is_enabled: bool,
+        writing: Writing,
         metrics: &Metrics,
     ) -> Self {
         Self {
@@ -164,7 +170,7 @@ impl RulesWriter {
             reload,
             live,
             clock,
-            is_enabled,
+            writing,
             turn: Mutex::default(),
             dropped: metrics.counter(
                 "tollgate_rules_versions_dropped_total",
@@ -175,7 +181,7 @@ impl RulesWriter {
 
     /// Why no file can be changed; `None` if files can. Blocks.
     pub(crate) fn unwritable(&self) -> Option<String> {
-        if !self.is_enabled {
+        if self.writing == Writing::Disabled {
             let reason = "rules files are read-only; set RULES_WRITABLE=true to let requests with the admin token change them";
             return Some(reason.to_owned());
         }

@@ -549,3 +549,54 @@ fn each_change_is_logged_once_with_its_diff() {
     put(&server, "\"other\"", &limit_of(3));
     server.assert_not_logged(TOKEN);
 }
+
+#[test]
+fn the_command_undoes_the_last_change() {
+    let server = service();
+    let url = format!("http://{}", server.admin);
+    let run = |file: &str, token: &str| {
+        let variables = [("ADMIN_TOKEN", token)];
+        tollgate_with_env(&["rules", "rollback", &url, file], &variables)
+    };
+    let failures = |file: &str, token: &str, code: i32, text: &str| {
+        let ran = run(file, token);
+        assert_eq!((ran.code, &*ran.stdout), (Some(code), ""), "{ran:?}");
+        assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+        assert!(!ran.stderr.contains(TOKEN), "{ran:?}");
+    };
+    failures("rules.yaml", TOKEN, 1, "there is no change to undo");
+    limit_to(&server, 2);
+    failures("rules.yaml", "", 64, "set ADMIN_TOKEN");
+    failures(
+        "rules.yaml",
+        "wrong",
+        1,
+        "401 Unauthorized: the admin token is wrong",
+    );
+    failures(
+        "other.yaml",
+        TOKEN,
+        1,
+        "404 Not Found: no rules file other.yaml",
+    );
+    failures("../rules.yaml", TOKEN, 1, "400 Bad Request: name a file");
+
+    let ran = run("rules.yaml", TOKEN);
+    let expected = "rules.yaml: version 3 is in force, with the text of version 1\n";
+    assert_eq!((ran.code, &*ran.stdout), (Some(0), expected), "{ran:?}");
+    assert!(has_limit(&server, "d.k", 1));
+    let ran = run("rules.yaml", TOKEN);
+    assert!(ran.stdout.contains("with the text of version 2"), "{ran:?}");
+    assert!(has_limit(&server, "d.k", 2));
+
+    // The previous version is invalid beside a file that was added since.
+    let of_domain = |domain: &str| limit_of(7).replace("domain: d", &format!("domain: {domain}"));
+    server.write("rules.yaml", &of_domain("f"));
+    limit_to(&server, 4);
+    server.write("e.yaml", &of_domain("f"));
+    let before = etag(&server);
+    failures("rules.yaml", TOKEN, 1, "rules.yaml:1: duplicate domain 'f'");
+    assert_eq!(etag(&server), before);
+    drop(server);
+    failures("rules.yaml", TOKEN, 1, "get http://");
+}

@@ -4,6 +4,7 @@
 mod clocks;
 mod console;
 mod long_faults;
+mod mounts;
 mod network;
 mod prometheus;
 mod redis_tls;

@@ -38,7 +38,14 @@ impl World {
         let (reload, live) = (Reload::default(), Arc::new(LiveRules::default()));
         let clock = Clock::system();
         let metrics = Metrics::new();
-        let writer = RulesWriter::new(files, reload.clone(), live.clone(), clock, true, &metrics);
+        let writer = RulesWriter::new(
+            files,
+            reload.clone(),
+            live.clone(),
+            clock,
+            Writing::Enabled,
+            &metrics,
+        );
         Self {
             folder,
             reload,
