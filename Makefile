@@ -65,7 +65,7 @@ helm: requirements ## test the chart without a cluster: rendered manifests, and 
 generated-docs: ## rewrite docs/settings.md and docs/metrics.md from the definitions
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
 
-console-images: requirements ## write the pictures of docs/console.md into docs/images; needs chromium
+console-images: requirements ## write the pictures of docs/console.md into docs/images; needs chromium and chromium-driver
 	$(CARGO) build --quiet --bin tollgate
 	tests/console_images.py docs/images
 

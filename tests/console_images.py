@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Writes the pictures of docs/console.md: starts the service with sample rules and some load, and has Chromium open its console.
 
-Usage: tests/console_images.py FOLDER [--all]. Needs a built target/debug/tollgate, .tools/bin/redis-server-6.2 and the package chromium.
+Usage: tests/console_images.py FOLDER [--all]. Needs a built target/debug/tollgate, .tools/bin/redis-server-6.2 and the packages chromium and
+chromium-driver.
 With --all every view is drawn, also dark and narrow, to look at them.
 """
 
+import base64
 import json
 import random
 import shutil
@@ -47,6 +49,18 @@ PICTURES = [
     ("console-trial", "/console/trial", 1280, 520, False),
     ("console-candidate", "/console/candidate", 1280, 520, False),
 ]
+# The editor of a service whose rules can be changed, with a change that is tried.
+EDITOR = ("console-file", "/console/file?name=shop.yaml", 1280, 1640)
+WRITABLE = {"ADMIN_TOKEN": "for-pictures", "RULES_WRITABLE": "true"}
+EDIT = """
+const text = document.getElementById("text");
+text.value = text.value.replace("requests_per_unit: 400", "requests_per_unit: 500").replace("algorithm: token_bucket, burst: 300", "algorithm: sliding_window");
+text.dispatchEvent(new Event("input"));
+"""
+SIMULATE = """
+document.querySelector("#simulation [name=traffic]").value = "bursty";
+document.querySelector("#keys button").click();
+"""
 # On Redis, which is reachable, and then stopped.
 STORE_PICTURES = [("console-store", "/console/store", 1280, 480, False), ("console-store-unreachable", "/console/store", 1280, 560, False)]
 # The candidate rules admit less of some users.
@@ -94,6 +108,35 @@ def shoot(address, picture, folder):
     subprocess.run(["chromium", *options, f"--screenshot={output}", f"{address}{path}"], check=True, stderr=subprocess.DEVNULL, timeout=120)
 
 
+def shoot_editor(address, folder):
+    """By WebDriver: somebody types."""
+    name, path, width, height = EDITOR
+    port = free_port()
+    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
+
+    def send(method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, method=method)
+        return json.load(urllib.request.urlopen(request, timeout=60))["value"]
+
+    try:
+        while not answers(port):
+            time.sleep(0.05)
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
+        options = {"binary": shutil.which("chromium"), "args": arguments}
+        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+        session = "/session/" + send("POST", "/session", wanted)["sessionId"]
+        send("POST", f"{session}/url", {"url": address + path})
+        for script in ["", EDIT, SIMULATE, "scrollTo(0, 0)"]:
+            send("POST", f"{session}/execute/sync", {"script": script, "args": []})
+            time.sleep(2)
+        (folder / f"{name}.png").write_bytes(base64.b64decode(send("GET", f"{session}/screenshot")))
+        send("DELETE", session)
+    finally:
+        driver.kill()
+        driver.wait()
+
+
 def every_look(picture):
     """A picture, and the same dark and narrow."""
     name, path, width, height, is_dark = picture
@@ -135,10 +178,10 @@ def answers(port):
         return False
 
 
-def draw_rules(home, draw):
+def draw_rules(home, draw, folder):
     with Service(Path(home, "upstream"), {"shop.yaml": UPSTREAM}, {}) as upstream:
         files = {"shop.yaml": RULES, "candidate/shop.yaml": CANDIDATE}
-        with Service(Path(home, "service"), files, {"TRIAL_UPSTREAM": f"127.0.0.1:{upstream.grpc}"}) as service:
+        with Service(Path(home, "service"), files, {"TRIAL_UPSTREAM": f"127.0.0.1:{upstream.grpc}"} | WRITABLE) as service:
             loading = threading.Thread(target=load, args=(service.http, SECONDS))
             loading.start()
             loading.join()
@@ -146,6 +189,7 @@ def draw_rules(home, draw):
             threading.Thread(target=load, args=(service.http, 600), daemon=True).start()
             for picture in PICTURES:
                 draw(service.address, picture)
+            shoot_editor(service.address, folder)
 
 
 def draw_store(home, draw):
@@ -166,15 +210,16 @@ def draw_store(home, draw):
 
 
 def main(folder, draws_all):
-    if not shutil.which("chromium"):
-        sys.exit("chromium is missing; install it: apt-get install --no-install-recommends chromium")
+    for program, package in [("chromium", "chromium"), ("chromedriver", "chromium-driver")]:
+        if not shutil.which(program):
+            sys.exit(f"{program} is missing; install it: apt-get install --no-install-recommends {package}")
 
     def draw(address, picture):
         for each in every_look(picture) if draws_all else [picture]:
             shoot(address, each, folder)
 
     with tempfile.TemporaryDirectory() as home:
-        draw_rules(home, draw)
+        draw_rules(home, draw, folder)
         draw_store(home, draw)
 
 

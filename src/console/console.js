@@ -4,6 +4,7 @@
 const REFRESH_MS = 1000;
 const TIMEOUT_MS = 5000;
 const FEED_ROWS_MAX = 200;
+const ERRORS_SHOWN_MAX = 5;
 const TOKEN = "tollgate-token";
 
 const main = document.getElementById("main");
@@ -145,7 +146,7 @@ function link(cell, href, text) {
   cell.append(anchor);
 }
 
-// Reset and Grant: a dialog asks for what is missing, and sends it.
+// Reset, Grant, Apply and Roll back: a dialog asks for what is missing, and sends it.
 document.addEventListener("click", ({ target }) => {
   if (!(target instanceof Element)) return;
   const opener = target.closest("[data-dialog]");
@@ -170,49 +171,61 @@ function open(dialog) {
   dialog.showModal();
 }
 
+// The request of a dialog for a counter. Scripts of other views set `request` and `done` of their forms.
+function counterRequest(form, dialog) {
+  const hits = dialog.querySelector("input[type=number]");
+  const body = { domain: form.dataset.domain, descriptor: JSON.parse(form.dataset.descriptor) };
+  if (hits) body.hits = Number(hits.value);
+  const headers = { "content-type": "application/json", "idempotency-key": dialog.dataset.key };
+  return { address: form.dataset.action, method: "POST", headers, body: JSON.stringify(body), timeout: TIMEOUT_MS };
+}
+
+function counterDone({ before, after }, form) {
+  const result = document.getElementById("result");
+  result.textContent = `${form.dataset.done}: ${before.used} used before, ${after.used} now.`;
+}
+
 async function send(dialog) {
   const form = dialog.querySelector("form");
   const token = dialog.querySelector("input[type=password]");
-  const hits = dialog.querySelector("input[type=number]");
   const confirm = form.querySelector("button.primary");
   if (token.value) sessionStorage.setItem(TOKEN, token.value);
-  const body = { domain: form.dataset.domain, descriptor: JSON.parse(form.dataset.descriptor) };
-  if (hits) body.hits = Number(hits.value);
+  const { address, headers, timeout, ...request } = (form.request ?? counterRequest)(form, dialog);
   confirm.disabled = true;
   try {
-    const response = await fetch(form.dataset.action, {
-      method: "POST",
-      headers: {
-        authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}`,
-        "content-type": "application/json",
-        "idempotency-key": dialog.dataset.key,
-      },
-      body: JSON.stringify(body),
-      signal: AbortSignal.timeout(TIMEOUT_MS),
+    const response = await fetch(address, {
+      ...request,
+      headers: { ...headers, authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}` },
+      signal: AbortSignal.timeout(timeout),
     });
+    const answer = await response.json().catch(() => ({}));
     if (response.ok) {
-      const { before, after } = await response.json();
       dialog.close();
-      const result = document.getElementById("result");
-      result.textContent = `${form.dataset.done}: ${before.used} used before, ${after.used} now.`;
+      (form.done ?? counterDone)(answer, form);
       refresh();
       return;
     }
-    if (response.status === 401) sessionStorage.removeItem(TOKEN);
-    const reason = await response.json().then(({ error }) => error).catch(() => "");
     const isWrong = response.status === 401;
     if (isWrong) {
+      sessionStorage.removeItem(TOKEN);
       token.closest("label").hidden = false;
       token.required = true;
       token.value = "";
       token.focus();
     }
-    showError(dialog, isWrong ? "Wrong token." : reason || `Failed with status ${response.status}.`);
+    showError(dialog, isWrong ? "Wrong token." : reasonOf(answer) || `Failed with status ${response.status}.`);
   } catch {
     showError(dialog, "This replica does not answer.");
   } finally {
     confirm.disabled = false;
   }
+}
+
+// The reason, and the first errors of rules.
+function reasonOf({ error, errors }) {
+  const shown = (errors ?? []).slice(0, ERRORS_SHOWN_MAX);
+  const lines = shown.map(({ file, line, message }) => (file ? `${file}:${line}: ${message}` : message));
+  return [error, ...lines].filter(Boolean).join("\n");
 }
 
 function showError(dialog, text) {

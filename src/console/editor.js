@@ -1,9 +1,11 @@
-// The editor of a rules file: checks the text while an operator types, and shows what a change would do.
-// Nothing is applied here without a dialog. Text is only ever set as text.
+// The editor of a rules file: checks the text while an operator types, shows what a change would do, and
+// applies it after a dialog. Text is only ever set as text.
 
 const CHECK_DELAY_MS = 300;
 const RETRY_MS = 1000;
 const TIMEOUT_MS = 15000;
+// The service waits for other changes, and for the reload.
+const APPLY_TIMEOUT_MS = 30000;
 const LINES_SHOWN_MAX = 20000;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,6 +14,9 @@ const text = document.getElementById("text");
 const lines = document.getElementById("lines");
 const verdict = document.getElementById("verdict");
 const discard = document.getElementById("discard");
+// Absent where files cannot be changed.
+const apply = document.getElementById("apply");
+const applied = document.getElementById("applied");
 const api = `/api/v1/rules/${encodeURIComponent(editor.dataset.file)}`;
 let saved = text.value;
 let typing = 0;
@@ -188,7 +193,9 @@ function keysOf(keys, leftOut) {
 
 function treatment({ rule, limit, mode, over_limit }) {
   const state = over_limit ? [make("span", { className: "state bad" }, "over limit now")] : [];
-  const words = mode === "enforced" ? limit : mode === "not_limited" ? "not limited" : `${limit ?? ""} (${mode})`;
+  // What follows from the algorithm is left out.
+  const short = (limit ?? "").replace(/, over-limit hits .*$/, "");
+  const words = mode === "enforced" ? short : mode === "not_limited" ? "not limited" : `${short} (${mode})`;
   return [make("span", { title: rule ?? "no rule" }, words), " ", ...state];
 }
 
@@ -291,6 +298,7 @@ if (domain) simulation.elements.domain.value = domain[1];
 function edited() {
   const isChanged = text.value !== saved;
   discard.hidden = !isChanged;
+  if (apply) apply.disabled = !isChanged;
   drawLines(new Set());
   clearTimeout(typing);
   typing = setTimeout(check, CHECK_DELAY_MS);
@@ -304,6 +312,55 @@ discard.addEventListener("click", () => {
   edited();
   text.focus();
 });
+// Apply and Roll back: the dialogs of the page send these requests.
+function changed({ version, etag }, what, text_in_force) {
+  editor.dataset.etag = etag;
+  saved = text_in_force;
+  applied.textContent = `${what}: version ${version} is in force.`;
+  edited();
+}
+
+if (apply) {
+  const form = document.querySelector("#dialog-Apply form");
+  let sent = "";
+  form.request = () => {
+    sent = text.value;
+    const headers = { "content-type": "application/yaml", "if-match": editor.dataset.etag };
+    return { address: api, method: "PUT", headers, body: sent, timeout: APPLY_TIMEOUT_MS };
+  };
+  form.done = (answer) => changed(answer, "Applied", sent);
+
+  const rollback = document.querySelector("#dialog-Rollback form");
+  let version = 0;
+  document.addEventListener("click", ({ target }) => {
+    const button = target instanceof Element && target.closest("button[data-version]");
+    if (!button) return;
+    version = Number(button.dataset.version);
+    document.getElementById("rollback-version").textContent = String(version);
+  });
+  rollback.request = () => {
+    const headers = { "content-type": "application/json", "if-match": editor.dataset.etag };
+    return { address: `${api}/rollback`, method: "POST", headers, body: JSON.stringify({ version }), timeout: APPLY_TIMEOUT_MS };
+  };
+  rollback.done = async (answer) => {
+    const response = await fetch(api, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    text.value = await response.text();
+    changed({ ...answer, etag: response.headers.get("etag") }, `Rolled back to the text of version ${version}`, text.value);
+  };
+  apply.hidden = false;
+}
+
+// Another operator, or another program, may change the file meanwhile.
+const differs = document.getElementById("differs");
+setInterval(() => {
+  const now = document.getElementById("facts")?.dataset.etag;
+  differs.hidden = !now || now === editor.dataset.etag;
+}, CHECK_DELAY_MS);
+document.getElementById("reload").addEventListener("click", () => {
+  text.value = saved;
+  location.reload();
+});
+
 addEventListener("beforeunload", (event) => {
   if (text.value !== saved) event.preventDefault();
 });

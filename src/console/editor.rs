@@ -16,8 +16,15 @@ const PATTERNS: [(&str, &str); 4] = [
     ("rate", "A number of requests per second"),
 ];
 
+/// Whether the buttons that change files are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changes {
+    Allowed,
+    Off,
+}
+
 /// The script owns everything in it.
-pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str) -> Markup {
+pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str, changes: Changes) -> Markup {
     html! {
         div #editor data-keep data-file=(name) data-etag=(etag) data-refresh={ (href_of(name.as_str())) "&text=no" } {
             div.columns {
@@ -28,9 +35,17 @@ pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str) -> Markup {
                         // Browsers drop the first line break of a textarea.
                         textarea #text readonly spellcheck="false" autocomplete="off" autocapitalize="off" wrap="off" aria-describedby="verdict" { "\n" (text) }
                     }
+                    div #differs role="alert" hidden {
+                        p.error { "The file has changed since this page was opened: applying this text would be rejected." }
+                        button #reload type="button" { "Discard this text and open the file again" }
+                    }
                     div.actions {
+                        @if changes == Changes::Allowed {
+                            button #apply.primary type="button" data-dialog="dialog-Apply" disabled hidden { "Apply" }
+                        }
                         button #discard type="button" hidden { "Discard changes" }
                         span #verdict role="status" { "Changes are checked by JavaScript." }
+                        span #applied role="status" {}
                     }
                 }
                 section aria-labelledby="messages-title" {
@@ -51,6 +66,12 @@ pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str) -> Markup {
                 (simulation())
                 div #simulated role="status" {}
             }
+            @if changes == Changes::Allowed {
+                (dialog("Apply", "Apply this text?", &html! { "The rules of " code { (name) } " are replaced, and in force as soon as they are loaded." }))
+                (dialog("Rollback", "Roll back?", &html! {
+                    "The rules of " code { (name) } " become those of version " strong #rollback-version {} ". Changes in the editor are discarded."
+                }))
+            }
         }
         (editor_script())
     }
@@ -67,6 +88,25 @@ fn simulation() -> Markup {
             label #rate { span { "Requests per second" } input type="number" name="rate" min="0.01" max="1000000" step="any" value="10"; }
             label { span { "Periods" } input type="number" name="periods" min="1" max="60" value="6" required; }
             button type="submit" { "Simulate" }
+        }
+    }
+}
+
+/// Asks for the token, and sends what the script sets.
+fn dialog(name: &str, title: &str, text: &Markup) -> Markup {
+    let label = format!("title-{name}");
+    html! {
+        dialog id={ "dialog-" (name) } aria-labelledby=(label) {
+            form method="dialog" {
+                h2 id=(label) { (title) }
+                p { (text) }
+                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
+                p.error role="alert" hidden {}
+                div.actions {
+                    button type="button" data-cancel { "Cancel" }
+                    button.primary type="submit" { "Confirm" }
+                }
+            }
         }
     }
 }

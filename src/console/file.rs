@@ -4,11 +4,12 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::admin::query_string::Pairs;
-use crate::console::editor::editor;
+use crate::console::editor::{Changes, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
 use crate::console::widgets::tile;
 use crate::rule_files::RuleFile;
+use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
 use crate::text::Text;
 
@@ -25,12 +26,18 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
     let name = FileName::new(&name).map_err(|error| error.to_string())?;
     let files = parts.files.clone();
     let files = files.ok_or("The rules come from a control plane, not from files.")?;
+    let changes = parts.api.rule_changes.clone();
     let read = spawn_blocking({
-        let name = name.clone();
-        move || files.read(&name)
+        let (files, name) = (files.clone(), name.clone());
+        move || (files.read(&name), changes.unwritable())
     });
-    let read = read.await.map_err(|_| "The file cannot be read.")?;
-    let file = read.map_err(|error| error.to_string())?;
+    let (file, unwritable) = read.await.map_err(|_| "The file cannot be read.")?;
+    let file = file.map_err(|error| error.to_string())?;
+    let versions = parts.versions(&files, &name, &file.etag).await;
+    let changes = match &unwritable {
+        None => Changes::Allowed,
+        Some(_) => Changes::Off,
+    };
     let findings = parts.findings.load();
     let is_refresh = pairs.first("text") == b"no";
     let content = html! {
@@ -38,10 +45,14 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
         h1 { (name) }
         (facts(parts, &name, &file))
         (messages(parts, &findings, |file| file == Some(name.as_str())))
+        @if let Some(reason) = &unwritable {
+            section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
+        }
         @match edited(&file) {
-            Ok(text) => (editor(&name, &file.etag, if is_refresh { "" } else { text })),
+            Ok(text) => (editor(&name, &file.etag, if is_refresh { "" } else { text }, changes)),
             Err(reason) => section { p.empty { (reason) } },
         }
+        (history(&versions, changes))
     };
     Ok((name.to_string(), content))
 }
@@ -59,6 +70,35 @@ fn facts(parts: &Parts, name: &FileName, file: &RuleFile) -> Markup {
                 @if is_rejected { "the last good configuration serves" } @else { "the newest rules" }
             }))
             (tile("Size", &html! { (file.bytes.len()) }, &html! { "bytes" }))
+        }
+    }
+}
+
+/// The first version is the file as it is.
+fn history(versions: &[Version], changes: Changes) -> Markup {
+    html! {
+        section aria-labelledby="history" {
+            h2 #history { "History" }
+            div.scroll {
+                table {
+                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" {} } }
+                    tbody {
+                        @for (index, version) in versions.iter().enumerate() {
+                            @let id = format!("version-{}", version.number);
+                            tr {
+                                th #(id) scope="row" { "Version " (version.number) }
+                                td { (version.time.to_rfc3339_secs()) }
+                                td {
+                                    @if index == 0 { span.dim { "the file as it is" } }
+                                    @else if changes == Changes::Allowed {
+                                        button type="button" data-dialog="dialog-Rollback" data-version=(version.number) aria-describedby=(id) { "Roll back" }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -15,6 +15,9 @@ use crate::console::frame::{Head, Place, Status};
 use crate::console::history::History;
 use crate::limit::Algorithm;
 use crate::limiter::Modes;
+use crate::rule_files::etag::ETag;
+use crate::rule_files::history::Version;
+use crate::rule_files::name::FileName;
 use crate::rule_files::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
@@ -27,6 +30,9 @@ use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
+/// The versions of a file are read again after this time, or at once if the file has changed: all of
+/// them are hashed.
+const READ_VERSIONS_AGAIN: Span = Span::from_secs(5);
 /// Rules whose counters are read for utilization.
 const USAGE_RULES_MAX: usize = 1_000;
 
@@ -60,6 +66,16 @@ pub(crate) struct Asked {
     nodes: Mutex<Option<(Time, Arc<[NodeStatus]>)>>,
     usage: Mutex<Option<(Time, Arc<Usages>)>>,
     files: Mutex<Option<(Time, Files)>>,
+    versions: Mutex<Option<ReadVersions>>,
+}
+
+/// The versions of the file that was read last.
+#[derive(Debug)]
+struct ReadVersions {
+    at: Time,
+    name: FileName,
+    etag: ETag,
+    versions: Arc<[Version]>,
 }
 
 /// The rules files, or why they cannot be listed.
@@ -118,6 +134,33 @@ impl Parts {
             listed.map(Arc::from).map_err(Arc::from)
         };
         Some(self.recent(&self.asked.files, ask).await)
+    }
+
+    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read.
+    pub(crate) async fn versions(
+        &self,
+        files: &Arc<RuleFiles>,
+        name: &FileName,
+        etag: &ETag,
+    ) -> Arc<[Version]> {
+        let mut last = self.asked.versions.lock().await;
+        let now = self.clock.now();
+        if let Some(read) = &*last
+            && (&read.name, &read.etag) == (name, etag)
+            && now.since(read.at) < READ_VERSIONS_AGAIN
+        {
+            return read.versions.clone();
+        }
+        let (files, read_name) = (files.clone(), name.clone());
+        let read = spawn_blocking(move || files.versions(&read_name)).await;
+        let versions: Arc<[Version]> = read.ok().and_then(Result::ok).unwrap_or_default().into();
+        *last = Some(ReadVersions {
+            at: now,
+            name: name.clone(),
+            etag: etag.clone(),
+            versions: versions.clone(),
+        });
+        versions
     }
 
     /// The last answer, unless it is too old.

@@ -297,6 +297,53 @@ fn files_that_cannot_be_edited_are_explained() {
 }
 
 #[test]
+fn buttons_that_change_files_are_there_if_they_can_be_changed() {
+    let page = "/console/file?name=rules.yaml";
+    let off = [
+        (&[][..], "Changes can be tried here, and not applied: "),
+        (
+            &[("RULES_WRITABLE", "true")][..],
+            "set ADMIN_TOKEN or ADMIN_TOKEN_FILE",
+        ),
+        (&[("ADMIN_TOKEN", "t")][..], "RULES_WRITABLE"),
+    ];
+    for (settings, reason) in off {
+        let server = TestServer::with_rules(RULES).with_envs(settings).start();
+        let shown = text(&server, page);
+        assert!(shown.contains(reason), "{reason}: {shown}");
+        assert!(
+            shown.contains("History Version Since Version 1 "),
+            "{shown}"
+        );
+        let body = view(&server, page).body;
+        assert!(!body.contains("<dialog"), "{body}");
+    }
+    let settings = [("RULES_WRITABLE", "true"), ("ADMIN_TOKEN", "t")];
+    let server = TestServer::with_rules(RULES).with_envs(&settings).start();
+    let body = view(&server, page).body;
+    assert_eq!(body.matches("<dialog").count(), 2, "{body}");
+    assert!(!body.contains("not applied"), "{body}");
+    assert!(
+        !body.contains("data-version"),
+        "there is one version: {body}"
+    );
+
+    // The version before a change can be restored.
+    let headers = ["authorization: Bearer t", "if-match: *"].map(str::to_owned);
+    let changed = RULES.replace("requests_per_unit: 2", "requests_per_unit: 3");
+    let reply = http::Connection::open(server.admin)
+        .send_with(&headers, "PUT", "/api/v1/rules/rules.yaml", &changed)
+        .expect("a response");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let body = view(&server, page).body;
+    assert!(
+        body.contains(r#"data-version="1" aria-describedby="version-1">Roll back"#),
+        "{body}"
+    );
+    assert_eq!(body.matches("data-version").count(), 1);
+}
+
+#[test]
 fn unknown_rule_and_views_without_their_setting_are_not_found() {
     let server = TestServer::with_rules(RULES).start();
     for path in [

@@ -1,10 +1,13 @@
-//! The editor of rules files in a real browser: a text is checked while it is typed.
+//! The editor of rules files in a real browser: a text is checked while it is typed, applied with the
+//! token, and rolled back.
+
+use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{TAB, ask, assert_fits, url};
-use crate::support::TestServer;
+use super::{ENTER, TAB, ask, assert_fits, url};
 use crate::support::browser::Browser;
+use crate::support::{Builder, TestServer};
 
 const RULES: &str = "domain: shop
 descriptors:
@@ -149,4 +152,118 @@ async fn typed_text_stays_while_the_page_is_refreshed() {
     browser.wait_for("`shadow_mode` has no effect");
     let edited = RULES.replace("requests_per_unit: 5", "requests_per_unit: 9");
     assert_eq!(text(&browser), edited);
+}
+
+const TOKEN: &str = "open-sesame";
+
+/// With rules that the token may change.
+fn writable() -> Builder {
+    TestServer::with_rules(RULES)
+        .with_env("ADMIN_TOKEN", TOKEN)
+        .with_env("RULES_WRITABLE", "true")
+}
+
+fn file(server: &TestServer) -> String {
+    fs::read_to_string(server.path("rules.yaml")).expect("it exists")
+}
+
+fn confirm(browser: &Browser, token: &str) {
+    let field = browser.find("textbox", "Token");
+    browser.type_into(&field, token);
+    browser.click("button", "Confirm");
+}
+
+#[tokio::test]
+async fn text_is_applied_with_the_token_only_and_rolled_back() {
+    let server = writable().start();
+    let browser = editor(&server);
+    let changed = RULES.replace("requests_per_unit: 5", "requests_per_unit: 3");
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    browser.wait_for("Valid, 1 rule differs");
+    browser.click("button", "Apply");
+    confirm(&browser, "wrong");
+    browser.wait_for("Wrong token.");
+    assert_eq!(file(&server), RULES);
+    confirm(&browser, TOKEN);
+    browser.wait_for("Applied: version 2 is in force.");
+    browser.wait_for("Valid, same as the rules in force");
+    assert_eq!(file(&server), changed);
+    assert!(server.admin("/rlconfig").contains("requests_per_unit=3"));
+
+    browser.wait_for("Version 2");
+    browser.click("button", "Roll back");
+    browser.wait_for("become those of version 1.");
+    assert!(browser.found("textbox", "Token").is_none(), "it is known");
+    browser.click("button", "Confirm");
+    browser.wait_for("Rolled back to the text of version 1: version 3 is in force.");
+    browser.wait_for("Valid, same as the rules in force");
+    assert_eq!(text(&browser), RULES);
+    assert_eq!(file(&server), RULES);
+    assert!(server.admin("/rlconfig").contains("requests_per_unit=5"));
+    let refused = |message: &String| message.contains("401");
+    let errors: Vec<String> = browser.errors();
+    assert!(errors.iter().all(refused), "{errors:?}");
+}
+
+#[test]
+fn text_is_applied_by_keyboard() {
+    let server = writable().start();
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    browser.wait_for("Valid, 1 rule differs");
+    browser.press(TAB);
+    assert_eq!(browser.focus(), "Apply");
+    browser.press(ENTER);
+    browser.find("dialog", "Apply this text?");
+    assert_eq!(browser.focus(), "Token");
+    browser.press(&format!("{TOKEN}{ENTER}"));
+    browser.wait_for("Applied: version 2 is in force.");
+    assert!(file(&server).contains("requests_per_unit: 3"));
+}
+
+#[test]
+fn file_that_changed_meanwhile_is_not_overwritten() {
+    let server = writable().start();
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    let other = RULES.replace("requests_per_unit: 4", "requests_per_unit: 8");
+    server.write("rules.yaml", &other);
+    browser.wait_for("The file has changed since this page was opened");
+    browser.click("button", "Apply");
+    confirm(&browser, TOKEN);
+    browser.wait_for("the file has changed: its ETag is");
+    assert_eq!(file(&server), other);
+    browser.click("button", "Cancel");
+    browser.click("button", "Discard this text and open the file again");
+    browser.wait_for("Valid, same as the rules in force");
+    assert_eq!(text(&browser), other);
+}
+
+#[test]
+fn rules_that_another_file_makes_invalid_are_not_applied() {
+    let server = writable().start();
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    browser.wait_for("Valid, 1 rule differs");
+    server.write("other.yaml", "domain: shop\ndescriptors: []\n");
+    browser.wait_for("Rejected: the newest rules are not in force");
+    browser.click("button", "Apply");
+    confirm(&browser, TOKEN);
+    browser.wait_for("the rules are invalid with this change; nothing is written");
+    browser.wait_for("duplicate domain 'shop' in config file");
+    assert_eq!(file(&server), RULES);
+}
+
+#[test]
+fn reason_why_nothing_can_be_applied_is_shown() {
+    let server = TestServer::with_rules(RULES)
+        .with_env("ADMIN_TOKEN", TOKEN)
+        .start();
+    let browser = editor(&server);
+    browser.wait_for("Changes can be tried here, and not applied: ");
+    browser.wait_for("RULES_WRITABLE");
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    browser.wait_for("Valid, 1 rule differs");
+    assert!(browser.found("button", "Apply").is_none());
+    assert!(browser.found("button", "Roll back").is_none());
 }
