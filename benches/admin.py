@@ -12,9 +12,9 @@ A service is loaded at an equal rate, with a quiet admin port and with each of t
 
 These clients have the lowest priority, as if they were on another machine, but the admin thread takes CPU. So each load also runs
 against another process of the same kind (`elsewhere`): what differs then is only whether that process serves the calls, too. A round has all of them, the order reversed in each
-second round. It prints medians, and fails if a load changes serving beside the same load elsewhere: p99 by more than 1.5 times, or the
-CPU per call of the worker threads by more than 1.25 times, both of medians over the rounds; or if a call was not answered. Uses only
-Python's standard library.
+second round. It prints medians over the rounds, and fails if a load changes serving beside the same load elsewhere: p50 by more than 1.5
+times, or the CPU per call of the worker threads by more than 1.25 times; or if a call was not answered. p99 is printed only: on two
+cores it depends on what else runs. Uses only Python's standard library.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import time
 
 from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
 
-P99_MAX = 1.5
+P50_MAX = 1.5
 CPU_MAX = 1.25
 OPTIONS = ["--keys", "10000", "--connections", "8"]
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -220,8 +220,8 @@ def report(runs):
         line = f"{name:<26}" + "".join(f"{value:>8.3f}" for value in values[:2]) + f"{values[2]:>8.1f}"
         line += "   " + "".join(f"{value / base:>8.2f}" for value, base in zip(values, quiet))
         if name in LOADS:
-            _, p99, cpu = ratios = [value / base for value, base in zip(values, medians[f"{name}, elsewhere"])]
-            is_missed = p99 > P99_MAX or cpu > CPU_MAX
+            p50, _, cpu = ratios = [value / base for value, base in zip(values, medians[f"{name}, elsewhere"])]
+            is_missed = p50 > P50_MAX or cpu > CPU_MAX
             good &= not is_missed
             line += "      " + "".join(f"{ratio:>8.2f}" for ratio in ratios) + ("   MISSED" if is_missed else "")
         print(line)
