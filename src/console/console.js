@@ -112,6 +112,7 @@ if (feed) {
   events.addEventListener("error", () => (state.textContent = "Not connected; trying again."));
   events.addEventListener("message", (event) => {
     if (isPaused) return;
+    document.getElementById("feed-none").hidden = true;
     feed.prepend(feedRow(JSON.parse(event.data)));
     while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
   });

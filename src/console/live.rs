@@ -23,6 +23,7 @@ pub(crate) fn content(parts: &Parts) -> Markup {
                 tbody #feed data-keep data-source="/api/v1/over-limit" data-redacted[is_redacted] {}
             }
         }
+        p.empty #feed-none data-keep { "No request was over limit since this page was opened." }
         @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
     }
 }
