@@ -23,8 +23,19 @@ pub(crate) enum Changes {
     Off,
 }
 
+/// How values of clients are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    Shown,
+    Redacted,
+}
+
 /// The script owns everything in it.
-pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str, changes: Changes) -> Markup {
+pub(crate) fn editor(
+    (name, etag, text): (&FileName, &ETag, &str),
+    changes: Changes,
+    values: Values,
+) -> Markup {
     html! {
         div #editor data-keep data-file=(name) data-etag=(etag) data-refresh={ (href_of(name.as_str())) "&text=no" } {
             div.columns {
@@ -60,6 +71,9 @@ pub(crate) fn editor(name: &FileName, etag: &ETag, text: &str, changes: Changes)
             section aria-labelledby="keys-title" hidden {
                 h2 #keys-title { "Top keys that would be treated differently" }
                 div #keys {}
+                @if values == Values::Redacted {
+                    p.dim { "ADMIN_REDACT replaces the values that clients send, so a new rule for one value finds no key." }
+                }
             }
             section aria-labelledby="simulation-title" hidden {
                 h2 #simulation-title { "Simulation" }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::admin::query_string::Pairs;
-use crate::console::editor::{Changes, editor};
+use crate::console::editor::{Changes, Values, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
 use crate::console::widgets::tile;
@@ -38,6 +38,10 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
         None => Changes::Allowed,
         Some(_) => Changes::Off,
     };
+    let values = match parts.api.top.redaction {
+        None => Values::Shown,
+        Some(_) => Values::Redacted,
+    };
     let findings = parts.findings.load();
     let is_refresh = pairs.first("text") == b"no";
     let content = html! {
@@ -49,7 +53,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
             section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
         }
         @match edited(&file) {
-            Ok(text) => (editor(&name, &file.etag, if is_refresh { "" } else { text }, changes)),
+            Ok(text) => (editor((&name, &file.etag, if is_refresh { "" } else { text }), changes, values)),
             Err(reason) => section { p.empty { (reason) } },
         }
         (history(&versions, changes))

@@ -29,9 +29,10 @@ use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
 
-/// Bytes of a text. Less than a rules file may have, because anybody may send them, and compiling
-/// takes many times the memory: some 100,000 rules. `tollgate check` reads larger files.
-const TEXT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a text: some 15,000 rules, and as many as a ConfigMap has. Less than a rules file may
+/// have, because no token is needed, and compiling takes fifty times the memory. `tollgate check`
+/// reads larger files.
+const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Requests at a time, from their body on. One of them is compiled, the others wait.
 const RULE_CHECKS_MAX: usize = 4;
 /// Compilations at a time: serving needs the other processors.
