@@ -86,6 +86,32 @@ async fn text_is_checked_while_it_is_typed() {
 }
 
 #[tokio::test]
+async fn values_of_clients_and_rules_are_text() {
+    let server = TestServer::with_rules(RULES)
+        .with_env("ADMIN_REDACT", "none")
+        .start();
+    let value = "<img src=x onerror=\"document.title='attacked'\">";
+    ask(&server, value, 2).await;
+    let browser = editor(&server);
+    replace(&browser, "requests_per_unit: 5", "requests_per_unit: 3");
+    browser.wait_for(&format!("user={value}\t2"));
+    browser.click("button", &format!("Simulate user={value}"));
+    browser.wait_for("Before shop.user: 5 per year");
+    replace(
+        &browser,
+        "unit: year",
+        &format!("unit: '{}'", value.replace('\'', "")),
+    );
+    browser.wait_for("invalid rate limit unit '<img src=x");
+    let images = browser.run("return document.querySelectorAll('img').length");
+    assert_eq!(images, 0);
+    assert_eq!(
+        browser.run("return document.title"),
+        "rules.yaml · Tollgate"
+    );
+}
+
+#[tokio::test]
 async fn simulation_is_shown_for_a_key_and_for_what_is_typed() {
     let server = TestServer::with_rules(RULES)
         .with_env("ADMIN_REDACT", "none")
