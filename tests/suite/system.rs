@@ -5,6 +5,7 @@ mod clocks;
 mod console;
 mod long_faults;
 mod mounts;
+mod namespaces;
 mod network;
 mod prometheus;
 mod redis_tls;

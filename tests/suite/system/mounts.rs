@@ -1,42 +1,21 @@
 //! Rules on a read-only mount: Linux mount namespaces, as root or with user namespaces.
 
-use std::process::{Command, Stdio};
-
 use serde_json::Value;
 
 use crate::support::http::{self, Connection};
 use crate::support::{TestServer, limit_of};
+use crate::system::namespaces::unshare;
 
-/// What `unshare` is asked for: as root, or by anybody else.
-const WAYS: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 /// Runs `PROGRAM serve DIR` with a directory that only this process finds read-only.
 const READ_ONLY: &str =
     "mount --bind \"$2\" \"$2\" && mount -o remount,bind,ro \"$2\" && exec \"$0\" \"$@\"";
-
-fn unshare() -> Vec<&'static str> {
-    let works = |way: &&&[&str]| {
-        let tried = Command::new("unshare")
-            .args(**way)
-            .arg("true")
-            .stderr(Stdio::null())
-            .status();
-        tried
-            .expect("unshare comes with util-linux, on Linux")
-            .success()
-    };
-    let way = WAYS
-        .iter()
-        .find(works)
-        .expect("this needs root or user namespaces");
-    [&["unshare"], *way, &["sh", "-c", READ_ONLY]].concat()
-}
 
 #[test]
 fn rules_on_a_read_only_mount_are_not_changed() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("ADMIN_TOKEN", "token")
         .with_env("RULES_WRITABLE", "true")
-        .run_by(&unshare())
+        .run_by(&unshare(&["--mount"], READ_ONLY))
         .start();
     let list = http::get(server.admin, "/api/v1/rules").body;
     let list: Value = serde_json::from_str(&list).expect("it is JSON");

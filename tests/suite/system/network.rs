@@ -2,18 +2,13 @@
 //! namespaces, as root or with user namespaces.
 
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::support::{TestServer, limit_of, look_until};
+use crate::system::namespaces::unshare;
 
-/// What `unshare` is asked for: as root, or by anybody else.
-const WAYS: [&[&str]; 2] = [
-    &["--net", "--mount"],
-    &["--user", "--map-root-user", "--net", "--mount"],
-];
 /// Runs a program with a DNS server that takes queries and never responds. The server ends with the
 /// program, which has the shell's number.
 const WITH_A_SILENT_DNS_SERVER: &str = "\
@@ -28,24 +23,6 @@ exec \"$0\" \"$@\"";
 /// Longer than the test waits.
 const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n";
 
-fn unshare() -> Vec<&'static str> {
-    let works = |way: &&&[&str]| {
-        let tried = Command::new("unshare")
-            .args(**way)
-            .arg("true")
-            .stderr(Stdio::null())
-            .status();
-        tried
-            .expect("unshare comes with util-linux, on Linux")
-            .success()
-    };
-    let way = WAYS
-        .iter()
-        .find(works)
-        .expect("this needs root or user namespaces");
-    [&["unshare"], *way, &["sh", "-c", WITH_A_SILENT_DNS_SERVER]].concat()
-}
-
 #[tokio::test]
 async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "redis.test:6379");
@@ -55,7 +32,7 @@ async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     let server = server
         .with_env("DRAIN_PERIOD", "0s")
         .with_env("SHUTDOWN_TIMEOUT", "3s")
-        .run_by(&unshare());
+        .run_by(&unshare(&["--net", "--mount"], WITH_A_SILENT_DNS_SERVER));
     fs::write(server.rules().with_file_name("resolv.conf"), RESOLV_CONF)
         .expect("a file can be written");
     let mut server = server.start();
