@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
+from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, total
 
 P50_MAX = 1.5
 CPU_MAX = 1.25
@@ -56,7 +56,7 @@ def connect(port, number):
 
 
 def hold(port, count, request):
-    """Keeps so many connections open, and opens the oldest again in turn; reads nothing."""
+    """Keeps `count` connections open, and opens the oldest again in turn; reads nothing."""
     held, number = [], 0
     while True:
         if len(held) == count:
@@ -142,12 +142,8 @@ def main():
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
-    if args.programs:
-        programs = {name: os.path.join(args.programs, name) for name in ("tollgate", "load")}
-    else:
-        programs = build("load")
     with tempfile.TemporaryDirectory() as home:
-        return measure(args, programs, home)
+        return measure(args, programs_of(args.programs, "load"), home)
 
 
 def measure(args, programs, home):

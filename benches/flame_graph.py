@@ -16,7 +16,7 @@ import tempfile
 import threading
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, build, load, rules_directory, split_options
+from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, split_options
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 OUTPUT = os.path.join(PACKAGE, "target", "profile.svg")
@@ -34,7 +34,7 @@ START_S = 1
 def main():
     args, for_load = arguments()
     check_tools(args)
-    programs = {name: os.path.join(args.programs, name) for name in ("tollgate", "load")} if args.programs else build("load")
+    programs = programs_of(args.programs, "load")
     with tempfile.TemporaryDirectory(prefix="tollgate-profile-") as directory:
         shutil.copy(RULES, rules_directory(directory))
         redis = None if args.memory else Single(args.redis_server, directory)

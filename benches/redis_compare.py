@@ -35,7 +35,7 @@ from redis_loads import (
 )
 from redis_servers import Cluster, Single
 from redis_table import table, write_pages
-from servers import PACKAGE, Failed, build, load, ratio, rules_directory, split_options
+from servers import PACKAGE, Failed, load, programs_of, ratio, rules_directory, split_options
 from sides import Reference, Tollgate, bare_server
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
@@ -73,7 +73,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = {name: os.path.join(args.programs, name) for name in PROGRAMS} if args.programs else build("load", "bare_server")
+    programs = programs_of(args.programs, "load", "bare_server")
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
         shutil.copy(RULES, rules_directory(directory))
         sides, deployments = compared(args, programs, directory, {name for load in loads.values() for name in load.sides})

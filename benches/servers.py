@@ -129,6 +129,13 @@ def plain_environment():
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 
+def programs_of(folder, *benches):
+    """The service, and these of this package's other programs, by name: from a folder, or built if that is None."""
+    if folder:
+        return {name: os.path.join(folder, name) for name in ("tollgate", *benches)}
+    return build(*benches)
+
+
 def build(*benches):
     """The service, and these of this package's other programs, by name."""
     # The service last and without features of dev-dependencies: cargo keeps one binary of that name, and the shipped one is measured.

@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
+from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, total
 
 P50_ADDED_MAX_MS = 0.3
 P99_ADDED_MAX_MS = 1.0
@@ -40,12 +40,8 @@ def main():
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
-    if args.programs:
-        programs = {name: os.path.join(args.programs, name) for name in ("tollgate", "load")}
-    else:
-        programs = build("load")
     with tempfile.TemporaryDirectory() as home:
-        return measure(args, programs, home)
+        return measure(args, programs_of(args.programs, "load"), home)
 
 
 def measure(args, programs, home):
