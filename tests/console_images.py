@@ -107,7 +107,7 @@ def shoot(address, picture, folder):
 
 
 def shoot_editor(address, folder):
-    """By WebDriver: somebody types."""
+    """By WebDriver, which types into the editor."""
     name, path, width, height = EDITOR
     port = free_port()
     driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)

@@ -483,7 +483,7 @@ async fn checks_beyond_the_bound_are_rejected_and_counted() {
     let full = server.metric("tollgate_rule_checks_full_total");
     assert!(full >= Some(1.0), "{full:?}");
     drop(unfinished);
-    eventually("there is room again", async || {
+    eventually("another check is admitted", async || {
         post(&server, "rules.yaml/check", RULES).status == 200
     })
     .await;

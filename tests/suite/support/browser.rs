@@ -1,5 +1,5 @@
-//! A real Chromium, driven by chromedriver over WebDriver: what a person sees and what a screen reader
-//! is told.
+//! A real Chromium, driven by chromedriver over WebDriver: what a page shows, and its accessible
+//! names.
 
 use std::fs;
 use std::path::Path;
