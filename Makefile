@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs console-images compat image image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs console-images compat image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,9 @@ endif
 
 image: ## build the image for amd64 and arm64 into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
 	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"
+
+pgo: ## build the release binary as the image has it, with profile-guided optimization, into target/pgo. Needs redis-server and llvm-tools of rustup
+	deploy/image/build.sh $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64) target/pgo
 
 image-check: ## check the image without a container engine: contents, size, libraries, bill of materials, start
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9

@@ -22,7 +22,7 @@ import signal
 import statistics
 import sys
 
-from servers import Failed, Server, build, load, ratio, split_options
+from servers import Failed, Server, load, programs_of, ratio, split_options
 
 # What is compared: title, format, and where it is in load's JSON.
 FIGURES = [
@@ -98,7 +98,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = {"load": args.load} if args.load else build("load", "bare_server")
+    programs = {"load": args.load} if args.load else programs_of(None, "load", "bare_server")
     sides = []
     try:
         sides.append(Side("A", args.a, args.a_target, args.a_pid, programs))

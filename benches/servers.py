@@ -130,17 +130,19 @@ def plain_environment():
 
 
 def programs_of(folder, *benches):
-    """The service, and these of this package's other programs, by name: from a folder, or built if that is None."""
-    if folder:
-        return {name: os.path.join(folder, name) for name in ("tollgate", *benches)}
-    return build(*benches)
+    """The service, and these of this package's other programs, by name: those of a folder, if any, and the others built."""
+    if folder and not os.path.isdir(folder):
+        raise Failed(f"there is no folder {folder}")
+    names = ("tollgate", *benches)
+    ready = {name: path for name in names if folder and os.path.isfile(path := os.path.join(folder, name))}
+    return build(*(name for name in names if name not in ready)) | ready
 
 
-def build(*benches):
-    """The service, and these of this package's other programs, by name."""
+def build(*names):
+    benches = [word for name in names if name != "tollgate" for word in ("--bench", name)]
+    built = cargo("bench", "--no-run", *benches) if benches else {}
     # The service last and without features of dev-dependencies: cargo keeps one binary of that name, and the shipped one is measured.
-    wanted = [word for bench in benches for word in ("--bench", bench)]
-    return cargo("bench", "--no-run", *wanted) | cargo("build", "--release", "--bin", "tollgate")
+    return built | (cargo("build", "--release", "--bin", "tollgate") if "tollgate" in names else {})
 
 
 def cargo(*words):

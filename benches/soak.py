@@ -37,7 +37,7 @@ from http.client import HTTPException
 
 import soak_picture
 from redis_servers import CLUSTER, MASTER, SENTINEL, SINGLE, Cluster, RedisError, Sentinel, Single, accepted, ask
-from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
+from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, total
 
 FAULT_EVERY_S = 10
 DEADLINE_MS = 20
@@ -411,7 +411,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = build("load", "proxy")
+    programs = programs_of(None, "load", "proxy")
     with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as directory:
         found = soak(args, programs, directory)
     found["halves"] = highest_by_half(found["samples"], args.duration)
