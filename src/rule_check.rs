@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use crate::redact::Redaction;
 use crate::rule_check::keys::{ChangedKeys, Keys};
 use crate::rule_check::simulate::{Outcome, Scenario};
-use crate::rule_files::RuleFiles;
 use crate::rule_files::compile::Compiled;
 use crate::rule_files::name::FileName;
+use crate::rule_files::{NO_FILES, RuleFiles};
 use crate::rules::diff::{Difference, diff};
 use crate::rules::plan::Modes;
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
@@ -63,7 +63,7 @@ pub(crate) struct Checked {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoResult {
-    #[error("the rules come from a control plane; there are no rules files")]
+    #[error("{}", NO_FILES)]
     NoFiles,
     /// The rules with the change are invalid.
     #[error("{0}")]

@@ -26,6 +26,9 @@ pub(crate) mod name;
 mod read;
 mod write;
 
+/// Why there are no [`RuleFiles`].
+pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
+
 /// The folder of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleFiles {

@@ -15,12 +15,12 @@ use crate::admin::api::outcome::{Outcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
 use crate::named_enum::named_enum;
-use crate::rule_files::ReadError;
 use crate::rule_files::change::{
     Change, ChangeError, Changed, NotInForce, Replacement, RulesWriter,
 };
 use crate::rule_files::etag::Expected;
 use crate::rule_files::name::FileName;
+use crate::rule_files::{NO_FILES, ReadError};
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::Metrics;
 
@@ -194,8 +194,6 @@ impl RuleChanges {
         }))
     }
 }
-
-pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
 
 impl From<ChangeError> for Rejected {
     fn from(error: ChangeError) -> Self {

@@ -13,11 +13,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
-use crate::admin::api::rule_changes::{NO_FILES, RuleChanges};
+use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::page::SharedPage;
 use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
-use crate::rule_files::{Listed, ReadError, RuleFile, RuleFiles};
+use crate::rule_files::{Listed, NO_FILES, ReadError, RuleFile, RuleFiles};
 use crate::telemetry::metric::{Counter, Metrics};
 
 const YAML_TYPE: &str = "application/yaml";
