@@ -218,11 +218,11 @@ impl Limiter {
             .candidate
             .as_ref()
             .and_then(|candidate| candidate.begin(query, settings.modes(), now, &self.store));
-        let decide = self.store.decide(&plan.request, now, span.as_deref());
+        let decide = || self.store.decide(&plan.request, now, span.as_deref());
         let decisions = match candidate {
-            None => decide.await,
+            None => decide().await,
             // Boxed to keep the future of requests without candidate rules small.
-            Some(call) => Box::pin(call.beside(query, &plan, decide)).await,
+            Some(call) => Box::pin(call.beside(query, &plan, decide())).await,
         };
         let (mut verdicts, store_errors) = fallback.fill(&plan, decisions, &self.store, clock)?;
         let blocked = plan.request.is_blocked(&verdicts);

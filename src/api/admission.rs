@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
+use futures_util::future::{self, FutureExt as _};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Either;
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -56,21 +57,30 @@ pub(crate) struct ResponseBody {
 
 impl Admission {
     /// Serves a call, or rejects it.
-    pub(crate) async fn call(
+    pub(crate) fn call(
         self,
         request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
-        let (response, call) = match self.admit(request.headers()) {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
+        match self.admit(request.headers()) {
             Ok(call) => {
                 let call = Arc::new(call);
-                (self.services.serve(request, &call).await, Some(call))
+                let request = request.map(|body| RequestBody::new(body, call.clone()));
+                let served = self.services.serve(request);
+                let held = move |body| ResponseBody {
+                    body,
+                    _call: Some(call),
+                };
+                future::Either::Left(served.map(|response| Ok(response.map(held))))
             }
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                (response.map(Either::Left), None)
+                let body = |body| ResponseBody {
+                    body: Either::Left(body),
+                    _call: None,
+                };
+                future::Either::Right(future::ready(Ok(response.map(body))))
             }
-        };
-        Ok(response.map(|body| ResponseBody { body, _call: call }))
+        }
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {
@@ -84,23 +94,35 @@ impl Admission {
 }
 
 impl Services {
-    async fn serve(
-        &self,
-        request: Request<Incoming>,
-        call: &Arc<Call>,
-    ) -> Response<Either<UnaryBody, Body>> {
-        let request = request.map(|body| RequestBody::new(body, call.clone()));
-        if request.uri().path() == rls::PATH {
-            if let Some(trial) = &self.trial {
-                return Box::pin(trial.call(request, &self.oversized))
-                    .await
-                    .map(Either::Left);
-            }
-            let answer = self.rls.call(request, &self.oversized).await;
-            return unary::respond(answer).map(Either::Left);
+    /// The future of ShouldRateLimit is kept small, since each call moves it several times: it has what
+    /// it needs of the request, and all others are boxed.
+    fn serve(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Response<Either<UnaryBody, Body>>> {
+        if request.uri().path() != rls::PATH || self.trial.is_some() {
+            return future::Either::Left(Box::pin(self.serve_other(request)));
         }
-        // Boxed to keep the future of ShouldRateLimit small.
-        let Ok(mut response) = Box::pin(self.others.clone().call(request)).await;
+        let (head, mut body) = request.into_parts();
+        let headers = head.headers;
+        future::Either::Right(async move {
+            let answer = self.rls.call(&headers, &mut body, &self.oversized).await;
+            unary::respond(answer).map(Either::Left)
+        })
+    }
+
+    /// Serves health, reflection, and ShouldRateLimit of a trial.
+    async fn serve_other(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> Response<Either<UnaryBody, Body>> {
+        if let Some(trial) = &self.trial
+            && request.uri().path() == rls::PATH
+        {
+            let response = trial.call(request, &self.oversized).await;
+            return response.map(Either::Left);
+        }
+        let Ok(mut response) = self.others.clone().call(request).await;
         if rename_oversized(&mut response) {
             self.oversized.inc();
         }

@@ -54,6 +54,9 @@ impl Body for RequestBody {
             let late = "the request did not arrive in time (message_timeout)";
             return Poll::Ready(Some(Err(Status::deadline_exceeded(late).into())));
         };
+        if this.body.is_end_stream() {
+            this.deadline = None;
+        }
         let arrived = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref())

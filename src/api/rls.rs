@@ -1,6 +1,6 @@
 //! RateLimitService: decodes a request, asks the limiter, converts the response.
 
-use http::{HeaderMap, Request};
+use http::HeaderMap;
 use tonic::{Code, Status};
 
 use crate::api::call_metrics::CallMetrics;
@@ -62,12 +62,11 @@ impl Rls {
     /// The message cannot be read, and those of [`Self::should_rate_limit`].
     pub(crate) async fn call(
         &self,
-        request: Request<RequestBody>,
+        headers: &HeaderMap,
+        body: &mut RequestBody,
         oversized: &Counter,
     ) -> Result<RateLimitResponse, Status> {
-        let (head, body) = request.into_parts();
-        let call = body.call.clone();
-        let message = match read_message(&head.headers, body).await {
+        let message = match read_message(headers, &mut *body).await {
             Ok(message) => message,
             Err(ReadError::Oversized(status)) => {
                 oversized.inc();
@@ -76,37 +75,39 @@ impl Rls {
             Err(ReadError::Other(status)) => return Err(status),
         };
         let (query, size) = decode::query(&message).map_err(|error| self.reject(&error))?;
-        if !call.hold(size.bytes()) {
+        if !body.call.hold(size.bytes()) {
             return Err(no_bytes_left());
         }
         // Boxed: a call is moved several times before it begins, and may wait for its message.
-        Box::pin(self.should_rate_limit(&head.headers, query)).await
+        Box::pin(self.should_rate_limit(headers, query)).await
     }
 
     /// Decides a request. `headers` may have a grpc-timeout, which sets the deadline, and a trace.
     ///
     /// # Errors
     /// The status of [`convert::status`].
-    pub async fn should_rate_limit(
+    pub fn should_rate_limit(
         &self,
         headers: &HeaderMap,
         mut query: Query<'_>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> impl Future<Output = Result<RateLimitResponse, Status>> {
         let clock = self.limiter.clock();
         let began = clock.now();
         query.deadline = headers
             .get(GRPC_TIMEOUT)
             .and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
         let mut span = self.traces.begin(SPAN, headers).map(start_attributes);
-        let answer = self.limiter.decide(&query, span.as_ref()).await;
-        self.metrics.observe(began, clock);
-        let answer = answer
-            .map(convert::response)
-            .map_err(|error| convert::status(&error));
-        if let Some(span) = &mut span {
-            end_attributes(span, answer.as_ref().err());
+        async move {
+            let answer = self.limiter.decide(&query, span.as_ref()).await;
+            self.metrics.observe(began, clock);
+            let answer = answer
+                .map(convert::response)
+                .map_err(|error| convert::status(&error));
+            if let Some(span) = &mut span {
+                end_attributes(span, answer.as_ref().err());
+            }
+            answer
         }
-        answer
     }
 }
 

@@ -46,7 +46,7 @@ impl Worker {
         modes: Modes,
         now: Time,
         store: &Store,
-    ) -> Option<Call> {
+    ) -> Option<Box<Call>> {
         let rules = self.shared.rules.load();
         let rules = rules.as_ref()?;
         let Ok(plan) = plan(rules, query, modes, now) else {
@@ -56,20 +56,20 @@ impl Worker {
         let sides = sides(&plan);
         let (request, store) = (plan.request, store.clone());
         let deciding: Deciding = Box::pin(async move { store.decide(&request, now, None).await });
-        Some(Call {
+        Some(Box::new(Call {
             worker: self.clone(),
             rules: rules.clone(),
             sides,
             progress: Progress::Deciding(deciding),
             now,
-        })
+        }))
     }
 }
 
 impl Call {
     /// Decides at the same time as the store decides `plan`, which ends it; compares the two.
     pub(crate) async fn beside(
-        mut self,
+        mut self: Box<Self>,
         query: &Query<'_>,
         plan: &Plan<'_>,
         decide: impl Future<Output = Decisions>,

@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
-use crate::limit::OverLimitHits;
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
@@ -28,6 +27,7 @@ use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::time::{Span, Time};
 
+mod all_or_nothing;
 mod batcher;
 mod batchers;
 pub mod decode;
@@ -67,6 +67,16 @@ struct NodeOutcome<'s> {
     redirected: NodeBatches<'s>,
 }
 
+impl<'s> NodeOutcome<'s> {
+    /// Sets what was decided. Returns the rest.
+    fn decide(self, decisions: &mut Decisions) -> NodeBatches<'s> {
+        for (index, decision) in self.decided {
+            decisions[index] = decision;
+        }
+        self.redirected
+    }
+}
+
 /// Verdicts from the over-limit cache.
 type Cached = SmallVec<[Option<Verdict>; 2]>;
 
@@ -94,15 +104,15 @@ impl RedisClient {
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
         };
         let Some(cache) = &self.shared.over_limit_cache else {
-            return self.send(request).await;
+            return self.send(&request).await;
         };
         let checks = request.checks.iter();
         let cached: Cached = checks.map(|check| cache.get(check, now)).collect();
         let decisions = if cached.iter().any(Option::is_some) {
             // Boxed to keep the future of other requests small.
-            Box::pin(self.send_uncached(request, cached)).await
+            Box::pin(self.send_uncached(&request, cached)).await
         } else {
-            self.send(request).await
+            self.send(&request).await
         };
         for check in request.checks {
             // Whatever the reply: Redis may have counted the refund.
@@ -121,11 +131,12 @@ impl RedisClient {
             received: now,
             deadline: now.plus(self.shared.store_timeout),
         };
-        self.send_batches(request, self.encode(request)).await
+        let mut batches = self.encode(&request);
+        self.send_batches(&request, &mut batches).await
     }
 
     /// Sends the checks that the cache did not decide.
-    async fn send_uncached(&self, request: Request<'_>, cached: Cached) -> Decisions {
+    async fn send_uncached(&self, request: &Request<'_>, cached: Cached) -> Decisions {
         let known = || request.checks.iter().zip(&cached);
         let blocked = request.mode == Mode::Atomic
             && known().any(|(check, verdict)| check.enforcing && verdict.is_some());
@@ -140,9 +151,9 @@ impl RedisClient {
         let uncached = Request {
             checks: &checks,
             mode,
-            ..request
+            ..*request
         };
-        let mut sent = self.send(uncached).await.into_iter();
+        let mut sent = self.send(&uncached).await.into_iter();
         let mut next = || {
             sent.next()
                 .unwrap_or(Err(StoreError::Rejected.not_counted()))
@@ -153,65 +164,21 @@ impl RedisClient {
             .collect()
     }
 
-    async fn send(&self, mut request: Request<'_>) -> Decisions {
-        if request.checks.len() < 2 {
-            request.mode = Mode::Independent;
-        }
-        let batches = self.encode(request);
-        if request.mode == Mode::Atomic && !is_one_call(&batches, request.checks.len()) {
-            return Box::pin(self.try_and_charge(request, batches)).await;
-        }
-        self.send_batches(request, batches).await
-    }
-
-    /// All or nothing on several nodes: a dry run, then each check is charged or only read.
-    ///
-    /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is over
-    /// limit in the second phase, and others are charged although the request is over limit. Never
-    /// over-admits.
-    async fn try_and_charge<'s>(
-        &'s self,
-        request: Request<'_>,
-        batches: NodeBatches<'s>,
-    ) -> Decisions {
-        let checks = request.checks;
-        let dry_run = Request {
-            mode: Mode::DryRun,
-            ..request
+    async fn send(&self, request: &Request<'_>) -> Decisions {
+        let mode = match request.checks {
+            [_, _, ..] => request.mode,
+            _ => Mode::Independent,
         };
-        let mut decisions = self.send_batches(dry_run, batches).await;
-        let is_over =
-            |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
-        let mut decided = checks.iter().zip(&decisions);
-        let blocked = decided.any(|(check, decision)| check.enforcing && is_over(decision));
-        let (mut indices, mut second) = (Vec::new(), Vec::new());
-        for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
-            let stays_over =
-                blocked && is_over(decision) && check.limit.over_limit_hits == OverLimitHits::Drop;
-            if decision.is_err() || stays_over {
-                continue;
-            }
-            indices.push(index);
-            second.push(if blocked && !is_over(decision) {
-                as_peek(check)
-            } else {
-                check.clone()
-            });
+        let request = &Request { mode, ..*request };
+        let mut batches = self.encode(request);
+        if mode == Mode::Atomic && !is_one_call(&batches, request.checks.len()) {
+            return Box::pin(self.try_and_charge(request, &mut batches)).await;
         }
-        let second = Request {
-            checks: &second,
-            mode: Mode::Independent,
-            ..request
-        };
-        let sent = self.send_batches(second, self.encode(second)).await;
-        for (index, decision) in indices.into_iter().zip(sent) {
-            decisions[index] = decision;
-        }
-        decisions
+        self.send_batches(request, &mut batches).await
     }
 
     /// Encodes checks for the nodes that have their keys. Checks without a node are left out.
-    fn encode(&self, request: Request<'_>) -> NodeBatches<'_> {
+    fn encode(&self, request: &Request<'_>) -> NodeBatches<'_> {
         let mut batches = NodeBatches::new();
         for (index, check) in request.checks.iter().enumerate() {
             let pool = self.shared.pool_of(&check.limit);
@@ -228,42 +195,57 @@ impl RedisClient {
         batches
     }
 
-    /// Sends batches to their nodes at the same time, and follows redirections.
+    /// Sends batches, which it empties, and follows redirections.
     async fn send_batches<'s>(
         &'s self,
-        request: Request<'_>,
-        mut batches: NodeBatches<'s>,
+        request: &Request<'_>,
+        batches: &mut NodeBatches<'s>,
     ) -> Decisions {
-        let unreachable = Err(StoreError::Unreachable.not_counted());
-        let mut decisions: Decisions = request.checks.iter().map(|_| unreachable).collect();
-        for _ in 0..=REDIRECTS_MAX {
-            let outcomes: SmallVec<[NodeOutcome<'_>; 1]> = match batches.pop() {
-                // The usual case, without an allocation.
-                Some(only) if batches.is_empty() => {
-                    SmallVec::from_iter([self.send_batch(request, only).await])
+        let undecided = || -> Decisions {
+            let unreachable = Err(StoreError::Unreachable.not_counted());
+            request.checks.iter().map(|_| unreachable).collect()
+        };
+        // The usual case: one call. All others are boxed to keep the future of this one small.
+        let (decisions, batches, sends) = match &mut batches[..] {
+            [only] if checks_of_batch(&only.checks) == only.checks.len() => {
+                let checks = std::mem::take(&mut only.checks);
+                let replied = self.call(&only.node, checks, request).await;
+                let (mut decisions, mut outcome) = (undecided(), NodeOutcome::default());
+                self.read(request, only, &only.indices, replied, &mut outcome);
+                let redirected = outcome.decide(&mut decisions);
+                if redirected.is_empty() {
+                    return decisions;
                 }
-                last => {
-                    let all = batches.drain(..).chain(last);
-                    join_all(all.map(|batch| self.send_batch(request, batch)))
-                        .await
-                        .into()
-                }
-            };
-            for outcome in outcomes {
-                batches.extend(outcome.redirected);
-                for (index, decision) in outcome.decided {
-                    decisions[index] = decision;
-                }
+                (decisions, redirected, REDIRECTS_MAX)
+            }
+            _ => (undecided(), std::mem::take(batches), REDIRECTS_MAX + 1),
+        };
+        Box::pin(self.send_to_all(request, decisions, batches, sends)).await
+    }
+
+    /// Sends batches to their nodes at the same time, and with the redirections at most so many times.
+    async fn send_to_all<'s>(
+        &'s self,
+        request: &Request<'_>,
+        mut decisions: Decisions,
+        mut batches: NodeBatches<'s>,
+        sends: usize,
+    ) -> Decisions {
+        let is_split =
+            |batch: &NodeBatch<'_>| batch.checks.iter().any(|check| check.route.is_isolated());
+        for _ in 0..sends {
+            if request.mode == Mode::Atomic && batches.iter().any(is_split) {
+                // Some of the keys have moved to another node: no one call has all of them.
+                let mut batches = self.encode(request);
+                return Box::pin(self.try_and_charge(request, &mut batches)).await;
+            }
+            let sent = batches.drain(..);
+            let sent = sent.map(|batch| self.send_batch(request, batch));
+            for outcome in join_all(sent).await {
+                batches.extend(outcome.decide(&mut decisions));
             }
             if batches.is_empty() {
                 return decisions;
-            }
-            let is_split =
-                |batch: &NodeBatch<'_>| batch.checks.iter().any(|check| check.route.is_isolated());
-            if request.mode == Mode::Atomic && batches.iter().any(is_split) {
-                // Some of the keys have moved to another node: no one call has all of them.
-                let batches = self.encode(request);
-                return Box::pin(self.try_and_charge(request, batches)).await;
             }
         }
         for index in batches.iter().flat_map(|batch| &batch.indices) {
@@ -276,7 +258,7 @@ impl RedisClient {
     /// later check may be of the same counter.
     async fn send_batch<'s>(
         &'s self,
-        request: Request<'_>,
+        request: &Request<'_>,
         mut batch: NodeBatch<'s>,
     ) -> NodeOutcome<'s> {
         let mut encoded = std::mem::take(&mut batch.checks);
@@ -289,13 +271,8 @@ impl RedisClient {
             };
             let rest = encoded.split_off(size);
             let (now, later) = indices.split_at(size);
-            match self.call(&batch.node, encoded, request).await {
-                Ok(reply) => self.read(request, &batch, now, reply, &mut outcome),
-                Err(error) => {
-                    let failed = now.iter().map(|&index| (index, Err(error)));
-                    outcome.decided.extend(failed);
-                }
-            }
+            let replied = self.call(&batch.node, encoded, request).await;
+            self.read(request, &batch, now, replied, &mut outcome);
             (indices, encoded) = (later, rest);
         }
         outcome
@@ -306,7 +283,7 @@ impl RedisClient {
         &self,
         node: &Arc<Node>,
         checks: Vec<EncodedCheck>,
-        request: Request<'_>,
+        request: &Request<'_>,
     ) -> Result<NodeReply, CheckError> {
         if node.health.breaker.is_open() {
             return Err(StoreError::Unreachable.not_counted());
@@ -323,17 +300,23 @@ impl RedisClient {
     /// Makes verdicts of the replies, and batches of the redirections.
     fn read<'s>(
         &self,
-        request: Request<'_>,
+        request: &Request<'_>,
         &NodeBatch { pool, ref node, .. }: &NodeBatch<'s>,
         indices: &[usize],
-        reply: NodeReply,
+        replied: Result<NodeReply, CheckError>,
         outcome: &mut NodeOutcome<'s>,
     ) {
         let NodeReply {
             checks: encoded,
             now,
             replies,
-        } = reply;
+        } = match replied {
+            Ok(reply) => reply,
+            Err(error) => {
+                let failed = indices.iter().map(|&index| (index, Err(error)));
+                return outcome.decided.extend(failed);
+            }
+        };
         for ((&index, mut encoded), reply) in indices.iter().zip(encoded).zip(replies) {
             let decision = match reply {
                 Ok(reply) => {

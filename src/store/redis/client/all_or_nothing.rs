@@ -1,0 +1,56 @@
+//! All or nothing for checks that one call of the script cannot decide.
+
+use crate::check::{CheckError, Decisions, Verdict};
+use crate::limit::OverLimitHits;
+use crate::store::redis::client::encode::Mode;
+use crate::store::redis::client::node_batch::NodeBatches;
+use crate::store::redis::client::{RedisClient, Request, as_peek};
+
+impl RedisClient {
+    /// All or nothing on several nodes: a dry run, then each check is charged or only read.
+    ///
+    /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is over
+    /// limit in the second phase, and others are charged although the request is over limit. Never
+    /// over-admits.
+    pub(super) async fn try_and_charge<'s>(
+        &'s self,
+        request: &Request<'_>,
+        batches: &mut NodeBatches<'s>,
+    ) -> Decisions {
+        let checks = request.checks;
+        let dry_run = Request {
+            mode: Mode::DryRun,
+            ..*request
+        };
+        let mut decisions = self.send_batches(&dry_run, batches).await;
+        let is_over =
+            |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
+        let mut decided = checks.iter().zip(&decisions);
+        let blocked = decided.any(|(check, decision)| check.enforcing && is_over(decision));
+        let (mut indices, mut second) = (Vec::new(), Vec::new());
+        for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
+            let stays_over =
+                blocked && is_over(decision) && check.limit.over_limit_hits == OverLimitHits::Drop;
+            if decision.is_err() || stays_over {
+                continue;
+            }
+            indices.push(index);
+            second.push(if blocked && !is_over(decision) {
+                as_peek(check)
+            } else {
+                check.clone()
+            });
+        }
+        let second = Request {
+            checks: &second,
+            mode: Mode::Independent,
+            ..*request
+        };
+        let mut batches = self.encode(&second);
+        let sent = self.send_batches(&second, &mut batches).await;
+        for (index, decision) in indices.into_iter().zip(sent) {
+            decisions[index] = decision;
+        }
+        decisions
+    }
+}
