@@ -42,8 +42,6 @@ def main():
     if len(sys.argv) != 2:
         raise Failed("usage: benches/train.py TOLLGATE")
     program = sys.argv[1]
-    if not shutil.which("redis-server"):
-        raise Failed("missing: redis-server; install it: https://redis.io")
     # In dev profile, which is fast enough.
     generator = cargo("build", "--bench", "load")["load"]
     with tempfile.TemporaryDirectory(prefix="tollgate-train-") as directory:

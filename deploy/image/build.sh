@@ -5,12 +5,17 @@
 # compiled again with the counts. That needs redis-server, python3, and llvm-profdata in the version of rustc's LLVM.
 set -eu
 
+fail() {
+    echo "build.sh: $1" >&2
+    exit 1
+}
+
 profile=${PROFILE:-release}
 target=${CARGO_TARGET_DIR:-target}
 case $1 in
     amd64) triple=x86_64-unknown-linux-gnu cross=x86_64-linux-gnu ;;
     arm64) triple=aarch64-unknown-linux-gnu cross=aarch64-linux-gnu ;;
-    *) echo "build.sh: $1 is neither amd64 nor arm64" >&2; exit 1 ;;
+    *) fail "$1 is neither amd64 nor arm64" ;;
 esac
 # Keeps function names for backtraces and removes debug information.
 export CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_DEV_STRIP=debuginfo
@@ -24,10 +29,10 @@ compile() {
 # Writes the counts of a run under load into the file $1.
 count() {
     merge=$(rustc --print target-libdir)/../bin/llvm-profdata
-    [ -x "$merge" ] || merge=$(command -v llvm-profdata) || {
-        echo "build.sh: llvm-profdata is missing; install it: rustup component add llvm-tools" >&2
-        exit 1
-    }
+    [ -x "$merge" ] || merge=llvm-profdata
+    llvm=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
+    "$merge" --version 2>&1 | grep -q "LLVM version $llvm\." || fail "llvm-profdata of LLVM $llvm is missing; install it: rustup component add llvm-tools"
+    command -v redis-server >/dev/null || fail "redis-server is missing; install it: https://redis.io"
     rm -rf "$1.runs"
     instrumented=$(compile "$target/instrumented" "-Cprofile-generate=$1.runs")
     benches/train.py "$instrumented"
