@@ -195,7 +195,7 @@ impl RedisClient {
         batches
     }
 
-    /// Sends batches, which it empties, and follows redirections.
+    /// Sends batches, whose checks it takes, and follows redirections.
     async fn send_batches<'s>(
         &'s self,
         request: &Request<'_>,
@@ -206,7 +206,7 @@ impl RedisClient {
             request.checks.iter().map(|_| unreachable).collect()
         };
         // The usual case: one call. All others are boxed to keep the future of this one small.
-        let (decisions, batches, sends) = match &mut batches[..] {
+        let (decisions, batches, sends_max) = match &mut batches[..] {
             [only] if checks_of_batch(&only.checks) == only.checks.len() => {
                 let checks = std::mem::take(&mut only.checks);
                 let replied = self.call(&only.node, checks, request).await;
@@ -220,36 +220,39 @@ impl RedisClient {
             }
             _ => (undecided(), std::mem::take(batches), REDIRECTS_MAX + 1),
         };
-        Box::pin(self.send_to_all(request, decisions, batches, sends)).await
+        Box::pin(self.send_to_all(request, decisions, batches, sends_max)).await
     }
 
-    /// Sends batches to their nodes at the same time, and with the redirections at most so many times.
+    /// Sends batches to their nodes concurrently, and follows redirections. Sends at most `sends_max`
+    /// times.
     async fn send_to_all<'s>(
         &'s self,
         request: &Request<'_>,
         mut decisions: Decisions,
         mut batches: NodeBatches<'s>,
-        sends: usize,
+        sends_max: usize,
     ) -> Decisions {
         let is_split =
             |batch: &NodeBatch<'_>| batch.checks.iter().any(|check| check.route.is_isolated());
-        for _ in 0..sends {
+        let mut sends = 0;
+        while !batches.is_empty() {
             if request.mode == Mode::Atomic && batches.iter().any(is_split) {
                 // Some of the keys have moved to another node: no one call has all of them.
                 let mut batches = self.encode(request);
                 return Box::pin(self.try_and_charge(request, &mut batches)).await;
+            }
+            if sends == sends_max {
+                for index in batches.iter().flat_map(|batch| &batch.indices) {
+                    decisions[*index] = Err(StoreError::Rejected.not_counted());
+                }
+                return decisions;
             }
             let sent = batches.drain(..);
             let sent = sent.map(|batch| self.send_batch(request, batch));
             for outcome in join_all(sent).await {
                 batches.extend(outcome.decide(&mut decisions));
             }
-            if batches.is_empty() {
-                return decisions;
-            }
-        }
-        for index in batches.iter().flat_map(|batch| &batch.indices) {
-            decisions[*index] = Err(StoreError::Rejected.not_counted());
+            sends += 1;
         }
         decisions
     }
