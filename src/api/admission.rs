@@ -61,26 +61,22 @@ impl Admission {
         self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
-        match self.admit(request.headers()) {
+        let (served, call) = match self.admit(request.headers()) {
             Ok(call) => {
                 let call = Arc::new(call);
                 let request = request.map(|body| RequestBody::new(body, call.clone()));
-                let served = self.services.serve(request);
-                let held = move |body| ResponseBody {
-                    body,
-                    _call: Some(call),
-                };
-                future::Either::Left(served.map(|response| Ok(response.map(held))))
+                (
+                    future::Either::Left(self.services.serve(request)),
+                    Some(call),
+                )
             }
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                let body = |body| ResponseBody {
-                    body: Either::Left(body),
-                    _call: None,
-                };
-                future::Either::Right(future::ready(Ok(response.map(body))))
+                let response = response.map(Either::Left);
+                (future::Either::Right(future::ready(response)), None)
             }
-        }
+        };
+        served.map(|response| Ok(response.map(|body| ResponseBody { body, _call: call })))
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {

@@ -55,6 +55,7 @@ impl Body for RequestBody {
             return Poll::Ready(Some(Err(Status::deadline_exceeded(late).into())));
         };
         if this.body.is_end_stream() {
+            // The body is kept until its call is answered, and the timer would wake it.
             this.deadline = None;
         }
         let arrived = frame
