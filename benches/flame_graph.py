@@ -16,9 +16,8 @@ import tempfile
 import threading
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, split_options
+from servers import PACKAGE, Failed, Service, copy_rules, load, programs_of, split_options
 
-RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 OUTPUT = os.path.join(PACKAGE, "target", "profile.svg")
 TOOLS = os.path.join(PACKAGE, ".tools")
 INFERNO = "inferno@0.12.8"
@@ -36,7 +35,7 @@ def main():
     check_tools(args)
     programs = programs_of(args.programs, "load")
     with tempfile.TemporaryDirectory(prefix="tollgate-profile-") as directory:
-        shutil.copy(RULES, rules_directory(directory))
+        copy_rules(directory)
         redis = None if args.memory else Single(args.redis_server, directory)
         environment = redis.environment() if redis else {}
         service = Service(programs["tollgate"], directory, environment | {"DRAIN_PERIOD": "0"})

@@ -15,7 +15,6 @@ reported, excluded from the medians, and makes the exit status 1. A target that 
 import argparse
 import os
 import shlex
-import shutil
 import signal
 import statistics
 import sys
@@ -35,10 +34,9 @@ from redis_loads import (
 )
 from redis_servers import Cluster, Single
 from redis_table import table, write_pages
-from servers import PACKAGE, Failed, load, programs_of, ratio, rules_directory, split_options
+from servers import Failed, copy_rules, load, programs_of, ratio, split_options
 from sides import Reference, Tollgate, bare_server
 
-RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 PROGRAMS = ("tollgate", "load", "bare_server")
 # How many of the existing counters there are at least.
 FILLED = 0.95
@@ -75,7 +73,7 @@ def main():
 
     programs = programs_of(args.programs, "load", "bare_server")
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
-        shutil.copy(RULES, rules_directory(directory))
+        copy_rules(directory)
         sides, deployments = compared(args, programs, directory, {name for load in loads.values() for name in load.sides})
         try:
             for server in (*deployments, *(side.server for side in sides.values())):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -104,6 +105,11 @@ def rules_directory(root):
     path = os.path.join(root, ENVIRONMENT["RUNTIME_SUBDIRECTORY"], "config")
     os.makedirs(path, exist_ok=True)
     return path
+
+
+def copy_rules(root):
+    """Copies the rules of the benches to the folder that a service of that root reads."""
+    shutil.copy(os.path.join(PACKAGE, "benches", "rules", "bench.yaml"), rules_directory(root))
 
 
 def listens(target):

@@ -6,15 +6,12 @@
 TOLLGATE is compiled with -Cprofile-generate: it writes what it has counted when it ends. Needs redis-server.
 """
 
-import os
-import shutil
 import sys
 import tempfile
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, cargo, load, rules_directory
+from servers import Failed, Service, cargo, copy_rules, load
 
-RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 SECONDS = 3
 WARMUP_S = 0
 UNIFORM = ["--keys", "100000"]
@@ -45,7 +42,7 @@ def main():
     # In dev profile, which is fast enough.
     generator = cargo("build", "--bench", "load")["load"]
     with tempfile.TemporaryDirectory(prefix="tollgate-train-") as directory:
-        shutil.copy(RULES, rules_directory(directory))
+        copy_rules(directory)
         redis = Single("redis-server", directory)
         redis.start()
         try:

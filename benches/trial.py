@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from redis_servers import Single
-from servers import PACKAGE, Failed, Service, load, programs_of, rules_directory, total
+from servers import Failed, Service, copy_rules, load, programs_of, total
 
 P50_ADDED_MAX_MS = 0.3
 P99_ADDED_MAX_MS = 1.0
@@ -45,7 +45,7 @@ def main():
 
 
 def measure(args, programs, home):
-    os.symlink(os.path.join(PACKAGE, "benches", "rules", "bench.yaml"), os.path.join(rules_directory(home), "bench.yaml"))
+    copy_rules(home)
     first, second = (Single(args.redis, make(home, name)) for name in ("first", "second"))
     settings = {"DRAIN_PERIOD": "0"}
     in_use = Service(args.in_use or programs["tollgate"], home, first.environment() | {"BACKEND_TYPE": "redis"} | settings)
