@@ -18,8 +18,6 @@ use crate::support::in_process::{ADDRESS, millis, network, redis, settle, single
 use crate::support::remote::{in_order, request_of};
 use crate::support::scripted_redis::{Fault, Reply, ScriptedRedis};
 
-/// The last command of a batch without the script.
-const BATCH: &str = "TIME";
 /// How long a call is in flight.
 const ROUND_TRIP: Duration = millis(10);
 
@@ -83,6 +81,11 @@ impl World {
         (withdrawn, self.metric("tollgate_store_ambiguous_total"))
     }
 
+    /// How many batches were sent, with that of the script in the beginning.
+    fn batches(&self) -> u64 {
+        self.metric("tollgate_store_batch_checks_count")
+    }
+
     /// How often the script was called by its hash, and by its text.
     fn scripts(&self) -> (usize, usize) {
         (
@@ -140,9 +143,21 @@ async fn single_requests_are_sent_at_once() {
         let began = Instant::now();
         assert!(world.decide([check(&format!("{call}"))]).await[0].is_ok());
         assert_eq!(
-            (began.elapsed(), world.server.received(BATCH)),
-            (ROUND_TRIP, call + 1)
+            (began.elapsed(), world.batches()),
+            (ROUND_TRIP, 1 + call + 1)
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_batches_read_the_clock_once_in_10_ms() {
+    let world = world().await;
+    for read in 0..3 {
+        for _ in 0..4 {
+            assert!(world.decide([check("one")]).await[0].is_ok());
+            assert_eq!(world.server.received("TIME"), read);
+        }
+        tokio::time::advance(millis(10)).await;
     }
 }
 
@@ -167,10 +182,10 @@ async fn requests_behind_a_call_in_flight_share_the_next_one() {
                 "{call} of {waiting}"
             );
         }
-        assert_eq!(world.server.received(BATCH), 1 + batches, "{waiting}");
+        assert_eq!(world.batches(), 1 + 1 + batches, "{waiting}");
         assert_eq!(
             world.metric("tollgate_store_batches_full_total"),
-            batches as u64 - 1,
+            batches - 1,
             "{waiting}"
         );
         assert_eq!(

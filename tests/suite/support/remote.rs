@@ -15,21 +15,32 @@ use tollgate::store::redis::{Options, Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
-use super::PATIENCE;
 use super::redis::RedisProcess;
+use super::{PATIENCE, counted};
 
 /// The store, its Redis, and what both tell of themselves.
 pub(crate) struct Bench {
     pub(crate) server: RedisProcess,
     pub(crate) remote: RedisClient,
+    metrics: Metrics,
 }
 
 impl Bench {
     /// A store on the runtime that this is called on, by that clock.
     pub(crate) fn start(clock: Clock) -> Self {
         let server = RedisProcess::start();
-        let remote = redis(&server, clock, &Metrics::new()).open();
-        Self { server, remote }
+        let metrics = Metrics::new();
+        let remote = redis(&server, clock, &metrics).open();
+        Self {
+            server,
+            remote,
+            metrics,
+        }
+    }
+
+    /// How many batches the store has sent.
+    pub(crate) fn batches(&self) -> u64 {
+        counted(&self.metrics, "tollgate_store_batch_checks_count")
     }
 
     /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.

@@ -29,6 +29,8 @@ pub(crate) struct BatchRequest<'b> {
     repairs: &'b [Repair],
     increments: Increments<'b>,
     calls: Vec<ScriptCall>,
+    /// The index of the reply to TIME.
+    time: Option<usize>,
     commands: Pipeline,
     /// Replaces the server's clock.
     now: Option<Time>,
@@ -51,7 +53,7 @@ struct ScriptCall {
 /// The replies to a batch.
 #[derive(Debug)]
 pub(crate) struct BatchReply {
-    /// The server's time, if it replied to the script or to TIME.
+    /// The server's time, if the script or TIME has read it.
     pub(crate) now: Option<Time>,
     /// One for each check, in order.
     pub(crate) replies: Vec<Result<CheckReply, ReplyError>>,
@@ -61,12 +63,14 @@ pub(crate) struct BatchReply {
 }
 
 impl<'b> BatchRequest<'b> {
-    /// A pipeline for groups of checks. `by_slot` is for a cluster.
+    /// A pipeline for groups of checks. `by_slot` is for a cluster. The script reads the server's clock
+    /// unless there is a time to replace it; `reads_clock` reads it also in a pipeline without the script.
     pub(crate) fn new(
         groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])> + Clone,
         repairs: &'b [Repair],
         by_slot: bool,
         now: Option<Time>,
+        reads_clock: bool,
     ) -> Self {
         let size = groups.clone().map(|(_, checks)| checks.len()).sum();
         let mut request = Self {
@@ -74,6 +78,7 @@ impl<'b> BatchRequest<'b> {
             repairs,
             increments: Increments::with_capacity(size),
             calls: Vec::new(),
+            time: None,
             commands: Pipeline::with_capacity(repairs.len() + size + 1),
             now,
         };
@@ -98,11 +103,12 @@ impl<'b> BatchRequest<'b> {
             }
         }
         request.increments.add_to(&mut request.commands);
-        // After the commands. The last reply has the time.
+        // After the commands.
         for call in &mut request.calls {
             call.reply = call.add(&request.checks, now, Form::Hash, &mut request.commands);
         }
-        if request.calls.is_empty() {
+        if reads_clock && request.calls.is_empty() {
+            request.time = Some(request.commands.len());
             request.commands.cmd("TIME");
         }
         request
@@ -219,9 +225,8 @@ impl<'b> BatchRequest<'b> {
                 }
             }
         }
-        if self.calls.is_empty() {
-            let time = || decode::time(&take(self.commands.len() - 1));
-            batch.now = self.now.or_else(time);
+        if let Some(reply) = self.time {
+            batch.now = decode::time(&take(reply));
         }
         Ok(batch)
     }

@@ -1,29 +1,47 @@
 //! Estimates a server's clock, for what has to be estimate before a call: which window a hit is in.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::time::Time;
+use crate::time::{Span, Time};
 
-/// How far the server's clock is ahead of ours, in µs.
+/// Age of an estimate that is used without reading the clock again. Clocks drift by less than 1 µs in
+/// this time; a clock that was set is noticed after it.
+const ESTIMATE_AGE_MAX: Span = Span::from_micros(10_000);
+
+/// The estimate, which all workers share.
 #[derive(Debug, Default)]
-pub(crate) struct RedisClock(AtomicI64);
+pub(crate) struct RedisClock {
+    /// How far the server's clock is ahead of ours, in µs.
+    ahead: AtomicI64,
+    /// When it was read last, by our clock, in µs since the epoch.
+    read_at: AtomicU64,
+}
 
 impl RedisClock {
+    /// Whether the next batch should read the server's clock.
+    pub(crate) fn is_outdated(&self, now: Time) -> bool {
+        now.since(Time::from_micros(self.read_at.load(Relaxed))) >= ESTIMATE_AGE_MAX
+    }
+
     /// The server read its clock between `sent` and `received`, which bounds the offset. The estimate
     /// changes only if it is out of bounds, and then no further than it must (Cristian, 1989): a slow
     /// reply has little effect.
     pub(crate) fn observe(&self, redis_now: Time, sent: Time, received: Time) {
         let (least, most) = (ahead(redis_now, received), ahead(redis_now, sent));
-        let estimate = self.0.load(Relaxed);
+        let estimate = self.ahead.load(Relaxed);
         let better = estimate.clamp(least, most.max(least));
         if better != estimate {
-            self.0.store(better, Relaxed);
+            self.ahead.store(better, Relaxed);
         }
+        self.read_at.store(received.as_micros(), Relaxed);
     }
 
     /// The server's time when it is `now` here.
     pub(crate) fn at(&self, now: Time) -> Time {
-        Time::from_micros(now.as_micros().saturating_add_signed(self.0.load(Relaxed)))
+        Time::from_micros(
+            now.as_micros()
+                .saturating_add_signed(self.ahead.load(Relaxed)),
+        )
     }
 }
 
@@ -59,5 +77,14 @@ mod tests {
         );
         clock.observe(at(500), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(600), "it may also decrease");
+    }
+
+    #[test]
+    fn clock_is_read_again_after_10_ms() {
+        let clock = RedisClock::default();
+        assert!(clock.is_outdated(at(10_000)));
+        clock.observe(at(5_000_000), at(10_000), at(10_500));
+        assert!(!clock.is_outdated(at(20_499)));
+        assert!(clock.is_outdated(at(20_500)));
     }
 }
