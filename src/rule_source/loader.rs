@@ -16,7 +16,9 @@ pub(crate) struct Loader {
     publisher: RulePublisher,
     /// The files and the overlay that were published or rejected last.
     last: Option<(Vec<Source>, Option<Source>)>,
-    seen: Stat,
+    /// The metadata of the files that were read last. `None` if it changed meanwhile: a file that is gone
+    /// may have been read.
+    seen: Option<Stat>,
     shortage: DescriptorShortage,
     reload: Reload,
 }
@@ -30,7 +32,7 @@ impl Loader {
             directory,
             publisher,
             last: None,
-            seen: Stat::default(),
+            seen: None,
             shortage: DescriptorShortage::default(),
             reload: Reload::default(),
         }
@@ -80,17 +82,17 @@ impl Watched for Loader {
     }
 
     fn has_changed(&mut self) -> bool {
-        self.last.is_none() || self.shortage.lasts() || self.stat() != self.seen
+        self.last.is_none() || self.shortage.lasts() || self.seen != Some(self.stat())
     }
 
     /// Reads the rules, and publishes them if they have changed.
     fn load(&mut self) {
-        // Before the files are read: a change in between must be found afterwards.
-        self.seen = self.stat();
+        let before = self.stat();
         let read = self
             .directory
             .read()
             .and_then(|sources| Ok((sources, self.publisher.read_overlay()?)));
+        self.seen = Some(before).filter(|before| *before == self.stat());
         let (sources, overlay) = match read {
             Ok(read) => read,
             Err(error) if self.last.is_some() && self.is_shortage(&error) => return,

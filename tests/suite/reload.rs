@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
@@ -427,4 +428,32 @@ async fn sighup_reloads_rules_with_unchanged_metadata() {
     server.signal("HUP");
     limit_becomes(&server, "d.k", 8).await;
     assert!(server.is_running());
+}
+
+#[tokio::test]
+async fn a_file_that_was_there_during_a_load_only_is_forgotten() {
+    // So many that a load takes some milliseconds.
+    const FILES: u32 = 400;
+    let server = TestServer::with_rules(&limit_of(7)).start();
+    for number in 1..FILES {
+        server.write(&format!("{number}.yaml"), &domain(&number.to_string()));
+    }
+    let domains = f64::from(FILES);
+    server
+        .metric_becomes("tollgate_rule_domains", domains)
+        .await;
+    for round in 0..16 {
+        let seen = server.log().len();
+        server.signal("HUP");
+        // In one of the rounds it comes between the look at the files and reading them.
+        std::thread::sleep(Duration::from_micros(250 * round));
+        server.write("broken.yaml", BROKEN);
+        let logs = |text: &str| server.log()[seen..].contains(text);
+        // Soon, so that it is gone before its event is handled.
+        while !logs("fortnight") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fs::remove_file(server.path("broken.yaml")).expect("it exists");
+        eventually("the rules are valid again", async || logs("valid again")).await;
+    }
 }
