@@ -87,12 +87,23 @@ impl History {
         clock: Clock,
         metrics: &Metrics,
     ) -> Self {
+        // Calls may be served before the first sample is taken.
+        let start = Sample {
+            at: clock.now(),
+            hits: [0, 0],
+            latency: None,
+            store_latency: None,
+        };
+        let kept = Kept {
+            samples: VecDeque::from([start]),
+            ..Kept::default()
+        };
         Self(Arc::new(Shared {
             rules,
             stats,
             metrics: metrics.clone(),
             clock,
-            kept: Mutex::default(),
+            kept: Mutex::new(kept),
             full: metrics.counter(
                 "tollgate_history_full_total",
                 "Rules that the console has no chart of, each minute, because too many are counted (history_rules_max).",
@@ -104,11 +115,11 @@ impl History {
     pub(crate) async fn run(self) {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut minute = 0;
+        let mut minute = self.0.kept.lock().samples.front().map_or(0, Sample::minute);
         loop {
             ticks.tick().await;
             let sample = self.sample(&self.0.metrics.snapshot());
-            let started = sample.at.as_micros() / MICROS_PER_MINUTE;
+            let started = sample.minute();
             if minute != started {
                 minute = started;
                 self.keep_minute(minute, sample.hits);
@@ -157,7 +168,7 @@ impl History {
     }
 
     fn minute(&self) -> u64 {
-        self.0.clock.now().as_micros() / MICROS_PER_MINUTE
+        minute_of(self.0.clock.now())
     }
 
     fn keep_minute(&self, minute: u64, all: [u64; 2]) {
@@ -193,6 +204,10 @@ impl Kept {
 }
 
 impl Sample {
+    fn minute(&self) -> u64 {
+        minute_of(self.at)
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     fn after(&self, earlier: &Self) -> Recent {
         let seconds = self.at.since(earlier.at).as_secs_f64();
@@ -250,6 +265,10 @@ impl Totals {
             .map(|(start, end)| [0, 1].map(|kind: usize| end[kind].saturating_sub(start[kind])))
             .collect()
     }
+}
+
+fn minute_of(time: Time) -> u64 {
+    time.as_micros() / MICROS_PER_MINUTE
 }
 
 /// Half and 99 %.
