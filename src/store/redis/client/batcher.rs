@@ -155,8 +155,10 @@ impl Task {
         self.server.expire_at_once(groups);
         let checks = groups.iter().map(|(mode, checks)| (*mode, &checks[..]));
         let now = shared.clock_for_redis();
-        let reads_clock = now.is_none() && node.clock.is_outdated(shared.clock.now());
-        let request = BatchRequest::new(checks, &self.repairs, node.has_slots, now, reads_clock);
+        let mut request = BatchRequest::new(checks, &self.repairs, node.has_slots, now);
+        if node.clock.is_outdated(shared.clock.now()) {
+            request.read_clock();
+        }
         let checks = u32::try_from(request.len()).unwrap_or(u32::MAX);
         shared.metrics.checks.observe(checks.into());
         shared.metrics.in_flight.inc();

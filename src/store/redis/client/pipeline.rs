@@ -63,14 +63,12 @@ pub(crate) struct BatchReply {
 }
 
 impl<'b> BatchRequest<'b> {
-    /// A pipeline for groups of checks. `by_slot` is for a cluster. The script reads the server's clock
-    /// unless there is a time to replace it; `reads_clock` reads it also in a pipeline without the script.
+    /// A pipeline for groups of checks. `by_slot` is for a cluster.
     pub(crate) fn new(
         groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])> + Clone,
         repairs: &'b [Repair],
         by_slot: bool,
         now: Option<Time>,
-        reads_clock: bool,
     ) -> Self {
         let size = groups.clone().map(|(_, checks)| checks.len()).sum();
         let mut request = Self {
@@ -107,11 +105,15 @@ impl<'b> BatchRequest<'b> {
         for call in &mut request.calls {
             call.reply = call.add(&request.checks, now, Form::Hash, &mut request.commands);
         }
-        if reads_clock && request.calls.is_empty() {
-            request.time = Some(request.commands.len());
-            request.commands.cmd("TIME");
-        }
         request
+    }
+
+    /// Reads the server's clock unless the script does, or another time replaces it.
+    pub(crate) fn read_clock(&mut self) {
+        if self.calls.is_empty() && self.now.is_none() {
+            self.time = Some(self.commands.len());
+            self.commands.cmd("TIME");
+        }
     }
 
     /// Adds checks that must not be split to the call that they can share, or to a new one.

@@ -78,7 +78,6 @@ impl<'r> ServerTarget<'r> {
             &[],
             self.node.has_slots,
             self.shared.clock_for_redis(),
-            false,
         );
         request.read(request.send(connection, || {}).await?)
     }

@@ -1,4 +1,4 @@
-//! Estimates a server's clock, for what has to be estimate before a call: which window a hit is in.
+//! Estimates a server's clock, for what has to be estimated before a call: which window a hit is in.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -33,7 +33,10 @@ impl RedisClock {
         if better != estimate {
             self.ahead.store(better, Relaxed);
         }
-        self.read_at.store(received.as_micros(), Relaxed);
+        // Not for each batch: all workers read this.
+        if self.is_outdated(received) {
+            self.read_at.store(received.as_micros(), Relaxed);
+        }
     }
 
     /// The server's time when it is `now` here.
