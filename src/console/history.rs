@@ -56,7 +56,7 @@ struct Kept {
 struct Totals(VecDeque<(u64, [u64; 2])>);
 
 /// Totals at one time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sample {
     at: Time,
     /// Hits, and hits over limit.
@@ -90,9 +90,7 @@ impl History {
         // Calls may be served before the first sample is taken.
         let start = Sample {
             at: clock.now(),
-            hits: [0, 0],
-            latency: None,
-            store_latency: None,
+            ..Sample::default()
         };
         let kept = Kept {
             samples: VecDeque::from([start]),
@@ -115,11 +113,12 @@ impl History {
     pub(crate) async fn run(self) {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut minute = self.0.kept.lock().samples.front().map_or(0, Sample::minute);
+        let start = |kept: &Kept| kept.samples.front().map(|sample| sample.at);
+        let mut minute = start(&self.0.kept.lock()).map_or(0, minute_of);
         loop {
             ticks.tick().await;
             let sample = self.sample(&self.0.metrics.snapshot());
-            let started = sample.minute();
+            let started = minute_of(sample.at);
             if minute != started {
                 minute = started;
                 self.keep_minute(minute, sample.hits);
@@ -204,10 +203,6 @@ impl Kept {
 }
 
 impl Sample {
-    fn minute(&self) -> u64 {
-        minute_of(self.at)
-    }
-
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     fn after(&self, earlier: &Self) -> Recent {
         let seconds = self.at.since(earlier.at).as_secs_f64();
