@@ -432,7 +432,7 @@ async fn sighup_reloads_rules_with_unchanged_metadata() {
 
 #[tokio::test]
 async fn a_file_that_was_there_during_a_load_only_is_forgotten() {
-    // So many that a load takes some milliseconds.
+    // A load of them takes a few milliseconds.
     const FILES: u32 = 400;
     let server = TestServer::with_rules(&limit_of(7)).start();
     for number in 1..FILES {
