@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::task::JoinSet;
 
-use crate::support::{Builder, Code, TestServer, limit_of};
+use crate::support::{Builder, Code, TestServer, limit_of, resident_kib, resident_peak_kib};
 
 mod admin;
 mod admin_api;
@@ -20,10 +20,38 @@ mod tls;
 
 /// Resident memory of a process under attack: half of what the chart gives a pod.
 const RESIDENT_MAX_KIB: u64 = 256 << 10;
+/// What any input may add to the resident memory of an idle process.
+const GROWTH_MAX_KIB: u64 = 96 << 10;
 
 /// A server with one rule.
 fn server(workers: &str) -> Builder {
     TestServer::with_rules(&limit_of(1_000_000_000)).with_env("WORKERS", workers)
+}
+
+/// A server in a memory cgroup of [`RESIDENT_MAX_KIB`], with a well-behaved client beside the attack.
+struct UnderAttack {
+    server: TestServer,
+    client: WellBehaved,
+    idle_kib: u64,
+}
+
+impl UnderAttack {
+    /// Starts both. The rules need a limit for `k` in domain `d` that the client does not reach.
+    fn start(builder: Builder) -> Self {
+        let server = builder.with_memory_max(RESIDENT_MAX_KIB << 10).start();
+        Self {
+            client: WellBehaved::start(&server),
+            idle_kib: resident_kib(server.pid()),
+            server,
+        }
+    }
+
+    /// Checks that no call was lost, and that the process never had more memory than it may.
+    async fn finish(self) {
+        self.client.finish(&self.server).await;
+        let grown = resident_peak_kib(self.server.pid()).saturating_sub(self.idle_kib);
+        assert!(grown < GROWTH_MAX_KIB, "grew by {grown} KiB");
+    }
 }
 
 /// A client that calls without a pause on four connections, while others attack.

@@ -25,6 +25,7 @@ pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_respon
 
 pub(crate) mod browser;
 pub(crate) mod certificates;
+pub(crate) mod cgroup;
 pub(crate) mod cluster;
 pub(crate) mod counting;
 pub(crate) mod faketime;
@@ -51,6 +52,7 @@ pub(crate) mod twins;
 pub(crate) mod versions;
 pub(crate) mod xds;
 
+use cgroup::MemoryCgroup;
 use process::{LOOK_INTERVAL, Process};
 pub(crate) use process::{PATIENCE, look_until};
 
@@ -62,6 +64,8 @@ const STDERR: &str = "stderr";
 /// A running server. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct TestServer {
     process: Process,
+    /// Removed after the process has ended.
+    _cgroup: Option<MemoryCgroup>,
     home: TempDir,
     announcement: String,
     rules: PathBuf,
@@ -81,6 +85,7 @@ pub(crate) struct Builder {
     /// `None` for a file.
     stdout: Option<Stdio>,
     log: Stdio,
+    cgroup: Option<MemoryCgroup>,
 }
 
 /// What a command said, and how it ended.
@@ -273,6 +278,7 @@ impl Builder {
             command,
             stdout: None,
             log,
+            cgroup: None,
         }
     }
 
@@ -316,6 +322,16 @@ impl Builder {
         self
     }
 
+    /// Bounds its memory by a cgroup, where this machine permits one: above, the kernel kills it.
+    pub(crate) fn with_memory_max(mut self, bytes: u64) -> Self {
+        self.cgroup = MemoryCgroup::new(bytes);
+        let Some(cgroup) = &self.cgroup else {
+            return self;
+        };
+        let enter = format!(r#"echo $$ > {} && exec "$0" "$@""#, cgroup.processes());
+        self.run_by(&["sh", "-c", &enter])
+    }
+
     /// Closes the reading end of its log.
     pub(crate) fn with_nobody_to_read_its_log(mut self) -> Self {
         let (_, log) = std::io::pipe().expect("a pipe can be made");
@@ -354,6 +370,7 @@ impl Builder {
         let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
         TestServer {
             process,
+            _cgroup: self.cgroup,
             home,
             rules: self.rules,
             grpc,
