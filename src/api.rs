@@ -57,6 +57,7 @@ mod unary;
 
 /// Connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
 /// handshakes are in progress there.
+// bound handovers_max: closed at once; tollgate_connections_rejected_total
 const HANDOVERS_MAX: usize = 1_024;
 /// Everything that a worker serves. Clones share it.
 #[derive(Debug, Clone)]

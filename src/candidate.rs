@@ -30,6 +30,8 @@ mod tally;
 pub(crate) const KEY_PREFIX: &str = "candidate:";
 /// Requests of one worker whose candidate checks are still undecided when their response is sent. One
 /// has the memory of a request that waits for the store, which has as many.
+// bound candidate_pending_max: not compared;
+// tollgate_candidate_undecided_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: usize = 1_024;
 
 /// The candidate rules of the process, and what they change. Clones share it.

@@ -41,10 +41,12 @@ pub(crate) const ADMIN_BOUNDS: Bounds = Bounds {
     peer_connections_max: 32,
     overload: Overload::CloseOldest,
 };
-/// Time for a client to send the head of a request, and for a connection to be idle.
+/// Time for a client to send the head of an HTTP request, and for a connection to be idle.
+// bound header_timeout: closed; -
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A little more than the headers that Envoy accepts by default (60 KiB). hyper's default is
-/// 400 KiB.
+/// Bytes of the head of an HTTP request: a little more than Envoy accepts by default. hyper's
+/// default is 400 KiB.
+// bound head_bytes_max: 431; -
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The address of the client of a request; `None` for a Unix socket. An extension of each request.

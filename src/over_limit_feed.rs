@@ -17,13 +17,17 @@ use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::{Text, prefix};
 use crate::time::Time;
 
-/// Events of a second.
+/// Events of `/api/v1/over-limit` in a second.
+// bound events_per_second_max: the event is lost; tollgate_over_limit_events_dropped_total
 const EVENTS_PER_SECOND_MAX: u32 = 10;
 /// Events that wait for the slowest reader.
+// bound events_max: the event is lost; tollgate_over_limit_events_dropped_total
 const EVENTS_MAX: usize = 64;
 /// Bytes of a key, a value or a domain in an event.
+// bound event_part_bytes_max: truncated; -
 const PART_BYTES_MAX: usize = 256;
 /// Entries of a descriptor in an event.
+// bound event_entries_max: left out; -
 const ENTRIES_MAX: usize = 32;
 
 /// The feed of the process. Clones share it.

@@ -22,7 +22,9 @@ mod pending;
 pub mod settings;
 pub(crate) mod writer;
 
-/// Bytes of lines that wait for the file: about 100,000 requests.
+/// Bytes of recorded lines that wait for the file: about 100,000 requests.
+// bound record_pending_bytes_max: not recorded;
+// tollgate_record_dropped_total{reason="pending_bytes_max"}
 const PENDING_BYTES_MAX: usize = 16 << 20;
 
 /// Records the requests of all workers. Clones share the file.
@@ -46,6 +48,7 @@ impl Recorder {
     /// # Errors
     /// The file cannot be opened.
     pub(crate) fn open(options: &Options, metrics: &Metrics) -> anyhow::Result<(Self, Writer)> {
+        // bounded by record_pending_bytes_max
         let (lines, received) = mpsc::unbounded_channel();
         let writer = Writer::open(options, received, metrics)?;
         let shared = Shared {

@@ -29,7 +29,8 @@ use crate::top_keys::RuleKeys;
 pub(crate) mod keys;
 pub(crate) mod simulate;
 
-/// Differences of an answer: more are read in the file.
+/// Differences in the answer of a check: more are read in the file.
+// bound differences_max: counted in `differences_left_out`; -
 const DIFFERENCES_MAX: usize = 500;
 
 /// What a change is compared with, and how it is compiled.

@@ -38,8 +38,10 @@ pub(crate) mod windows;
 pub(crate) use sketch::KEYS_MAX as TOP_KEYS_MAX;
 
 /// Keys that one worker tracks until they are taken: about 4 MB.
+// bound pending_keys_max: left out; tollgate_top_keys_full_total
 const PENDING_KEYS_MAX: usize = 20_000;
 /// Keys in the slots of all rules and windows: at most about 40 MB.
+// bound slot_keys_max: left out; tollgate_top_keys_full_total
 const SLOT_KEYS_MAX: usize = 200_000;
 /// The time between two takings without a reader, which is the shortest slot.
 const TAKE_INTERVAL: Span = Span::from_secs(10);

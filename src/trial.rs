@@ -43,6 +43,7 @@ pub(crate) mod upstream;
 
 /// Comparisons of one worker that are not done when their reply is sent. One with a large request or
 /// reply counts as several.
+// bound trial_pending_max: not compared; tollgate_trial_dropped_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: u32 = 1_024;
 /// Bytes of a request and its reply that count as one comparison.
 const PENDING_BYTES: usize = 16 << 10;

@@ -19,8 +19,9 @@ use tokio::task::spawn_blocking;
 
 use crate::telemetry::metric::Counter;
 
-/// Pages of one kind in memory. Clients that do not read keep theirs until they are closed;
-/// meanwhile the previous page is repeated.
+/// Pages of one kind in memory, such as `/metrics`. Clients that do not read keep theirs until they
+/// are closed; meanwhile the previous page is repeated.
+// bound pages_max: the last one is sent again; tollgate_admin_pages_full_total
 const PAGES_MAX: usize = 4;
 
 /// A kind of page. Clones share it.

@@ -11,10 +11,13 @@ use tokio_stream::StreamExt as _;
 
 use crate::text::prefix;
 
-/// Time for a body to arrive. A client that does not send its body would hold its connection.
+/// Time for the body of an HTTP request to arrive. A client that does not send its body would hold
+/// its connection.
+// bound body_timeout: 408; tollgate_calls_rejected_total{cause="message_timeout"}
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A reason may quote the request, which has up to 4 MiB.
-const REASON_BYTES_MAX: usize = 1_024;
+/// Bytes of the reason of an error, which may quote the request.
+// bound reason_bytes_max: truncated; -
+pub(crate) const REASON_BYTES_MAX: usize = 1_024;
 
 /// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

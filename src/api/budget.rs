@@ -13,9 +13,12 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Calls in flight of one gRPC connection, as SETTINGS_MAX_CONCURRENT_STREAMS. Envoy's
 /// circuit breaker allows 1,024 requests per cluster by default.
+// bound streams_per_connection_max: REFUSED_STREAM; tollgate_connection_streams_full_total
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
-/// Calls in flight of all connections, gRPC and `/json`. One takes about 9 KiB with headers and
-/// messages of up to [`BYTES_FREE`]. 100,000 calls a second that take 20 ms each are 2,000.
+/// Calls in flight of all connections, gRPC and `/json`, of which one connection gets a quarter of
+/// what is free, and at least 8. One takes about 9 KiB with headers and messages of up to
+/// [`BYTES_FREE`]. 100,000 calls a second that take 20 ms each are 2,000.
+// bound streams_max: RESOURCE_EXHAUSTED; 503; tollgate_calls_rejected_total{cause="streams"}
 pub(crate) const STREAMS_MAX: usize = 8_192;
 /// Calls in flight that a connection may always have: they take about as much memory as the
 /// connection itself.
@@ -23,9 +26,14 @@ pub(crate) const STREAMS_RESERVED: usize = 8;
 /// A connection may use one part in this many of what is free.
 const SHARE: usize = 4;
 /// Bytes of messages in flight of one connection: one of the largest messages, and half of another.
+// bound message_bytes_per_connection_max: RESOURCE_EXHAUSTED;
+// tollgate_calls_rejected_total{cause="message_bytes"}
 pub(crate) const MESSAGE_BYTES_PER_CONNECTION_MAX: usize = 6 << 20;
-/// Bytes of messages in flight of all connections. A message takes up to three times its bytes: as
-/// received, decoded, and in keys of counters.
+/// Bytes of headers and messages in flight of all connections beyond the first 4 KiB of a call, of
+/// which one connection gets a quarter of what is free. A message takes up to three times its
+/// bytes: as received, decoded, and in keys of counters.
+// bound message_bytes_in_flight_max: RESOURCE_EXHAUSTED; 503;
+// tollgate_calls_rejected_total{cause="message_bytes"}
 pub(crate) const MESSAGE_BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
 /// Bytes of a call that are not charged. Calls of Envoy have fewer, so their bytes cost nothing.
 pub(crate) const BYTES_FREE: usize = 4 << 10;

@@ -17,6 +17,9 @@ use crate::api::tls::{EVICTED, HELLO_TIMEOUT, Tls};
 use crate::telemetry::metric::Counter;
 
 /// TLS handshakes in progress on one worker.
+// bound handshakes_max: the oldest without a ClientHello for 0.1 s, else the oldest above 2 s, is
+// closed; tollgate_tls_handshakes_full_total,
+// tollgate_tls_handshakes_failed_total{reason="evicted"}
 pub const HANDSHAKES_MAX: usize = 256;
 /// A client does not count as silent before: the ClientHello of a distant one may be on its way, and
 /// in a storm of handshakes those of others are computed first.

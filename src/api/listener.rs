@@ -21,8 +21,10 @@ use crate::api::socket::{Accepted, OpenGuard};
 use crate::http::accept::AcceptErrors;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet; beyond it connections
-/// are closed. HTTP connections are bounded by each worker: neither kind can lock out the other.
+/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet; beyond it
+/// connections are closed. HTTP connections are bounded by each worker: neither kind can lock out
+/// the other.
+// bound grpc_connections_max: closed at once; tollgate_connections_rejected_total
 const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
 /// The listeners for Envoy, bound.

@@ -13,8 +13,9 @@ use tonic::Status;
 
 use crate::api::budget::Call;
 
-/// Time for a request to arrive, from its head to the end of its stream. Envoy sends a call at once,
-/// and waits 20 ms.
+/// Time for a gRPC request to arrive, from its head to the end of its stream. Envoy sends a call at
+/// once, and waits 20 ms.
+// bound message_timeout: DEADLINE_EXCEEDED; tollgate_calls_rejected_total{cause="message_timeout"}
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const BYTES_REASON: &str =
     "too many bytes are in flight (message_bytes_in_flight_max, message_bytes_per_connection_max)";

@@ -7,6 +7,7 @@ use crate::limiter::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError};
 
 /// Bytes of a message, and of a body of `/json`. As in the reference, whose gRPC library has this
 /// default.
+// bound message_bytes_max: RESOURCE_EXHAUSTED; 413; tollgate_oversized_requests_total
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Memory of a descriptor besides its entries, decoded and as part of a query.
 const DESCRIPTOR_BYTES: usize = 320;

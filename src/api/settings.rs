@@ -16,7 +16,8 @@ use crate::tls::{Identity, PemFile};
 /// others, and fewer workers send larger batches: on two cores one worker takes a fifth less CPU per
 /// decision than two.
 const CORES_PER_WORKER: usize = 2;
-/// Each decides about 100,000 requests a second.
+/// Serving threads unless WORKERS is set: each decides about 100,000 requests a second.
+// bound workers_default_max: WORKERS sets more; -
 const WORKERS_DEFAULT_MAX: usize = 8;
 
 /// Listeners for Envoy.
@@ -41,9 +42,11 @@ pub struct Settings {
     pub grpc_uds: Option<String>,
     // As in envoyproxy/ratelimit. Envoys find new replicas when they reconnect.
     /// Close a gRPC connection gracefully (GOAWAY) at this age, plus or minus 10 %; 0 for never
+    // bound GRPC_MAX_CONNECTION_AGE: GOAWAY; tollgate_connections_aged_total
     #[arg(long, env, default_value = "24h", value_name = "DURATION", value_parser = parse::duration)]
     pub grpc_max_connection_age: Span,
     /// After GOAWAY: time for requests in flight, then the connection is closed; 0 for no limit
+    // bound GRPC_MAX_CONNECTION_AGE_GRACE: closed; tollgate_connections_force_closed_total
     #[arg(long, env, default_value = "1h", value_name = "DURATION", value_parser = parse::duration)]
     pub grpc_max_connection_age_grace: Span,
     /// Serve gRPC with TLS only
@@ -65,9 +68,11 @@ pub struct Settings {
     #[arg(long, env, value_name = "THREADS", value_parser = threads)]
     pub workers: Option<NonZeroUsize>,
     /// On SIGTERM: how long to serve while health checks report NOT_SERVING
+    // bound DRAIN_PERIOD: no new connections; -
     #[arg(long, env, default_value = "5s", value_name = "DURATION", value_parser = parse::duration)]
     pub drain_period: Span,
     /// After DRAIN_PERIOD: how long to wait for requests in flight
+    // bound SHUTDOWN_TIMEOUT: the process ends; -
     #[arg(long, env, default_value = "25s", value_name = "DURATION", value_parser = parse::duration)]
     pub shutdown_timeout: Span,
 }

@@ -16,8 +16,10 @@ use tokio_rustls::server::TlsStream;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Time for a client to send its ClientHello, which every client sends at once.
+// bound hello_timeout: closed; tollgate_tls_handshakes_failed_total{reason="timeout"}
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for the rest of a handshake.
+/// Time for the rest of a TLS handshake.
+// bound handshake_timeout: closed; tollgate_tls_handshakes_failed_total{reason="timeout"}
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes handshakes with the current configuration. Clones share it.

@@ -34,7 +34,8 @@ use crate::trial::upstream::{Call, HOP};
 mod here;
 mod there;
 
-/// Descriptors that are shown of a request.
+/// Descriptors of a disagreement of a trial.
+// bound shown_descriptors_max: the others are left out; -
 const SHOWN_DESCRIPTORS_MAX: usize = 10;
 /// With TRIAL_ON_UPSTREAM_ERROR=decide, the part of a deadline that is reserved for our response.
 const RESERVED_PARTS: u64 = 5;

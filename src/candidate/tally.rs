@@ -8,10 +8,12 @@ use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
 use crate::time::Time;
 
-/// Changed keys that are distinguished, of all rules: 16 bytes each. Of more, the counts of keys are
-/// lower bounds.
+/// Changed keys of candidate rules that are distinguished: 16 bytes each. Of more, the counts of
+/// keys are lower bounds.
+// bound candidate_keys_max: `keys_changed` is a lower bound; tollgate_candidate_keys_full_total
 pub(crate) const KEYS_MAX: usize = 100_000;
-/// The last changes of a key that had none before.
+/// The last changes by candidate rules of a key that had none before.
+// bound candidate_examples_max: the oldest is removed; -
 pub(crate) const EXAMPLES_MAX: usize = 20;
 const HELP: &str =
     "Descriptors by what the candidate rules change about them, since these were loaded.";

@@ -8,7 +8,8 @@ use std::mem;
 use crate::config::source::Source;
 use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
 
-/// The most findings kept: more of them are mostly one mistake, repeated.
+/// Problems of a load that are reported: more of them are mostly one mistake, repeated.
+// bound findings_max: counted in the last one; -
 const FINDINGS_MAX: usize = 100;
 /// The most characters of a line shown around the caret.
 const EXCERPT_CHARS: usize = 120;

@@ -14,9 +14,11 @@ use crate::config::tollgate::reader::{flag, list, map, word};
 use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
-/// How long a file may be; a ConfigMap cannot hold more.
+/// Bytes of PROMETHEUS_MAPPER_YAML: as many as a ConfigMap holds.
+// bound mapping_bytes_max: rejected, the usual names are used; -
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How many buckets a histogram may have: each is a series.
+/// Buckets of a histogram: each is a series.
+// bound mapping_buckets_max: rejected, the usual names are used; -
 const BUCKETS_MAX: usize = 1_000;
 
 const ROOT_KEYS: &[&str] = &["defaults", "mappings"];

@@ -30,7 +30,9 @@ const RULE_KEYS: [&str; 2] = ["path", "tollgate"];
 /// No key of an overlay belongs to another block.
 const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
 
-/// The most blocks of an overlay: each rule is matched against all blocks of its domain.
+/// Blocks of an overlay: each rule is matched against all blocks of its domain.
+// bound overlay_blocks_max: rejected, the previous overlay stays;
+// ratelimit_service_config_load_error
 const OVERLAY_BLOCKS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ use crate::rule_files::name::FileName;
 use crate::text::Text;
 
 /// Bytes of a text in the editor: a browser is slow with more.
+// bound edited_bytes_max: the reason instead of the editor; -
 const EDITED_BYTES_MAX: usize = 1 << 20;
 
 /// The title and the content. With `text=no` the text is left out: the script has it already.

@@ -9,7 +9,8 @@ use crate::console::rules::encoded;
 use crate::rule_files::Listed;
 use crate::rule_source::findings::{Findings, Message};
 
-/// Rows of a page.
+/// Rows of the list of rules files.
+// bound file_rows_max: left out; -
 const ROWS_MAX: usize = 1_000;
 /// What is shown where rules come from a control plane.
 const NO_FILES: &str =

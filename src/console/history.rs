@@ -17,7 +17,9 @@ use crate::time::{Clock, Span, Time};
 
 /// Minutes of a chart.
 pub(crate) const MINUTES: u64 = 60;
-/// Rules with a chart: about 5 MB if all of them are counted every minute.
+/// Rules with a chart of the last hour: about 5 MB if all of them are counted every minute.
+// bound history_rules_max: the rule has no chart until others are idle for an hour;
+// tollgate_history_full_total
 const HISTORY_RULES_MAX: usize = 5_000;
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 /// The period of shares and latencies.

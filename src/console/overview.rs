@@ -12,8 +12,10 @@ use crate::telemetry::metric::Snapshot;
 use crate::time::MICROS_PER_SECOND;
 
 /// Rules in the list of those that limit most.
+// bound overview_rules_max: left out; -
 const RULES_MAX: usize = 10;
-/// Replicas in the list.
+/// Replicas in the list of the overview.
+// bound overview_replicas_max: left out; -
 const REPLICAS_MAX: usize = 50;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [

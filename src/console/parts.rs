@@ -34,6 +34,7 @@ const ASK_AGAIN: Span = Span::from_micros(900_000);
 /// them are hashed.
 const READ_VERSIONS_AGAIN: Span = Span::from_secs(5);
 /// Rules whose counters are read for utilization.
+// bound usage_rules_max: without utilization; -
 const USAGE_RULES_MAX: usize = 1_000;
 
 /// The state of the console.

@@ -15,7 +15,8 @@ use crate::rules::Naming;
 use crate::rules::{Rule, RuleSet};
 use crate::text::Text;
 
-/// Rows of a page; the rest is found by searching.
+/// Rows of the list of rules; the rest is found by searching.
+// bound rule_rows_max: found by searching; -
 const ROWS_MAX: usize = 1_000;
 /// What need not be encoded in a value of a query string.
 const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC

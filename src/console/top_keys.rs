@@ -11,7 +11,8 @@ use crate::text::Text;
 use crate::top_keys::Selection;
 use crate::top_keys::windows::{By, Window};
 
-/// Keys of a page.
+/// Keys of a page of the console.
+// bound top_rows_max: left out; -
 const KEYS_MAX: usize = 20;
 /// By name in the URL and on the page; the first of each is the default.
 const WINDOWS: [(&str, &str); 3] = [("60m", "60 min"), ("5m", "5 min"), ("1m", "1 min")];

@@ -15,8 +15,9 @@ use tokio::time::{Sleep, sleep};
 use crate::http::budget::Activity;
 use crate::telemetry::metric::Counter;
 
-/// Time for a client to read responses that do not fit into the socket's buffer. Prometheus' own
-/// scrape timeout is 10 s.
+/// Time for a client to read HTTP responses that do not fit into the socket's buffer. Prometheus'
+/// own scrape timeout is 10 s.
+// bound write_timeout: closed; tollgate_http_write_timeouts_total
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]

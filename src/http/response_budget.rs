@@ -11,9 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of all responses: a sixteenth of what the chart gives a pod.
+/// Bytes of responses of `/api/v1` and the console that are not sent yet: a sixteenth of what the
+/// chart gives a pod.
+// bound response_bytes_max: 503; tollgate_admin_responses_full_total
 const RESPONSE_BYTES_MAX: usize = 32 << 20;
-/// Responses of at most this size are not counted: the connections of the listener bound them.
+/// Bytes of a response that is not counted: the connections of the listener bound them.
+// bound uncounted_bytes_max: counted in `response_bytes_max`; -
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// Why a response is not sent.
 pub(crate) const FULL: &str =

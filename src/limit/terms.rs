@@ -4,14 +4,17 @@ use crate::limit::algorithm::{Algorithm, OverLimitHits};
 use crate::limit::unit::{Months, Unit};
 use crate::time::Span;
 
-/// The longest period; longer ones are typing errors.
+/// Period of a limit; longer ones are typing errors.
+// bound period_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub(super) const PERIOD_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 
-/// The most sub-windows of a sliding window. More would be a log.
+/// Sub-windows of a sliding window. More would be a log.
+// bound buckets_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const BUCKETS_MAX: u32 = 100;
 
-/// The largest concurrency: each holder is stored by name, and all of them must fit into one shard
-/// of a memory store of ordinary size.
+/// Holders of a key. Each is stored by name, and all of them must fit into one shard of a memory
+/// store of ordinary size.
+// bound holders_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const HOLDERS_MAX: u32 = 30_000;
 
 /// What a rule states about its limit, not validated.

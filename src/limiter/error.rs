@@ -4,9 +4,12 @@ use crate::check::StoreError;
 use crate::rules::plan::InvalidRequest;
 use crate::rules::query::Query;
 
-/// Descriptors of one request. Envoys send a handful; a thousand take a millisecond.
+/// Descriptors of one request, counted before decoding. Envoys send a handful; a thousand take a
+/// millisecond.
+// bound descriptors_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
 pub const DESCRIPTORS_MAX: usize = 1_000;
 /// Entries of all descriptors of one request: ten for each of a thousand descriptors.
+// bound entries_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
 pub const ENTRIES_MAX: usize = 10_000;
 
 /// Why a request has no response. The first three have the texts and the code (UNKNOWN) of

@@ -15,8 +15,10 @@ use crate::text::Text;
 use crate::time::Span;
 
 /// Bytes of a request in a span.
+// bound request_text_bytes_max: truncated; -
 const REQUEST_BYTES_MAX: usize = 1_024;
 /// Bytes of a descriptor, a domain or a rule's path in a span or a log line.
+// bound descriptor_text_bytes_max: truncated; -
 const DESCRIPTOR_BYTES_MAX: usize = 256;
 /// Shown for the path of a rule if the limit comes with the request.
 const OWN_LIMIT: &str = "(limit of the request)";

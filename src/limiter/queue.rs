@@ -22,8 +22,9 @@ use crate::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
-/// Requests of one worker that wait, or may have to once the store has replied. Envoy's circuit
-/// breaker admits as many to one cluster by default. Each takes a few KiB.
+/// Requests of one worker that wait for their slot, or may have to once the store has replied.
+/// Envoy's circuit breaker admits as many to one cluster by default. Each takes a few KiB.
+// bound queue_waiters_max: admitted at once or over limit; tollgate_queue_full_total
 pub const QUEUE_WAITERS_MAX: usize = 1_024;
 
 /// The requests of one worker that wait.

@@ -78,6 +78,8 @@ pub struct Settings {
     pub refusals_log_sample_rate: SampleRate,
     // A line has at most half a KiB: at most 400 MiB a day.
     /// Maximum over-limit log lines per second
+    // bound REFUSALS_LOG_LINES_PER_SECOND_MAX: the line is dropped;
+    // tollgate_over_limit_log_dropped_total
     #[arg(long, env, default_value = "10", value_name = "NUMBER", value_parser = lines_per_second_max)]
     pub refusals_log_lines_per_second_max: NonZeroU32,
 }

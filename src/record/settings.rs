@@ -21,6 +21,8 @@ pub struct Settings {
     #[arg(long, env, default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
     pub record_sample_rate: SampleRate,
     /// Size of the file at which the recording ends
+    // bound RECORD_FILE_BYTES_MAX: the recording ends;
+    // tollgate_record_dropped_total{reason="file_bytes_max"}
     #[arg(long, env, default_value = "1073741824", value_name = "BYTES", value_parser = parse::bytes)]
     pub record_file_bytes_max: u64,
     /// Record hashes of values, except for those that the rules name

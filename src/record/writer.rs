@@ -16,7 +16,8 @@ use crate::record::settings::Options;
 use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Lines that are written at once.
+/// Lines of one write to the recording.
+// bound record_lines_max: written after them; -
 const LINES_MAX: usize = 1_024;
 
 /// Writes lines once it is started.

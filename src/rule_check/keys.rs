@@ -19,7 +19,8 @@ use crate::text::Text;
 use crate::time::Time;
 use crate::top_keys::RuleKeys;
 
-/// Keys of an answer: for each, two counters are read.
+/// Keys in the answer of a check: for each, two counters are read.
+// bound changed_keys_max: counted in `keys_left_out`; -
 const CHANGED_KEYS_MAX: usize = 50;
 /// The value of an entry that names the holder of a slot: counters leave it out.
 const ANY_HOLDER: &[u8] = b"any";

@@ -18,8 +18,10 @@ use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};
 
 /// Requests of a simulation: a fraction of a second of work. More are left out.
+// bound simulated_requests_max: left out, with a note; -
 pub(crate) const SIMULATED_REQUESTS_MAX: u64 = 100_000;
 /// Periods of a simulation.
+// bound simulated_periods_max: 400; -
 pub(crate) const PERIODS_MAX: usize = 60;
 /// The period if neither rule set limits the descriptor.
 const PERIOD_DEFAULT: Span = Span::from_secs(1);

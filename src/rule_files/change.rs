@@ -32,9 +32,12 @@ use crate::rules::LiveRules;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Clock;
 
-/// Rules are read and compiled in less; network file systems may be slow.
+/// Time for a changed rules file to be loaded. Rules are read and compiled in less; network file
+/// systems may be slow.
+// bound rules_reload_timeout: 504; tollgate_admin_actions_total{outcome="failed"}
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for other changes to end.
+/// Time for other changes of rules files to end.
+// bound rules_turn_timeout: 503, nothing is written; tollgate_admin_actions_total{outcome="failed"}
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often, in that time, the lock of other processes is tried.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-/// Bytes of a diff: it is one line of the log.
+/// Bytes of the diff in the log line of a change.
+// bound diff_bytes_max: truncated, with the number of missing bytes; -
 const DIFF_BYTES_MAX: usize = 16 << 10;
-/// Beyond this time similar parts of large texts may be shown as removed and added.
+/// Time to compare large texts in detail.
+// bound diff_time_max: similar parts may be shown as removed and added; -
 const DIFF_TIME_MAX: Duration = Duration::from_millis(200);
 /// Unchanged lines around changed ones, as in `diff -u`.
 const CONTEXT_LINES: usize = 3;

@@ -19,7 +19,8 @@ use crate::rule_files::write::{replace, write_new};
 use crate::rule_source::files::OWN_FOLDER;
 use crate::time::{MICROS_PER_SECOND, Time};
 
-/// Versions of each file.
+/// Versions of each rules file, the one in force included.
+// bound rules_history_max: the oldest is removed; tollgate_rules_versions_dropped_total
 pub(crate) const RULES_HISTORY_MAX: usize = 20;
 const SUFFIX: &str = ".yaml";
 /// A version that is not written completely.

@@ -11,6 +11,7 @@ use crate::config::yaml::FILE_BYTES_MAX;
 pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = File::open(path)?.take(FILE_BYTES_MAX as u64 + 1);
+    // bounded by rules_file_bytes_max
     file.read_to_end(&mut bytes)?;
     if bytes.len() > FILE_BYTES_MAX {
         let error = format!("it has more than {FILE_BYTES_MAX} bytes");

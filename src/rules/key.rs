@@ -15,12 +15,13 @@ use crate::limit::{Algorithm, Limit, Months, OverLimitHits};
 use crate::named_enum::named_enum;
 use crate::rules::query::Entry;
 
-/// Names of holders that are longer than this are hashed instead, for the same reason. No id of a
-/// request or of a session comes near it.
+/// Bytes of the name of a holder. No id of a request or of a session comes near it.
+// bound holder_bytes_max: replaced by a 128-bit hash; -
 pub const HOLDER_BYTES_MAX: usize = 128;
 
-/// Entries that would make a key longer than this are hashed instead: clients choose their length,
-/// and every store has to keep them.
+/// Bytes of a safe key; the reference's format is bounded by the message. Clients choose the length
+/// of entries, and every store has to keep them.
+// bound key_bytes_max: the entries are replaced by a 128-bit hash; -
 pub const KEY_BYTES_MAX: usize = 512;
 
 named_enum! {

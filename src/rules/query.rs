@@ -10,6 +10,7 @@ use crate::text::{Text, prefix};
 use crate::time::Time;
 
 /// Bytes of a descriptor as text.
+// bound shown_bytes_max: truncated; -
 const SHOWN_BYTES_MAX: usize = 256;
 
 /// One call: a domain and its descriptors.

@@ -22,11 +22,14 @@ pub(crate) mod gauges;
 mod tests;
 
 /// The most client-supplied names with counters of their own. The rest is counted together.
+// bound metric_series_max: counted under `__other__`; tollgate_metric_series_overflow_total
 pub const METRIC_SERIES_MAX: usize = 10_000;
 /// The longest such name in bytes: what fits into a statsd packet of one Ethernet frame.
+// bound series_name_bytes_max: counted under `__other__`; tollgate_metric_series_overflow_total
 const SERIES_NAME_BYTES_MAX: usize = 1_024;
 /// The most bytes of all such names: each is on the metrics page up to ten times, and in every
 /// packet to statsd.
+// bound series_names_bytes_max: counted under `__other__`; tollgate_metric_series_overflow_total
 pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
 /// The name for the rest.
 const OTHER: &str = "__other__";

@@ -10,7 +10,8 @@ use crate::store::redis;
 use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::time::Span;
 
-/// Callers wait no longer than this for a counter: a longer time-out is a mistake.
+/// STORE_TIMEOUT: a longer time-out is a mistake.
+// bound store_timeout_max: startup error; -
 const STORE_TIMEOUT_MAX: Span = Span::from_secs(60);
 
 /// The store.
@@ -28,9 +29,12 @@ pub struct Settings {
     // Callers that send no grpc-timeout, or a long one (Istio's samples use 10 s), should not wait
     // longer for a counter.
     /// How long a call to Redis may take; on_store_error decides what follows
+    // bound STORE_TIMEOUT: fallback, cause `late`; tollgate_store_fallbacks_total
     #[arg(long, env, default_value = "100ms", value_name = "DURATION", value_parser = store_timeout)]
     store_timeout: Span,
     /// Memory for the cache of over-limit counters, which saves calls to Redis
+    // bound LOCAL_CACHE_SIZE_IN_BYTES: the newer counter is kept;
+    // tollgate_over_limit_cache_overwritten_total
     #[arg(long, env, default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
     local_cache_size_in_bytes: u64,
     /// Random time by which keys in Redis live longer at most, so that not all expire at once; 0 or
@@ -56,6 +60,8 @@ pub struct Memory {
     // 256 MiB: three and a half million counters.
     /// Memory for counters of the memory store; beyond it, counters closest to their reset are
     /// evicted
+    // bound MEMORY_BYTES_MAX: counters closest to their reset are evicted;
+    // tollgate_memory_evicted_total{use="store"}
     #[arg(long, env, default_value = "268435456", value_name = "BYTES", value_parser = parse::bytes)]
     pub memory_bytes_max: u64,
 }

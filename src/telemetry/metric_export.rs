@@ -20,10 +20,12 @@ use crate::time::{Clock, Time};
 mod convert;
 pub mod settings;
 
-/// Data points of a request. With names and labels of 1 KiB each it is below the 4 MiB that gRPC
-/// servers accept by default.
+/// Data points in a request of metrics by OTLP. With names and labels of 1 KiB each it is below the
+/// 4 MiB that gRPC servers accept by default.
+// bound request_points_max: sent with the next request; -
 const REQUEST_POINTS_MAX: usize = 1_000;
-/// For the last export at shutdown.
+/// Time for the last export of metrics at shutdown.
+// bound last_export_timeout: lost; -
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exports metrics once it is started.

@@ -21,19 +21,28 @@ use crate::time::Span;
 
 mod deltas;
 
-/// Payload of a datagram: an Ethernet frame without headers, as in envoyproxy/ratelimit.
+/// Bytes of a datagram to statsd: an Ethernet frame without headers, as in envoyproxy/ratelimit.
+// bound packet_bytes_max: the next line is in the next one; -
 const PACKET_BYTES_MAX: usize = 1_432;
-/// Payload of a write to a connection.
+/// Bytes of a write to a connection to statsd.
+// bound chunk_bytes_max: sent with the next write; -
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Longer lines are dropped. Far above any name that a rule makes, and below a datagram's limit.
+/// Bytes of a line for statsd. Far above any name that a rule makes, and below a datagram's limit.
+// bound line_bytes_max: the line is dropped; tollgate_statsd_lines_lost_total
 const LINE_BYTES_MAX: usize = 8 << 10;
-/// As in envoyproxy/ratelimit; the second is for one chunk.
+/// Time to connect to statsd, as in envoyproxy/ratelimit.
+// bound statsd_connect_timeout: the flush fails; tollgate_statsd_flushes_failed_total
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Time to send one chunk to statsd.
+// bound statsd_write_timeout: the flush fails; tollgate_statsd_flushes_failed_total
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between attempts to reach statsd; doubled after each failure.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// Pause between attempts to connect to statsd.
+// bound statsd_backoff_max: tried again; tollgate_statsd_flushes_failed_total
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// For the last flush at shutdown.
+/// Time for the last flush to statsd at shutdown.
+// bound last_flush_timeout: lost; -
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where and how metrics are sent.

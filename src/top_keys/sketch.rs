@@ -15,7 +15,9 @@ use hashbrown::HashTable;
 use crate::rules::stats::counts::HitCounts;
 use crate::top_keys::entries::Entries;
 
-/// Keys of one sketch.
+/// Keys of each rule in a sketch of a worker, in an answer, and by hits and by hits over limit in a
+/// slot.
+// bound top_keys_max: the keys with the most hits are kept, and counts are lower bounds; -
 pub(crate) const KEYS_MAX: usize = 100;
 /// Cells of the filter. Fewer make more keys replace each other, at the cost of some hundred
 /// instructions; of 100,000 keys with one hit each, one in ten does with these.

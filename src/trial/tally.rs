@@ -9,12 +9,15 @@ use crate::time::Time;
 use crate::trial::compare::{Class, Comparison};
 use crate::trial::request::{Difference, Row};
 
-/// The last disagreements.
+/// The last disagreements of a trial.
+// bound disagreements_max: the oldest is removed; -
 pub(crate) const DISAGREEMENTS_MAX: usize = 100;
-/// Domains that are distinguished. Clients choose their names; a domain that is known there only must be
-/// shown, too.
+/// Domains in the counts of a trial. Clients choose their names; a domain that is known there only
+/// must be shown, too.
+// bound trial_domains_max: counted under `__other__`; tollgate_trial_domains_full_total
 pub(crate) const DOMAINS_MAX: usize = 1_000;
-/// Longer names of domains are not distinguished.
+/// Bytes of the name of a domain in those counts.
+// bound trial_domain_bytes_max: counted under `__other__`; tollgate_trial_domains_full_total
 const DOMAIN_BYTES_MAX: usize = 256;
 /// The domain of requests that cannot be decoded, and of those beyond [`DOMAINS_MAX`].
 pub(crate) const OTHER: &str = "__other__";

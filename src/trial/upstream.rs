@@ -35,23 +35,29 @@ use crate::time::{Clock, Span, Time};
 
 /// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.
 pub(crate) const HOP: HeaderName = HeaderName::from_static("tollgate-trial");
-/// A reply: gRPC's default limit.
+/// Bytes of a reply of TRIAL_UPSTREAM: gRPC's default limit.
+// bound reply_bytes_max: RESOURCE_EXHAUSTED; tollgate_trial_requests_total{outcome="unavailable"}
 pub(crate) const REPLY_BYTES_MAX: usize = 4 << 20;
-/// Time for a reply to a caller without a grpc-timeout, or with a long one.
+/// Time for a reply of TRIAL_UPSTREAM to a caller without a grpc-timeout, or with a long one.
+// bound upstream_timeout_max: DEADLINE_EXCEEDED; tollgate_trial_requests_total{outcome="late"}
 pub(crate) const UPSTREAM_TIMEOUT_MAX: Span = Span::from_secs(60);
 /// Attempts to send a call that the upstream has not seen.
+// bound upstream_attempts_max: UNAVAILABLE; tollgate_trial_requests_total{outcome="unavailable"}
 const ATTEMPTS_MAX: usize = 3;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// An upstream that is reachable again is used within this time.
+/// Pause between attempts to connect to TRIAL_UPSTREAM.
+// bound upstream_pause_max: tried again; tollgate_trial_requests_total{outcome="unavailable"}
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A connection of this length was healthy.
 const HEALTHY_MIN: Duration = Duration::from_millis(100);
 /// Streams that callers canceled, for which a late reply may still arrive.
+// bound upstream_resets_max: the connection is closed; -
 const RESETS_MAX: usize = 1_024;
 /// Bytes that the upstream may send of one reply, and of all, before they are read.
 const REPLY_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// Headers or trailers of a reply.
+/// Bytes of the headers or trailers of a reply of TRIAL_UPSTREAM.
+// bound upstream_head_bytes_max: UNAVAILABLE; tollgate_trial_requests_total{outcome="unavailable"}
 const HEAD_BYTES_MAX: u32 = 64 << 10;
 const HOP_VALUE: HeaderValue = HeaderValue::from_static("1");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");

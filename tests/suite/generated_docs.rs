@@ -1,5 +1,5 @@
-//! `docs/settings.md` and `docs/metrics.md` are generated from the definitions. `make generated-docs`
-//! rewrites them; these tests fail while they are out of date.
+//! `docs/settings.md`, `docs/metrics.md` and the tables of bounds in `docs/guarantees.md` are generated
+//! from the definitions. `make generated-docs` rewrites them; these tests fail while they are out of date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,6 +12,8 @@ use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::{TestServer, eventually, write};
+
+mod bounds;
 
 const SETTINGS: &str = "# Settings
 

@@ -20,10 +20,14 @@ use crate::api::body::read_body;
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of a body: a domain and one descriptor.
+/// Bytes of the body of an action: a domain and one descriptor.
+// bound action_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Answers that are kept for a repetition of their request.
+/// Answers of actions that are kept for a repetition of their request.
+// bound idempotency_keys_max: the oldest is forgotten; tollgate_admin_idempotency_keys_full_total
 const IDEMPOTENCY_KEYS_MAX: usize = 1_000;
+/// Bytes of an Idempotency-Key.
+// bound idempotency_key_bytes_max: 400; tollgate_admin_actions_total{outcome="rejected"}
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 

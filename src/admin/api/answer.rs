@@ -4,14 +4,12 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::api::body::BodyError;
+use crate::api::body::{BodyError, REASON_BYTES_MAX};
 use crate::http::response_budget::{self, ResponseBudget};
 use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
-/// A reason may quote the request.
-const REASON_BYTES_MAX: usize = 1_024;
 
 /// A JSON object, or why there is none.
 pub(crate) type Answer = Result<Value, Rejected>;

@@ -19,14 +19,21 @@ use crate::http::client;
 use crate::store::Backend;
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// For all replicas together. The answer is due within 500 ms.
+/// Time for the replies of all replicas to a request with scope=fleet. The answer is due within 500
+/// ms.
+// bound fleet_timeout_max: the replica is `missing`; -
 const TIMEOUT: Duration = Duration::from_millis(400);
 /// Replicas that are asked at a time.
+// bound fleet_calls_max: the others are asked after them; -
 const CALLS_MAX: usize = 64;
 /// Requests of clients that ask the fleet at a time: each is one to every replica.
+// bound fleet_queries_max: 503; tollgate_fleet_queries_full_total
 const QUERIES_MAX: usize = 4;
-/// Bytes of one reply, and of all replies to one request.
+/// Bytes of the reply of one replica.
+// bound fleet_reply_bytes_max: the replica is `missing`; -
 const REPLY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the replies of all replicas to one request.
+// bound fleet_replies_bytes_max: the replica is `missing`; -
 const REPLIES_BYTES_MAX: usize = 32 << 20;
 
 /// The other replicas.

@@ -24,9 +24,12 @@ use crate::rule_files::{NO_FILES, ReadError};
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::Metrics;
 
-/// Bytes of a text. Less than a rules file may have: some 100,000 rules.
+/// Bytes of a text of `PUT /api/v1/rules/{file}`. Less than a rules file may have: some 100,000
+/// rules.
+// bound rules_text_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a body that names a version.
+// bound version_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const VERSION_BYTES_MAX: usize = 1 << 10;
 const ROLLBACK_USAGE: &str =
     r#"write {"version": 3}, a version of GET /api/v1/rules/{file}/history"#;

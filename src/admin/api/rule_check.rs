@@ -29,13 +29,16 @@ use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
 
-/// Bytes of a text: some 15,000 rules, and as many as a ConfigMap has. Less than a rules file may
-/// have, because no token is needed, and compiling takes fifty times the memory. `tollgate check`
-/// reads larger files.
+/// Bytes of a text to check or simulate: some 15,000 rules, and as many as a ConfigMap has. Less
+/// than a rules file may have, because no token is needed, and compiling takes fifty times the
+/// memory. `tollgate check` reads larger files.
+// bound check_bytes_max: 413; -
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Requests at a time, from their body on. One of them is compiled, the others wait.
+// bound rule_checks_max: 429; tollgate_rule_checks_full_total
 const RULE_CHECKS_MAX: usize = 4;
-/// Compilations at a time: serving needs the other processors.
+/// Compilations of texts to check at a time: serving needs the other processors.
+// bound rule_compilations_max: the next one waits; -
 const COMPILED_MAX: usize = 1;
 /// A compilation of usual rules takes less.
 const RETRY_AFTER_SECS: u64 = 1;

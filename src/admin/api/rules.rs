@@ -22,8 +22,10 @@ use crate::telemetry::metric::{Counter, Metrics};
 
 const YAML_TYPE: &str = "application/yaml";
 /// Texts of rules files that are being sent. One has up to 64 MiB, and clients may read slowly.
+// bound rules_texts_max: waits for 5 s, then 503; tollgate_admin_rules_texts_full_total
 const TEXTS_MAX: usize = 4;
-/// Time to wait for one of them to be sent.
+/// Time to wait for another text to be sent.
+// bound rules_text_wait_max: 503; tollgate_admin_rules_texts_full_total
 const TEXT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Answers about rules files.

@@ -21,9 +21,12 @@ use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Clock, Span};
 
-/// Wrong tokens of one client in a minute.
+/// Wrong tokens of one client, an IPv4 address or an IPv6 /64, in a minute.
+// bound admin_attempts_max: 429; tollgate_admin_actions_total{outcome="throttled"}
 const ATTEMPTS_MAX: u32 = 10;
-/// For the counters of clients: some 14,000.
+/// Bytes of the counters of clients with wrong tokens: some 14,000.
+// bound admin_attempts_bytes_max: the client that is closest to its reset is forgotten;
+// tollgate_memory_evicted_total{use="admin_attempts"}
 const ATTEMPTS_BYTES_MAX: u64 = 1 << 20;
 const NO_TOKEN: &str = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
 const FILE_SETTING: &str = "ADMIN_TOKEN_FILE";

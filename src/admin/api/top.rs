@@ -32,8 +32,9 @@ named_enum! {
     }
 }
 
-/// Answers that are prepared at a time; others wait. The keys of thousands of rules take tens of
-/// megabytes.
+/// Answers of `/api/v1/top` that are prepared at a time. The keys of thousands of rules take tens
+/// of megabytes.
+// bound top_queries_max: the next one waits; -
 const QUERIES_MAX: usize = 4;
 
 /// Answers which keys have the most hits.

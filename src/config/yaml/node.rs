@@ -2,26 +2,31 @@
 
 use std::rc::Rc;
 
-/// The longest file. Ten times what 100,000 rules take; a ConfigMap holds at most 1 MiB.
+/// Bytes of a rules file. Ten times what 100,000 rules take; a ConfigMap holds at most 1 MiB.
+// bound rules_file_bytes_max: rejected, the previous rules stay;
+// ratelimit_service_config_load_error
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// Stands for bytes that are not UTF-8, so that the error about them has a line and a column. YAML
 /// does not allow this character.
 pub const NOT_UTF8: char = '\u{FFFF}';
 
-/// The most nodes of a file, aliases expanded. 100,000 rules have one to two million.
+/// Nodes of a file, aliases expanded. 100,000 rules have one to two million.
 ///
 /// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come
 /// from aliases.
+// bound yaml_nodes_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 pub(crate) const NODES_MAX: usize = 4_000_000;
 
-/// The deepest nesting of lists and maps, aliases expanded. A descriptor takes two levels.
+/// Levels of lists and maps in a file, aliases expanded. A descriptor takes two levels.
 ///
 /// Dropping, cloning and walking a tree recurse once a level; this depth fits the smallest stack
 /// of a thread.
+// bound depth_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 pub(crate) const DEPTH_MAX: usize = 128;
 
-/// The most warnings kept: a generated file could have one per line.
+/// Warnings of a file: a generated one could have one per line.
+// bound warnings_max: left out; -
 pub(crate) const WARNINGS_MAX: usize = 100;
 
 /// A range of characters on one line of a file. The default, line 0, is of values without a file.

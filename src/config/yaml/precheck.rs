@@ -2,11 +2,12 @@
 
 use crate::config::yaml::node::{Diagnostic, FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8};
 
-/// The most tokens of a file by a generous estimate, in block and flow style.
+/// Tokens of a file by a generous estimate, in block and flow style.
 ///
 /// The parser keeps a flow collection (`[..]`, `{..}`) in memory up to its end, at up to 200 bytes a
 /// token: without this bound 64 MiB of `[? ? ?` would take 11 GB. 100,000 rules written as JSON have
 /// four million.
+// bound tokens_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const TOKENS_MAX: usize = 2 * NODES_MAX;
 
 /// # Errors

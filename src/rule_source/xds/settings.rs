@@ -19,7 +19,8 @@ use crate::tls::{ClientTls, Identity, PemFile};
 
 /// A shorter wait would not be one.
 const INTERVAL_MIN: Span = Span::from_micros(1_000);
-/// gRPC's own limit, and the meaning of 0.
+/// Bytes of a response of the control plane: gRPC's own limit, and the meaning of 0.
+// bound XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES: rejected, the previous rules stay; tollgate_rules_rejected
 const MESSAGE_BYTES_MAX_DEFAULT: u64 = 4 << 20;
 
 const HEADERS: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
@@ -66,6 +67,7 @@ pub struct Settings {
     #[arg(long, env, default_value = "200ms", value_name = "TIME", value_parser = interval)]
     pub xds_client_backoff_initial_interval: Span,
     /// Longest wait before reconnecting
+    // bound XDS_CLIENT_BACKOFF_MAX_INTERVAL: tried again; tollgate_xds_connected
     #[arg(long, env, default_value = "30s", value_name = "TIME", value_parser = interval)]
     pub xds_client_backoff_max_interval: Span,
     // envoyproxy/ratelimit has 0.5, with which waits never grow.

@@ -14,6 +14,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::{Text, prefix};
 
 /// Bytes of the errors in a NACK. The log has all of them.
+// bound error_bytes_max: truncated, with the number of missing bytes; the log has all; -
 const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is short.
 const NACK_BACKOFF: Backoff =

@@ -14,7 +14,8 @@ use crate::rules::tree::Node;
 use crate::telemetry::metric::{Gauge, Metrics, Series, Source};
 use crate::time::Clock;
 
-/// The most rules with gauges; the rest has none.
+/// Rules with `tollgate_rule_limit` and `tollgate_rule_used`.
+// bound rule_gauges_max: the rule has no gauges; tollgate_rule_gauges_left_out
 pub(crate) const RULE_GAUGES_MAX: usize = 10_000;
 const LIMIT_HELP: &str = "Most hits in use of a rule whose keys clients do not choose: its requests per period, or its burst.";
 const USED_HELP: &str = "Hits in use of a rule whose keys clients do not choose, as of its last request here; 0 once its counter is unused.";

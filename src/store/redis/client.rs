@@ -41,6 +41,7 @@ pub(crate) mod trace;
 pub mod waiting;
 
 /// Redirections of one check. A cluster that redirects more often has no stable slot map.
+// bound redirects_max: fallback, cause `refused`; tollgate_store_fallbacks_total
 pub const REDIRECTS_MAX: usize = 5;
 
 /// Decides the checks of one worker in Redis.

@@ -7,7 +7,8 @@ use crate::store::redis::client::RedisClient;
 use crate::store::redis::client::encode::Mode;
 use crate::time::{Span, Time};
 
-/// The time to announce a change to other processes: no cached verdict is used for longer.
+/// Time to announce a change of an operator to other replicas.
+// bound announce_timeout: cached verdicts expire by themselves; -
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl RedisClient {

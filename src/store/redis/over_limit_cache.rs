@@ -17,11 +17,14 @@ use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Span, Time};
 
-/// How long a refund by another Tollgate replica may be unnoticed. It costs one request to Redis per
-/// second for each counter that is over limit and in use.
+/// Age of a cached over-limit verdict: how long a refund by another Tollgate replica may be
+/// unnoticed. It costs one request to Redis per second for each counter that is over limit and in
+/// use.
+// bound cached_verdict_age_max: Redis is queried again; tollgate_over_limit_cache_hits_total
 pub const AGE_MAX: Span = Span::from_secs(1);
 /// Times of last refunds, 8 KiB. Counters share them: a refund of one makes Redis decide the others,
 /// too.
+// bound cached_refunds_max: counters share an entry, and Redis is queried again; -
 const REFUNDS_MAX: usize = 1_024;
 
 /// Verdicts of counters that are over limit.

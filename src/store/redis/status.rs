@@ -12,9 +12,11 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::time::{Clock, Span};
 
-/// How long a PING may take, with its connection.
+/// Time for a PING of the console, with its connection.
+// bound status_timeout: reported as unreachable; -
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Servers that are asked at a time.
+/// Servers that the console asks at a time.
+// bound pings_max: asked after them; -
 const PINGS_MAX: usize = 64;
 
 /// One server.

@@ -10,6 +10,7 @@ use crate::telemetry::metric::page::Sample;
 use crate::telemetry::metric::series::Series;
 
 /// Names whose mapping is remembered. With more, each page maps names again.
+// bound mapped_names_max: mapped again on each page; tollgate_mapped_names_full_total
 pub const MAPPED_NAMES_MAX: usize = 100_000;
 
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use crate::settings::parse::Secret;
 use crate::time::Span;
 use crate::tls::{ClientTls, Identity, PemFile};
 
-/// The default of OpenTelemetry.
+/// Time to send a batch to a collector, retries included: the default of OpenTelemetry.
+// bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}
 const TIMEOUT: Span = Span::from_secs(10);
 
 /// Where and how a signal is sent.

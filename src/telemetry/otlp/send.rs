@@ -32,7 +32,8 @@ const HTTP_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
-/// A response of a collector is a few numbers.
+/// Bytes of a response of a collector, which is a few numbers.
+// bound otlp_response_bytes_max: the attempt fails; tollgate_spans_lost_total{cause="failed"}
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 /// A request of OTLP: the items of one signal.

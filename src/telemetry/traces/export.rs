@@ -19,10 +19,12 @@ use crate::telemetry::otlp::options::scope;
 use crate::telemetry::traces::options::Options;
 
 /// Spans of a batch, as in OpenTelemetry's SDKs.
+// bound batch_spans_max: sent with the next batch; -
 const BATCH_SPANS_MAX: usize = 512;
 /// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// For the last spans at shutdown.
+/// Time for the last spans at shutdown.
+// bound last_spans_timeout: lost; tollgate_spans_lost_total{cause="failed"}
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exports spans once it is started.

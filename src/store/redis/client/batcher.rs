@@ -27,6 +27,7 @@ use crate::time::Time;
 
 /// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next batch
 /// follows soon, and a lifetime for each key that may be new would cost Redis more.
+// bound expire_at_once_max: set directly after it; -
 const EXPIRE_AT_ONCE_MAX: usize = 8;
 /// Checks of a batch that the script decides, in most batches.
 const SCRIPTED: usize = 64;
@@ -58,6 +59,7 @@ struct Server {
 impl Batcher {
     /// Starts on the runtime of the caller.
     pub(crate) fn start(shared: Arc<Redis>, node: Arc<Node>) -> Self {
+        // bounded by waiters_max
         let (queue, receiver) = mpsc::unbounded_channel();
         let timeout = shared.store_timeout.into();
         let task = Task {

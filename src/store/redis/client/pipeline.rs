@@ -18,6 +18,7 @@ use crate::store::redis::topology::cluster;
 use crate::time::Time;
 
 /// Retries after NOSCRIPT: there may be a flush in between, but not again and again.
+// bound noscript_retries_max: fallback, cause `refused`; tollgate_store_fallbacks_total
 const NOSCRIPT_RETRIES_MAX: usize = 2;
 
 /// The pipeline of a batch.

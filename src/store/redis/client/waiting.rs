@@ -31,12 +31,15 @@ use crate::time::Time;
 
 /// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script decides.
 /// An all-or-nothing request is never split, so it may have more.
+// bound batch_size_max: sent with the next call; tollgate_store_batches_full_total
 pub const BATCH_SIZE_MAX: usize = 256;
 /// Requests of one worker that wait for one server or for its reply. More would wait longer than any
 /// timeout.
+// bound waiters_max: fallback, cause `crowded`; tollgate_store_fallbacks_total
 pub const WAITERS_MAX: usize = 8_192;
 /// Bytes of the requests of one worker that wait for one server or for its reply. Keys may have any
 /// length in the key format of envoyproxy/ratelimit, so a number of requests alone bounds nothing.
+// bound waiters_bytes_max: fallback, cause `crowded`; tollgate_store_fallbacks_total
 pub const WAITERS_BYTES_MAX: usize = 16 << 20;
 
 /// Requests that wait, in the order in which they came.

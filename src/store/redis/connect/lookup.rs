@@ -10,8 +10,9 @@ use tokio::sync::Mutex;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::{Connection, Connector};
 
-/// How long discovery waits for one server while another may reply. Its connection attempt
+/// Time that discovery waits for one server while another may reply. Its connection attempt
 /// continues for the next discovery.
+// bound lookup_timeout: the next server is asked; tollgate_store_topology_failures_total
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Connects on first use; there is at most one attempt at a time.

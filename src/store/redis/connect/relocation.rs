@@ -14,6 +14,7 @@ use crate::backoff::jittered;
 use crate::time::{Span, Time};
 
 /// The least time between two connections that are replaced for one server.
+// bound reconnect_interval: fallback meanwhile; tollgate_store_connections_total
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Errors of a server that takes no writes: it is a Redis replica, it loads its file, or it is a Redis
 /// replica without a master.

@@ -18,7 +18,9 @@ use redis::io::AsyncDNSResolver;
 use redis::{RedisError, RedisFuture};
 use tokio::sync::oneshot;
 
-/// The most threads; further names are queued.
+/// Threads that resolve names of Redis, one per name.
+// bound look_up_threads_max: other names wait, attempts fail after REDIS_TIMEOUT;
+// tollgate_store_probes_failed_total
 const LOOK_UP_THREADS_MAX: usize = 8;
 
 /// Clones share their look-ups.

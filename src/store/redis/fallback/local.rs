@@ -23,13 +23,16 @@ use crate::store::redis::fallback::pending::{Change, Pending, PendingHits};
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// How much memory the local counters may take.
+/// Bytes of the counters of an outage.
+// bound fallback_bytes_max: counters closest to their reset are evicted;
+// tollgate_memory_evicted_total{use="fallback"}
 const FALLBACK_BYTES_MAX: u64 = 64 << 20;
-/// How many counters are written back with one call: as many checks as any call has, so that no
-/// caller waits longer than for one.
+/// Counters that are written back with one call: as many checks as any call has, so that no caller
+/// waits longer than for one.
+// bound write_backs_max: written back with the next call; -
 const WRITE_BACKS_MAX: usize = 64;
-/// How long write-back may delay the use of a server that is back: the rest is written back while
-/// it serves.
+/// Time that write-back may delay the use of a server that is back.
+// bound write_back_time_max: the rest while it serves; tollgate_write_back_hits_total
 pub const WRITE_BACK_TIME_MAX: Span = Span::from_micros(300_000);
 
 /// Local counters, and what of them Redis does not have.

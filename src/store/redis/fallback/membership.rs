@@ -29,15 +29,18 @@ use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// More processes than this on one Redis are counted as this many.
+/// Tollgate processes on one Redis.
+// bound replicas_max: the others are not counted, so shares are larger; tollgate_replicas
 pub(crate) const REPLICAS_MAX: usize = 1_000;
 /// The interval of heartbeats. Each process receives all of them, so it grows by as much for every
 /// [`REPLICAS_PER_INTERVAL`].
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const REPLICAS_PER_INTERVAL: usize = 100;
-/// The longest pause after a failure, which may last as long as a permission is missing.
+/// Pause after a failed heartbeat, which may last as long as a permission is missing.
+// bound heartbeat_reconnect_max: tried again; tollgate_heartbeats_failed_total
 const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// A peer that misses more heartbeats is gone. A failover or a paused process misses fewer.
+/// Heartbeats that a replica may miss. A failover or a paused process misses fewer.
+// bound heartbeats_missed_max: the replica is gone; tollgate_replicas
 const HEARTBEATS_MISSED_MAX: u32 = 10;
 /// How many intervals of all peers are awaited before the membership is used.
 const HEARTBEATS_AWAITED: u32 = 2;

@@ -19,7 +19,8 @@ use crate::time::{Span, Time};
 /// How often pending hits are written back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// For the last lifetimes. A server in use replies in a fraction of it.
+/// Time to set the last expiries at shutdown. A server in use replies in a fraction of it.
+// bound finish_timeout: keys without expiry stay; tollgate_store_expiries_unconfirmed_total
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redis {

@@ -22,7 +22,9 @@ use crate::limit::Limit;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::Time;
 
-/// What all pending hits may take, with their keys: those of 65,000 counters with short keys.
+/// Bytes of pending hits with their keys: those of 65,000 counters with short keys.
+// bound pending_bytes_max: hits are counted locally, and not written back;
+// tollgate_write_back_full_total
 pub const PENDING_BYTES_MAX: usize = 32 << 20;
 /// What one counter takes at most, besides a key that is stored on the heap.
 const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pending)>();

@@ -5,7 +5,8 @@ use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
 
-/// The most counters; 1.5 MiB.
+/// Counters with their last known usage: 1.5 MiB.
+// bound usage_cache_max: the newer one is kept; tollgate_usage_cache_overwritten_total
 const USAGE_CACHE_MAX: usize = 65_536;
 
 /// Bounded; a colliding counter overwrites an older one.

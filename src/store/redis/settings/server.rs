@@ -9,7 +9,8 @@ use crate::settings::environment::Environment;
 use crate::settings::parse::{self, Secret};
 use crate::time::Span;
 
-/// That of envoyproxy/ratelimit.
+/// Time to connect to Redis: that of envoyproxy/ratelimit.
+// bound REDIS_TIMEOUT: the attempt fails; tollgate_store_probes_failed_total
 const CONNECT_TIMEOUT_DEFAULT: &str = "10s";
 
 const ONE_CONNECTION: &str = "one connection per worker carries all calls to a server";

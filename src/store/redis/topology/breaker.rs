@@ -7,6 +7,7 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Consecutive failures that open the breaker. One may be an accident, and each costs a caller a
 /// time-out.
+// bound breaker_failures_max: fallback, cause `open`; tollgate_store_breaker_open
 const FAILURES_MAX: u32 = 3;
 
 /// Shared by all workers.

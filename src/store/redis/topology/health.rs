@@ -21,9 +21,11 @@ use crate::time::{Clock, Span, Time};
 
 /// The first pause between probes, and how often fault records are evaluated.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest pause between probes: a server is used again within this time of its recovery.
+/// Pause between probes: a server is used again within this time of its recovery.
+// bound probe_interval_max: tried again; tollgate_store_probes_failed_total
 pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The longest pause after TLS attempts that reached the server: each costs Redis a handshake.
+/// Pause after TLS attempts that reached the server: each costs Redis a handshake.
+// bound tls_probe_interval_max: tried again; tollgate_store_probes_failed_total
 pub(crate) const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// A fault that was not recorded for this long has ended.
 const QUIET: Span = Span::from_secs(1);

@@ -20,9 +20,11 @@ use crate::check::Key;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Span, Time};
 
-/// Bytes of all keys: about 40,000 of usual length. They come from the few pipelines that fail before a
-/// breaker opens: one of each worker and three more, with at most 256 new keys each, so that eight
-/// workers have 2,816 for each server.
+/// Bytes of keys without a confirmed expiry: about 40,000 of usual length. They come from the few
+/// pipelines that fail before a breaker opens: one of each worker and three more, with at most 256
+/// new keys each, so that eight workers have 2,816 for each server.
+// bound lifetimes_bytes_max: such a key may stay without expiry;
+// tollgate_store_expiries_unconfirmed_total
 const LIFETIMES_BYTES_MAX: usize = 4 << 20;
 /// For how long Linux sends again what was written to a connection that is closed: 8 times, first after
 /// 0.2 s, with backoff.

@@ -20,7 +20,9 @@ use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::snapshot::Topology;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// The most nodes of one cluster: the maximum that Redis recommends.
+/// Nodes of one cluster: the maximum that Redis recommends.
+// bound nodes_max: a larger topology is rejected, the previous one stays;
+// tollgate_store_topology_failures_total
 pub(crate) const NODES_MAX: usize = 1_000;
 
 const DISCOVERY_FAILED: &str = "Redis topology discovery failed";

@@ -1,0 +1,455 @@
+//! The tables of bounds in `docs/guarantees.md`, generated from the definitions.
+//!
+//! A bound is a constant or a setting of `src` with a comment between its documentation and it:
+//!
+//! ```text
+//! /// Requests to check rules at a time. The first sentence is in the table.
+//! // bound rule_checks_max: 429; tollgate_rule_checks_full_total
+//! const RULE_CHECKS_MAX: usize = 4;
+//! ```
+//!
+//! The comment has its name, what happens beyond it, and behind the last semicolon the metrics that
+//! count that, or `-`. What queues, waits or reads without being such a constant fails a test, unless
+//! a comment `// bounded by NAME` directly above says what bounds it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{assert_current, cell};
+
+const PAGE: &str = "docs/guarantees.md";
+const GENERATED: &str = "<!-- Generated from the definitions by `make generated-docs`. -->\n";
+
+/// Each section of the page, and the folders and files with its bounds. The first that fits counts.
+const SECTIONS: [(&str, &[&str]); 7] = [
+    ("Control plane (xDS)", &["rule_source/xds"]),
+    ("Redis", &["store"]),
+    (
+        "Admin port",
+        &[
+            "admin",
+            "console",
+            "rule_check",
+            "rule_files",
+            "top_keys",
+            "over_limit_feed",
+            "http/response_budget",
+        ],
+    ),
+    ("Requests and connections", &["api", "http", "limiter"]),
+    (
+        "Trial, candidate rules, recording",
+        &["trial", "candidate", "record"],
+    ),
+    (
+        "Metrics, traces, log",
+        &["telemetry", "rules/stats", "remote"],
+    ),
+    ("Rules and counters", &[""]),
+];
+/// The order of the sections on the page.
+const ORDER: [usize; 7] = [6, 1, 3, 2, 4, 5, 0];
+
+/// What only commands use: their user waits for them, and has what they read.
+const COMMANDS: [&str; 4] = ["cli", "offline", "simulation", "traffic"];
+
+/// Constants whose names end like those of bounds, and what they are.
+const OTHERS: [(&str, &str); 11] = [
+    ("HITS_MAX", "where hits of one call saturate"),
+    ("LOG_HITS_MAX", "where hits of a log saturate"),
+    ("EXACT_MAX", "the last whole number that a double has"),
+    ("WHOLE_MAX", "the same"),
+    ("CREDITS_MAX", "the last number without an overflow"),
+    ("END_MAX", "the last time that can be simulated"),
+    ("LATE_MAX", "how long Linux retransmits"),
+    ("CHARS_MAX", "the width of a quotation in a message"),
+    ("ARGS_MAX", "an estimate of a size"),
+    ("OTHER_BYTES_MAX", "an estimate of a size"),
+    ("GRPC_TIMEOUT", "the name of a header"),
+];
+
+/// What queues, waits or reads: the text in front of its bound.
+const BOUNDED: [&str; 8] = [
+    "Semaphore::new(",
+    "mpsc::channel(",
+    "sync_channel(",
+    "broadcast::channel(",
+    "buffer_unordered(",
+    "unbounded_channel(",
+    "read_body(",
+    "read_to_end(",
+];
+
+#[derive(Debug)]
+struct Bound {
+    file: String,
+    name: String,
+    value: String,
+    what: String,
+    beyond: String,
+    metrics: Vec<String>,
+    /// The constant; `None` for a setting.
+    constant: Option<String>,
+}
+
+struct Source {
+    /// Its path below `src`, without `.rs`.
+    file: String,
+    /// Without unit tests.
+    lines: Vec<String>,
+}
+
+#[test]
+fn tables_of_bounds_are_current() {
+    let sources = sources();
+    let bounds = bounds(&sources);
+    let mut tables = String::new();
+    for (title, _) in ORDER.map(|section| SECTIONS[section]) {
+        let _ = write!(
+            tables,
+            "\n### {title}\n\n| bound | value | of | beyond it | metric |\n|---|---|---|---|---|\n"
+        );
+        for bound in bounds
+            .iter()
+            .filter(|bound| section_of(&bound.file) == title)
+        {
+            let metrics: Vec<_> = bound
+                .metrics
+                .iter()
+                .map(|name| format!("`{name}`"))
+                .collect();
+            let _ = writeln!(
+                tables,
+                "| `{}` | {} | {} | {} | {} |",
+                bound.name,
+                bound.value,
+                cell(&bound.what),
+                cell(&bound.beyond),
+                metrics.join(", ")
+            );
+        }
+    }
+    let page = fs::read_to_string(root().join(PAGE)).expect("the page is there");
+    let (written, _) = page.split_once(GENERATED).expect("it has the marker");
+    assert_current(PAGE, &format!("{written}{GENERATED}{tables}"));
+}
+
+#[test]
+fn names_of_bounds_are_unique_and_their_metrics_exist() {
+    let known = fs::read_to_string(root().join("docs/metrics.md")).expect("the page is there");
+    let mut names = BTreeSet::new();
+    for bound in bounds(&sources()) {
+        assert!(
+            names.insert(bound.name.clone()),
+            "`{}` is named twice",
+            bound.name
+        );
+        for metric in &bound.metrics {
+            let family = metric.split('{').next().unwrap_or_default();
+            assert!(
+                known.contains(&format!("| `{family}` |")),
+                "{}: `{}` names `{family}`, which docs/metrics.md does not have",
+                bound.file,
+                bound.name
+            );
+        }
+    }
+}
+
+#[test]
+fn all_that_queues_waits_or_reads_has_a_bound() {
+    let sources = sources();
+    let bounds = bounds(&sources);
+    let names: BTreeSet<_> = bounds.iter().map(|bound| &*bound.name).collect();
+    let constants: BTreeSet<_> = bounds
+        .iter()
+        .filter_map(|bound| bound.constant.as_deref())
+        .collect();
+    let mut wrong = Vec::new();
+    for source in sources.iter().filter(|source| serves(&source.file)) {
+        for (number, line) in source.lines.iter().enumerate() {
+            let place = format!("src/{}.rs:{}", source.file, number + 1);
+            if let Some((constant, ..)) = constant(line)
+                && ["_MAX", "_TIMEOUT"]
+                    .iter()
+                    .any(|end| constant.ends_with(end))
+                && !constants.contains(constant)
+                && OTHERS.iter().all(|(other, _)| *other != constant)
+            {
+                wrong.push(format!("{place}: {constant} has no comment `// bound …`"));
+            }
+            let code = line.trim_start();
+            if code.starts_with("//") || code.starts_with("use ") || code.contains("fn ") {
+                continue;
+            }
+            for start in BOUNDED.iter().filter(|start| line.contains(*start)) {
+                let statement: String = source.lines[number..].iter().take(6).cloned().collect();
+                let statement = statement.split(';').next().unwrap_or_default();
+                let has_constant = words(statement).any(|word| constants.contains(word));
+                let above = source.lines[..number].iter().rev().take(3);
+                let is_named = above
+                    .filter_map(|line| line.trim().strip_prefix("// bounded by "))
+                    .any(|name| names.contains(name));
+                if !has_constant && !is_named {
+                    wrong.push(format!("{place}: `{start}` has no bound of the table"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn serves(file: &str) -> bool {
+    !file.ends_with("/tests") && !COMMANDS.iter().any(|command| is_below(file, command))
+}
+
+fn section_of(file: &str) -> &'static str {
+    let (title, _) = SECTIONS
+        .iter()
+        .find(|(_, places)| places.iter().any(|place| is_below(file, place)))
+        .expect("the last one has all");
+    title
+}
+
+fn is_below(file: &str, place: &str) -> bool {
+    let rest = file.strip_prefix(place);
+    place.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// All bounds of the service, by file and line.
+fn bounds(sources: &[Source]) -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    for source in sources.iter().filter(|source| serves(&source.file)) {
+        for (number, line) in source.lines.iter().enumerate() {
+            if let Some(head) = line.trim_start().strip_prefix("// bound ") {
+                bounds.push(bound(sources, source, number, head));
+            }
+        }
+    }
+    bounds
+}
+
+/// The bound whose comment begins at a line, with the text behind its keyword.
+fn bound(sources: &[Source], source: &Source, number: usize, head: &str) -> Bound {
+    let file = &source.file;
+    let mut text = head.to_owned();
+    let mut lines = source.lines[number + 1..].iter().peekable();
+    while let Some(more) = lines.next_if(|line| line.trim_start().starts_with("//")) {
+        text = format!(
+            "{text} {}",
+            more.trim_start().trim_start_matches("//").trim()
+        );
+    }
+    let parts = text.split_once(": ").and_then(|(name, rest)| {
+        let (beyond, metrics) = rest.rsplit_once(';')?;
+        Some((name, beyond, metrics))
+    });
+    let (name, beyond, metrics) =
+        parts.unwrap_or_else(|| panic!("src/{file}.rs: `{text}` is not NAME: BEYOND; METRICS"));
+    let metrics = metrics
+        .split(", ")
+        .map(str::trim)
+        .filter(|name| *name != "-");
+    let definition: Vec<_> = lines.take(3).map(String::as_str).collect();
+    let (constant, value) = match constant(definition[0]) {
+        Some((constant, expression)) => (
+            Some(constant.to_owned()),
+            evaluate(sources, file, expression),
+        ),
+        None => {
+            let default = definition.concat();
+            let default = default.split_once("default_value = \"");
+            let (_, default) =
+                default.unwrap_or_else(|| panic!("src/{file}.rs: {name} has no value"));
+            (None, literal(default.split('"').next().unwrap_or_default()))
+        }
+    };
+    let above = source.lines[..number].iter().rev();
+    let mut doc: Vec<_> = above
+        .map_while(|line| line.trim_start().strip_prefix("///"))
+        .collect();
+    doc.reverse();
+    assert!(
+        !doc.is_empty(),
+        "src/{file}.rs: {name} has no documentation"
+    );
+    Bound {
+        file: file.clone(),
+        name: name.to_owned(),
+        value: value.shown(name),
+        what: first_sentence(&doc.concat()),
+        beyond: beyond.to_owned(),
+        metrics: metrics.map(str::to_owned).collect(),
+        constant,
+    }
+}
+
+fn first_sentence(text: &str) -> String {
+    let text = text.trim();
+    let end = text.find(". ").unwrap_or(text.len());
+    text[..end].trim_end_matches('.').to_owned()
+}
+
+/// The name of the constant that a line defines, and its value.
+fn constant(line: &str) -> Option<(&str, &str)> {
+    let (before, rest) = line.trim_start().split_once("const ")?;
+    let is_item = before.is_empty() || before.starts_with("pub");
+    let (name, rest) = rest.split_once(": ").filter(|_| is_item)?;
+    let (_, value) = rest.split_once(" = ")?;
+    Some((name, value.trim_end_matches(';')))
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Number(u64),
+    Micros(u64),
+}
+
+impl Value {
+    fn number(self) -> u64 {
+        let (Self::Number(number) | Self::Micros(number)) = self;
+        number
+    }
+
+    /// As in the table: bytes and times with their units.
+    fn shown(self, name: &str) -> String {
+        let name = name.to_lowercase();
+        let scaled = |number: u64, units: &[(u64, &str)]| {
+            let fits = |(size, _): &&(u64, &str)| number >= *size && number.is_multiple_of(*size);
+            match units.iter().find(fits) {
+                Some((size, unit)) => format!("{} {unit}", grouped(number / size)),
+                None => grouped(number),
+            }
+        };
+        match self {
+            Self::Micros(micros) => {
+                let day = 86_400_000_000;
+                let units = [
+                    (365 * day, "years"),
+                    (3_600_000_000, "h"),
+                    (1_000_000, "s"),
+                    (1_000, "ms"),
+                ];
+                scaled(micros, &units)
+            }
+            Self::Number(number) if name.contains("bytes") => scaled(
+                number,
+                &[
+                    (1 << 30, "GiB"),
+                    (1 << 20, "MiB"),
+                    (1 << 10, "KiB"),
+                    (1, "bytes"),
+                ],
+            ),
+            Self::Number(number) => grouped(number),
+        }
+    }
+}
+
+/// With a comma for each thousand.
+fn grouped(number: u64) -> String {
+    if number < 1_000 {
+        return number.to_string();
+    }
+    format!("{},{:03}", grouped(number / 1_000), number % 1_000)
+}
+
+/// The value of the default of a setting: a number, or a duration such as `100ms`.
+fn literal(text: &str) -> Value {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let number: u64 = digits
+        .parse()
+        .unwrap_or_else(|_| panic!("`{text}` is no number"));
+    match &text[digits.len()..] {
+        "" => Value::Number(number),
+        "ms" => Value::Micros(number * 1_000),
+        "s" => Value::Micros(number * 1_000_000),
+        "h" => Value::Micros(number * 3_600_000_000),
+        unit => panic!("`{unit}` of `{text}` is unknown"),
+    }
+}
+
+/// The value of an expression of numbers, durations and other constants, of the same file or of a
+/// name that is unique.
+fn evaluate(sources: &[Source], file: &str, expression: &str) -> Value {
+    let evaluated = |text: &str| evaluate(sources, file, text.trim());
+    if let Some((kind, argument)) = expression
+        .strip_suffix(')')
+        .and_then(|call| call.split_once('('))
+    {
+        let number = evaluated(argument).number();
+        return match kind.rsplit("::").next().unwrap_or_default() {
+            "from_secs" => Value::Micros(number * 1_000_000),
+            "from_millis" => Value::Micros(number * 1_000),
+            "from_micros" => Value::Micros(number),
+            other => panic!("src/{file}.rs: `{other}` is no unit of time"),
+        };
+    }
+    for (operator, apply) in OPERATORS {
+        if let Some((left, right)) = expression.rsplit_once(operator) {
+            return Value::Number(apply(evaluated(left).number(), evaluated(right).number()));
+        }
+    }
+    if let Ok(number) = expression.replace('_', "").parse() {
+        return Value::Number(number);
+    }
+    if let Some(text) = expression.strip_prefix('"') {
+        return literal(text.trim_end_matches('"'));
+    }
+    let defined = |source: &Source| {
+        let definition = source
+            .lines
+            .iter()
+            .find_map(|line| constant(line).filter(|(name, _)| *name == expression));
+        definition.map(|(_, value)| evaluate(sources, &source.file, value))
+    };
+    let own = sources.iter().filter(|source| source.file == file);
+    let value = own.chain(sources).find_map(defined);
+    value.unwrap_or_else(|| panic!("src/{file}.rs: `{expression}` has no known value"))
+}
+
+type Operator = fn(u64, u64) -> u64;
+
+/// Those that bind least first.
+const OPERATORS: [(&str, Operator); 4] = [
+    (" << ", |left, right| left << right),
+    (" - ", |left, right| left - right),
+    (" * ", |left, right| left * right),
+    (" / ", |left, right| left / right),
+];
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// The files of `src` without their unit tests.
+fn sources() -> Vec<Source> {
+    let src = root().join("src");
+    let files = walkdir::WalkDir::new(&src).sort_by_file_name();
+    let files = files
+        .into_iter()
+        .map(|entry| entry.expect("src can be read"));
+    let rust = files.filter(|entry| entry.path().extension().is_some_and(|end| end == "rs"));
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path).expect("it is text");
+        let file = path
+            .strip_prefix(&src)
+            .expect("it is below")
+            .with_extension("");
+        let code = text
+            .split("\n#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        Source {
+            file: file.display().to_string(),
+            lines: code.lines().map(str::to_owned).collect(),
+        }
+    };
+    rust.map(|entry| read(entry.path())).collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
