@@ -19,6 +19,7 @@ use tower::ServiceExt as _;
 
 use crate::http::activity::{TrackedSocket, tracked};
 use crate::http::budget::{Bounds, Budget, HttpMetrics, Overload, client_of};
+use crate::shutdown::nothing_owed;
 
 pub(crate) mod accept;
 mod activity;
@@ -95,14 +96,17 @@ pub(crate) async fn serve<I>(
                 }
             });
             let serving = builder.serve_connection(TokioIo::new(socket), service);
-            let stopping = stopping.clone();
+            let (stopping, of_connection) = (stopping.clone(), activity.clone());
             let task = connections.spawn(async move {
                 let mut serving = pin!(serving);
                 let ended = tokio::select! {
                     ended = serving.as_mut() => ended,
                     () = stopping.cancelled() => {
                         serving.as_mut().graceful_shutdown();
-                        serving.await
+                        tokio::select! {
+                            ended = serving => ended,
+                            () = nothing_owed(&stopping, || !of_connection.waits()) => Ok(()),
+                        }
                     }
                 };
                 // Clients may disconnect, or speak another protocol.

@@ -3,8 +3,17 @@
 //! Every health endpoint reads this state. Stopping has a token of its own, so that a change of the
 //! state does not wake a task of every connection.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+/// After the stop, a connection that owes no answer at this many looks in a row is closed. Half a
+/// second: a request that is arriving can still be received, and the last answer be sent.
+// bound stop_grace: connections that owe no answer for 0.5 s after the stop are closed; -
+const STOP_LOOKS: u32 = 2;
+const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The state of the process. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +48,18 @@ pub enum Phase {
     Draining,
     /// Accepts no connections, and finishes requests in flight.
     Stopping,
+}
+
+/// Returns when the process stops and a connection owes no answer any more: unfinished requests and
+/// clients that do not read must not delay the end of the process.
+pub(crate) async fn nothing_owed(stopping: &CancellationToken, is_owed: impl Fn() -> bool) {
+    stopping.cancelled().await;
+    // A notification would cost each call some instructions.
+    let mut looks = 0;
+    while looks < STOP_LOOKS {
+        sleep(STOP_LOOK_INTERVAL).await;
+        looks = if is_owed() { 0 } else { looks + 1 };
+    }
 }
 
 impl State {
@@ -112,5 +133,36 @@ impl Lifecycle {
     pub async fn reached(&self, phase: Phase) {
         // It cannot fail: the sender is here.
         let _ = self.watch().wait_for(|state| state.phase >= phase).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_is_closed_within_a_second_of_its_last_answer() {
+        const ANSWER: Duration = Duration::from_secs(30);
+        let lifecycle = Lifecycle::default();
+        let began = Instant::now();
+        let is_owed = Cell::new(true);
+        let answered = async {
+            lifecycle.enter(Phase::Stopping);
+            sleep(ANSWER).await;
+            is_owed.set(false);
+        };
+        tokio::join!(
+            answered,
+            nothing_owed(lifecycle.stopping(), || is_owed.get())
+        );
+        let closed = began.elapsed();
+        assert!(
+            closed > ANSWER && closed < ANSWER + Duration::from_secs(1),
+            "{closed:?}"
+        );
     }
 }

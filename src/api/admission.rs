@@ -76,7 +76,12 @@ impl Admission {
                 (future::Either::Right(future::ready(response)), None)
             }
         };
-        served.map(|response| Ok(response.map(|body| ResponseBody { body, _call: call })))
+        served.map(|response| {
+            if let Some(call) = &call {
+                call.answer();
+            }
+            Ok(response.map(|body| ResponseBody { body, _call: call }))
+        })
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {

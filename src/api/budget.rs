@@ -7,7 +7,7 @@
 //! Hahne, 1998). It costs two atomic additions per call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -55,6 +55,8 @@ pub(crate) struct ConnectionBudget {
     shared: Arc<Budget>,
     streams: AtomicUsize,
     bytes: AtomicUsize,
+    /// Requests that have arrived and are not answered.
+    owed: AtomicUsize,
 }
 
 /// A call in flight. Returns its stream and bytes to the budget when it is dropped.
@@ -62,7 +64,15 @@ pub(crate) struct ConnectionBudget {
 pub(crate) struct Call {
     connection: Arc<ConnectionBudget>,
     bytes: AtomicUsize,
+    /// [`ARRIVING`], [`OWED`] or [`ANSWERED`].
+    progress: AtomicU8,
 }
+
+const ARRIVING: u8 = 0;
+/// The request has arrived, so its client gets an answer, also when the process stops.
+const OWED: u8 = 1;
+/// Answered before its end or not, such as a stream.
+const ANSWERED: u8 = 2;
 
 impl Budget {
     /// Registers the metrics.
@@ -93,6 +103,7 @@ impl Budget {
             shared: self.clone(),
             streams: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
         })
     }
 }
@@ -108,6 +119,7 @@ impl ConnectionBudget {
         let call = Call {
             connection: self.clone(),
             bytes: AtomicUsize::new(0),
+            progress: AtomicU8::new(ARRIVING),
         };
         let share = (STREAMS_MAX.saturating_sub(of_all) / SHARE).max(STREAMS_RESERVED);
         if of_connection >= share {
@@ -118,6 +130,11 @@ impl ConnectionBudget {
             shared.connection_full.inc();
         }
         Some(call)
+    }
+
+    /// Whether a request has arrived and is not answered.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.owed.load(Relaxed) > 0
     }
 }
 
@@ -141,6 +158,23 @@ impl Call {
         fits
     }
 
+    /// Records that the request has arrived.
+    pub(crate) fn arrive(&self) {
+        // One thread serves a call.
+        if self.progress.load(Relaxed) == ARRIVING {
+            self.progress.store(OWED, Relaxed);
+            self.connection.owed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records that the response, or the first part of a stream, is ready to be sent.
+    pub(crate) fn answer(&self) {
+        if self.progress.load(Relaxed) == OWED {
+            self.connection.owed.fetch_sub(1, Relaxed);
+        }
+        self.progress.store(ANSWERED, Relaxed);
+    }
+
     /// Counts a message that did not arrive in time.
     pub(crate) fn count_late(&self) {
         self.connection.shared.late.inc();
@@ -149,6 +183,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        self.answer();
         let shared = &self.connection.shared;
         self.connection.streams.fetch_sub(1, Relaxed);
         shared.streams.dec();

@@ -20,6 +20,7 @@ use crate::api::budget::STREAMS_PER_CONNECTION_MAX;
 use crate::api::handshakes::{HandshakeSlot, Handshakes};
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::tls::Tls;
+use crate::shutdown::nothing_owed;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
 
@@ -165,6 +166,7 @@ impl Connections {
         admission: Admission,
         stopping: &CancellationToken,
     ) {
+        let budget = admission.budget.clone();
         let service = service_fn(move |request| admission.clone().call(request));
         let mut serving = pin!(self.http2.serve_connection(TokioIo::new(stream), service));
         let grace = tokio::select! {
@@ -173,13 +175,14 @@ impl Connections {
                 self.aged.inc();
                 self.limits.grace.map(Duration::from)
             }
-            // The shutdown timeout of the process bounds it.
             () = stopping.cancelled() => None,
         };
         serving.as_mut().graceful_shutdown();
         tokio::select! {
             ended = serving => log_end(ended),
             () = sleep(grace) => self.force_closed.inc(),
+            // SHUTDOWN_TIMEOUT bounds the answers that are owed.
+            () = nothing_owed(stopping, || budget.owes_answers()) => {}
         }
     }
 }

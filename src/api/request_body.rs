@@ -58,6 +58,7 @@ impl Body for RequestBody {
         if this.body.is_end_stream() {
             // The body is kept until its call is answered, and the timer would wake it.
             this.deadline = None;
+            this.call.arrive();
         }
         let arrived = frame
             .as_ref()

@@ -104,6 +104,11 @@ impl Activity {
         self.waits_since.store(BUSY, Relaxed);
     }
 
+    /// Whether the connection waits for its client.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits_since.load(Relaxed) != BUSY
+    }
+
     /// Records that a request was read.
     pub(crate) fn begin(&self) {
         self.answering.store(true, Relaxed);

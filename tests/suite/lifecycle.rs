@@ -10,15 +10,25 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::http::Connection;
-use crate::support::{
-    Builder, Code, TestServer, eventually, limit_of, next_status, raw_grpc, request,
-};
+use crate::support::{Builder, Code, TestServer, eventually, next_status, raw_grpc, request};
 
 const NEVER: &str = "10m";
+/// The second call of `queue` waits for 10 s, that of `hours` for an hour.
+const RULES: &str = "
+domain: d
+descriptors:
+- {key: k, rate_limit: {unit: year, requests_per_unit: 1000}}
+- key: queue
+  rate_limit: {unit: minute, requests_per_unit: 6}
+  metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1h}}
+- key: hours
+  rate_limit: {unit: day, requests_per_unit: 24}
+  metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1h}}
+";
 const BODY: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
 
 fn server(drain_period: &str, shutdown_timeout: &str) -> Builder {
-    TestServer::with_rules(&limit_of(1_000))
+    TestServer::with_rules(RULES)
         .with_env("DRAIN_PERIOD", drain_period)
         .with_env("SHUTDOWN_TIMEOUT", shutdown_timeout)
 }
@@ -124,17 +134,15 @@ async fn sigint_skips_the_drain() {
 #[tokio::test]
 async fn grpc_requests_in_flight_finish_after_goaway() {
     let mut server = server("0s", NEVER).start();
-    let half = HalfCall::begin(&server).await;
+    let queued = queued_grpc_call(&server, "queue").await;
 
     server.signal("TERM");
     ports_are_closed(&server).await;
     eventually("the client receives GOAWAY", async || {
-        half.connection.is_told_to_go().await
+        queued.connection.is_told_to_go().await
     })
     .await;
-    assert!(server.is_running(), "it waits for the call");
-
-    let ended = half.call.finish(&half.rest).await;
+    let ended = queued.call.ended().await;
     assert_eq!(ended.status, tonic::Code::Ok);
     let message = ended.message.expect("there is an answer");
     let answer = RateLimitResponse::decode(message).expect("it is one");
@@ -145,40 +153,32 @@ async fn grpc_requests_in_flight_finish_after_goaway() {
 #[tokio::test]
 async fn http_requests_in_flight_finish() {
     let mut server = server("0s", NEVER).start();
-    let mut call = half_http_call(&server);
+    let mut call = queued_http_call(&server, "queue").await;
 
     server.signal("TERM");
     ports_are_closed(&server).await;
-    assert!(server.is_running(), "it waits for the call");
-
-    call.write(&BODY.as_bytes()[10..])
-        .expect("the connection is open");
     assert_eq!(call.read("POST").expect("an answer").status, 200);
     assert_eq!(server.exit_code().await, Some(0));
 }
 
 #[tokio::test]
-async fn requests_that_never_end_are_closed_at_shutdown_timeout() {
-    let mut server = server("0s", "1s").start();
-    let _half_a_grpc_call = HalfCall::begin(&server).await;
-    let _half_an_http_call = half_http_call(&server);
-    let _says_nothing_to_grpc = Connection::open(server.grpc);
-    let _says_nothing_to_http = Connection::open(server.http);
-    let mut half_a_head = Connection::open(server.http);
-    half_a_head
-        .write(b"GET /healthcheck HTTP/1.1\r\nhost: t")
-        .expect("the connection is open");
-
-    server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0));
-    server.assert_logged("still in flight at SHUTDOWN_TIMEOUT");
+async fn requests_that_take_too_long_are_closed_at_shutdown_timeout() {
+    let mut grpc = server("0s", "1s").start();
+    let _call = queued_grpc_call(&grpc, "hours").await;
+    let mut http = server("0s", "1s").start();
+    let _call = queued_http_call(&http, "hours").await;
+    for server in [&mut grpc, &mut http] {
+        server.signal("TERM");
+        assert_eq!(server.exit_code().await, Some(0));
+        server.assert_logged("still in flight at SHUTDOWN_TIMEOUT");
+    }
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_the_process_at_once() {
     for second in ["TERM", "INT"] {
         let mut server = server("0s", NEVER).start();
-        let _call = HalfCall::begin(&server).await;
+        let _call = queued_grpc_call(&server, "hours").await;
         server.signal("TERM");
         ports_are_closed(&server).await;
         server.signal(second);
@@ -236,42 +236,38 @@ async fn ports_are_closed(server: &TestServer) {
     eventually("the ports are closed", are_closed).await;
 }
 
-/// A POST of which the server has the head and ten bytes of the body.
-fn half_http_call(server: &TestServer) -> Connection {
-    let mut call = Connection::open(server.http);
-    let head = format!(
-        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
-        BODY.len()
+/// A call of `/json` that waits for its slot.
+async fn queued_http_call(server: &TestServer, key: &str) -> Connection {
+    let body = BODY.replace("\"k\"", &format!("\"{key}\""));
+    assert_eq!(
+        server.json(&body).status,
+        200,
+        "the first one does not wait"
     );
-    call.write(head.as_bytes()).expect("the connection is open");
-    // So the call has begun.
-    assert_eq!(call.read("POST").expect("an answer").status, 100);
-    call.write(&BODY.as_bytes()[..10])
-        .expect("the connection is open");
+    let mut call = Connection::open(server.http);
+    let length = body.len();
+    call.write(
+        format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}")
+            .as_bytes(),
+    )
+    .expect("the connection is open");
+    server.metric_becomes("tollgate_queue_waiters", 1.0).await;
     call
 }
 
-/// A ShouldRateLimit call of which the server has the head and part of the message.
-struct HalfCall {
+/// A ShouldRateLimit call that waits for its slot.
+struct QueuedCall {
     connection: raw_grpc::Connection,
     call: raw_grpc::Call,
-    rest: Vec<u8>,
 }
 
-impl HalfCall {
-    async fn begin(server: &TestServer) -> Self {
-        let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
-        let (head, rest) = whole.split_at(7);
-        let mut connection = raw_grpc::Connection::open(server.grpc).await;
-        let mut call = connection.begin().await;
-        call.send(head);
-        // A whole call behind it is answered, so the half one has begun.
-        let behind = connection.begin().await.finish(&whole).await;
-        assert_eq!(behind.status, tonic::Code::Ok);
-        Self {
-            connection,
-            call,
-            rest: rest.to_vec(),
-        }
-    }
+async fn queued_grpc_call(server: &TestServer, key: &str) -> QueuedCall {
+    let whole = raw_grpc::frame(&request("d", &[&[(key, "")]]));
+    let mut connection = raw_grpc::Connection::open(server.grpc).await;
+    let first = connection.begin().await.finish(&whole).await;
+    assert_eq!(first.status, tonic::Code::Ok, "it does not wait");
+    let mut call = connection.begin().await;
+    call.send_last(&whole);
+    server.metric_becomes("tollgate_queue_waiters", 1.0).await;
+    QueuedCall { connection, call }
 }

@@ -13,8 +13,9 @@ use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 use crate::support::{PATIENCE, TestServer, eventually, raw_grpc, request, resident_peak_kib};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-const WATCH: &str = "/grpc.health.v1.Health/Watch";
+pub(super) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 const DATA: u8 = 0;
@@ -26,7 +27,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// A client that sends any frames, and reads what comes back only to find GOAWAY.
-struct Attacker {
+pub(super) struct Attacker {
     stream: OwnedWriteHalf,
     next_stream: u32,
     path: &'static str,
@@ -35,7 +36,7 @@ struct Attacker {
 
 /// What a stream of an attack consists of.
 #[derive(Clone, Copy)]
-enum Call<'c> {
+pub(super) enum Call<'c> {
     /// A head, and nothing more.
     Head,
     /// A head and a reset.
@@ -61,7 +62,11 @@ fn text(text: &str) -> Vec<u8> {
 
 impl Attacker {
     /// Connects, with settings as (number, value).
-    async fn connect(addr: SocketAddr, path: &'static str, settings: &[(u16, u32)]) -> Self {
+    pub(super) async fn connect(
+        addr: SocketAddr,
+        path: &'static str,
+        settings: &[(u16, u32)],
+    ) -> Self {
         let (mut reading, mut stream) = TcpStream::connect(addr)
             .await
             .expect("the port is open")
@@ -98,7 +103,7 @@ impl Attacker {
     }
 
     /// Opens streams; `false` if the server has closed the connection.
-    async fn open(&mut self, streams: usize, call: Call<'_>) -> bool {
+    pub(super) async fn open(&mut self, streams: usize, call: Call<'_>) -> bool {
         let mut bytes = Vec::new();
         for _ in 0..streams {
             // The first head fills the server's table, and the others are indices into it.
@@ -149,7 +154,7 @@ impl Attacker {
     }
 }
 
-fn message() -> Vec<u8> {
+pub(super) fn message() -> Vec<u8> {
     prost::Message::encode_to_vec(&request("d", &[&[("k", "")]]))
 }
 

@@ -15,7 +15,7 @@ use crate::support::certificates::{Authority, KeyForm};
 use crate::support::{Builder, TestServer, eventually, raw_grpc, request};
 
 /// A server with TLS and one worker, and its authority.
-fn tls_server() -> (Builder, Authority) {
+pub(super) fn tls_server() -> (Builder, Authority) {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
     let path = |path: &std::path::Path| path.to_str().expect("it is text").to_owned();

@@ -112,10 +112,15 @@ impl Call {
             .expect("the stream is open");
     }
 
-    /// Sends the last of the body, and waits for the end.
-    pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
+    /// Sends the last of the body.
+    pub(crate) fn send_last(&mut self, bytes: &[u8]) {
         // It fails where the server has rejected the call already.
         let _ = self.body.send_data(Bytes::copy_from_slice(bytes), true);
+    }
+
+    /// Sends the last of the body, and waits for the end.
+    pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
+        self.send_last(bytes);
         self.ended().await
     }
 
