@@ -18,8 +18,8 @@ use crate::admin::explain::NO_RULES;
 use crate::admin::page::SharedPage;
 use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
-use crate::http::budget::HttpMetrics;
-use crate::http::{self as server, ADMIN_BOUNDS, health};
+use crate::http::budget::{Bounds, HttpMetrics};
+use crate::http::{self as server, health};
 use crate::limiter::Modes;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
@@ -162,7 +162,7 @@ impl FromRef<Admin> for Lifecycle {
 
 /// Serves each listener with its router until the process stops.
 pub(crate) async fn serve(
-    listeners: Vec<(TcpListener, Router)>,
+    (listeners, bounds): (Vec<(TcpListener, Router)>, Bounds),
     lifecycle: Lifecycle,
     errors: AcceptErrors,
     metrics: HttpMetrics,
@@ -175,7 +175,7 @@ pub(crate) async fn serve(
                     accept::incoming(listener, errors.clone()),
                     router,
                     lifecycle.stopping(),
-                    ADMIN_BOUNDS,
+                    bounds,
                     metrics,
                 )
                 .await;

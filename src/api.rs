@@ -16,13 +16,13 @@ use crate::api::bind::SocketFile;
 use crate::api::budget::Budget;
 use crate::api::call_metrics::CallMetrics;
 use crate::api::connection::Connections;
+use crate::api::descriptors::ConnectionBounds;
 use crate::api::json::JsonHandler;
 use crate::api::listener::{Acceptor, Listeners, Worker};
 use crate::api::reflection::Reflection;
 use crate::api::rls::Rls;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::trial::TrialRls;
-use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
 use crate::runtime::Thread;
@@ -40,6 +40,7 @@ pub(crate) mod certificates;
 pub mod connection;
 pub mod convert;
 pub mod decode;
+pub(crate) mod descriptors;
 pub mod handshakes;
 mod health;
 pub mod json;
@@ -50,21 +51,26 @@ mod request_body;
 pub mod request_size;
 pub mod rls;
 pub(crate) mod settings;
+mod slots;
 pub mod socket;
 pub mod tls;
 mod trial;
 mod unary;
 
-/// Connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
+/// gRPC connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
 /// handshakes are in progress there.
 // bound handovers_max: closed at once; tollgate_connections_rejected_total
 const HANDOVERS_MAX: usize = 1_024;
+/// HTTP connections that wait to be taken by a worker. More wait in the kernel's queue, without a
+/// file descriptor.
+const HTTP_HANDOVERS_MAX: usize = 8;
 /// Everything that a worker serves. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Api {
     lifecycle: Lifecycle,
     limiter: Arc<limiter::Shared>,
     connections: Connections,
+    bounds: ConnectionBounds,
     budget: Arc<Budget>,
     rls_metrics: CallMetrics,
     health: health::Health,
@@ -102,12 +108,18 @@ impl Api {
             budget: Budget::new(metrics),
             limiter,
             connections,
+            bounds: ConnectionBounds::default(),
             oversized,
             http_metrics,
             lifecycle,
             traces,
             trial: None,
         }
+    }
+
+    /// With other bounds of connections.
+    pub(crate) fn with_bounds(self, bounds: ConnectionBounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// Serves ShouldRateLimit as a trial beside another service.
@@ -131,14 +143,14 @@ impl Api {
         let mut queues = Vec::new();
         for number in 0..workers {
             let (grpc, grpc_incoming) = mpsc::channel(HANDOVERS_MAX);
-            let (http, http_incoming) = mpsc::channel(HANDOVERS_MAX);
+            let (http, http_incoming) = mpsc::channel(HTTP_HANDOVERS_MAX);
             queues.push(Worker::new(grpc, http));
             threads.push(Thread::spawn(
                 &format!("worker-{number}"),
                 self.clone().serve(grpc_incoming, http_incoming),
             )?);
         }
-        let acceptor = Acceptor::new(queues, metrics);
+        let acceptor = Acceptor::new(queues, self.bounds.grpc, metrics);
         threads.push(Thread::spawn("accept", async move {
             stopping.run_until_cancelled(acceptor.run(listeners)).await;
         })?);
@@ -182,7 +194,7 @@ impl Api {
                 http_incoming,
                 self.http_routes(limiter),
                 stopping,
-                SERVICE_BOUNDS,
+                self.bounds.http,
                 &self.http_metrics,
             )
         );

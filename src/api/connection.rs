@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -115,7 +115,7 @@ impl Connections {
             .map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
         let connections = TaskTracker::new();
         let accept = async {
-            while let Some(accepted) = incoming.recv().await {
+            while let Some(mut accepted) = incoming.recv().await {
                 let slot = match &mut handshakes {
                     Some(handshakes) => Some(handshakes.slot().await),
                     None => None,
@@ -124,8 +124,14 @@ impl Connections {
                 let (common, admission) = (self.clone(), admission());
                 let stopping = stopping.clone();
                 let task = connections.spawn(async move {
-                    let opened = stopping.run_until_cancelled(common.open(accepted, slot));
-                    if let Some(Some(stream)) = opened.await {
+                    let eviction = accepted.open.take_eviction();
+                    let opened = tokio::select! {
+                        opened = common.open(accepted, slot) => opened,
+                        () = stopping.cancelled() => None,
+                        () = notified(eviction.as_deref()) => None,
+                    };
+                    drop(eviction);
+                    if let Some(stream) = opened {
                         common.serve_connection(stream, admission, &stopping).await;
                     }
                 });
@@ -201,6 +207,14 @@ impl ConnectionLimits {
 fn log_end(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "a gRPC connection ended");
+    }
+}
+
+/// Waits for a notification; forever without a sender.
+async fn notified(notify: Option<&Notify>) {
+    match notify {
+        Some(notify) => notify.notified().await,
+        None => std::future::pending().await,
     }
 }
 

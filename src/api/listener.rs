@@ -17,15 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::api::bind::{self, SocketFile};
 use crate::api::settings::Settings;
+use crate::api::slots::{Slot, Slots};
 use crate::api::socket::{Accepted, OpenGuard};
 use crate::http::accept::AcceptErrors;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-
-/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet; beyond it
-/// connections are closed. HTTP connections are bounded by each worker: neither kind can lock out
-/// the other.
-// bound grpc_connections_max: closed at once; tollgate_connections_rejected_total
-const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
 /// The listeners for Envoy, bound.
 #[derive(Debug)]
@@ -66,9 +61,11 @@ enum Protocol {
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     workers: Vec<Worker>,
+    grpc_connections_max: usize,
     open: Gauge,
     accepted: Counter,
     rejected: Counter,
+    evicted: Counter,
 }
 
 impl Listeners {
@@ -162,9 +159,14 @@ impl Worker {
 
 impl Acceptor {
     /// Registers the metrics.
-    pub(crate) fn new(workers: Vec<Worker>, metrics: &Metrics) -> Self {
+    pub(crate) fn new(
+        workers: Vec<Worker>,
+        grpc_connections_max: usize,
+        metrics: &Metrics,
+    ) -> Self {
         Self {
             workers,
+            grpc_connections_max,
             open: metrics.gauge("tollgate_connections", "Open connections, gRPC and HTTP."),
             accepted: metrics.counter(
                 "tollgate_connections_accepted_total",
@@ -173,6 +175,10 @@ impl Acceptor {
             rejected: metrics.counter(
                 "tollgate_connections_rejected_total",
                 "Connections closed at once, because grpc_connections_max were open or no worker could take them.",
+            ),
+            evicted: metrics.counter(
+                "tollgate_connections_evicted_total",
+                "gRPC connections closed for a new one before their preface of HTTP/2 had arrived, because grpc_connections_max were open.",
             ),
         }
     }
@@ -193,32 +199,45 @@ impl Acceptor {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot accept connections"),
         };
+        // Each worker bounds its HTTP connections: neither kind can lock out the other.
+        let mut slots = (protocol == Protocol::Grpc)
+            .then(|| Slots::new(self.grpc_connections_max, self.evicted.clone()));
         loop {
-            match listener.accept().await {
-                Ok((socket, peer)) => self.assign(socket, peer, protocol).await,
-                Err(error) => errors.pause(&error).await,
-            }
+            let (socket, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    errors.pause(&error).await;
+                    continue;
+                }
+            };
+            self.accepted.inc();
+            let slot = match &mut slots {
+                None => None,
+                Some(slots) => match slots.slot().await {
+                    None => {
+                        self.rejected.inc();
+                        continue;
+                    }
+                    slot => slot,
+                },
+            };
+            self.assign(socket, peer, slot, protocol).await;
         }
     }
 
     /// Sends a connection to the worker with the fewest, or closes it.
-    async fn assign(&self, socket: Socket, peer: Option<IpAddr>, protocol: Protocol) {
-        self.accepted.inc();
-        let open = self
-            .workers
-            .iter()
-            .map(|worker| worker.queue(protocol).open.load(Relaxed));
-        let is_full = protocol == Protocol::Grpc && open.sum::<usize>() >= GRPC_CONNECTIONS_MAX;
-        let Some(worker) = self
-            .workers
-            .iter()
-            .min_by_key(|worker| worker.open())
-            .filter(|_| !is_full)
-        else {
+    async fn assign(
+        &self,
+        socket: Socket,
+        peer: Option<IpAddr>,
+        slot: Option<Slot>,
+        protocol: Protocol,
+    ) {
+        let Some(worker) = self.workers.iter().min_by_key(|worker| worker.open()) else {
             return self.rejected.inc();
         };
         let Queue { connections, open } = worker.queue(protocol);
-        let open = OpenGuard::new(open.clone(), self.open.clone());
+        let open = OpenGuard::new(open.clone(), self.open.clone()).with_slot(slot);
         let accepted = Accepted { socket, peer, open };
         let is_taken = match protocol {
             Protocol::Grpc => connections.try_send(accepted).is_ok(),
@@ -229,33 +248,5 @@ impl Acceptor {
         if !is_taken {
             self.rejected.inc();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn http_and_grpc_do_not_lock_out_each_other() {
-        let (grpc, mut grpc_taken) = mpsc::channel(2);
-        let (http, mut http_taken) = mpsc::channel(2);
-        let acceptor = Acceptor::new(vec![Worker::new(grpc, http)], &Metrics::new());
-        let assign = |protocol| {
-            let (here, _there) =
-                std::os::unix::net::UnixStream::pair().expect("sockets can be made");
-            acceptor.assign(here.into(), None, protocol)
-        };
-        let open = |protocol| &acceptor.workers[0].queue(protocol).open;
-        open(Protocol::Grpc).store(GRPC_CONNECTIONS_MAX, Relaxed);
-        assign(Protocol::Grpc).await;
-        assign(Protocol::Http).await;
-        assert!(grpc_taken.try_recv().is_err() && http_taken.try_recv().is_ok());
-        assert_eq!(acceptor.rejected.get(), 1);
-
-        open(Protocol::Grpc).store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
-        open(Protocol::Http).store(GRPC_CONNECTIONS_MAX, Relaxed);
-        assign(Protocol::Grpc).await;
-        assert!(grpc_taken.try_recv().is_ok());
     }
 }

@@ -16,8 +16,10 @@ use std::time::Duration;
 use socket2::{Socket, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
 use tokio::task::coop;
 
+use crate::api::slots::Slot;
 use crate::api::tls::Tls;
 use crate::telemetry::metric::Gauge;
 
@@ -50,6 +52,7 @@ pub struct Accepted {
 pub struct OpenGuard {
     of_worker: Arc<AtomicUsize>,
     all: Gauge,
+    slot: Option<Slot>,
 }
 
 /// A connection on the runtime of its worker.
@@ -73,7 +76,22 @@ impl OpenGuard {
     pub fn new(of_worker: Arc<AtomicUsize>, all: Gauge) -> Self {
         of_worker.fetch_add(1, Relaxed);
         all.inc();
-        Self { of_worker, all }
+        Self {
+            of_worker,
+            all,
+            slot: None,
+        }
+    }
+
+    /// Has the slot of a gRPC connection, too.
+    pub(crate) fn with_slot(mut self, slot: Option<Slot>) -> Self {
+        self.slot = slot;
+        self
+    }
+
+    /// As that of [`Slot`].
+    pub(crate) fn take_eviction(&mut self) -> Option<Arc<Notify>> {
+        self.slot.as_mut()?.take_eviction()
     }
 }
 

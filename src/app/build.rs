@@ -13,6 +13,7 @@ use axum::Router;
 use crate::admin::api::token::TokenFile;
 use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
+use crate::api::descriptors::ConnectionBounds;
 use crate::api::listener::Listeners;
 use crate::api::{Api, bind};
 use crate::app::admin;
@@ -21,7 +22,7 @@ use crate::app::rules::{Candidates, Rules};
 use crate::config::metric_mapping;
 use crate::console::history::History;
 use crate::http::accept::AcceptErrors;
-use crate::http::budget::HttpMetrics;
+use crate::http::budget::{Bounds, HttpMetrics};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
 use crate::record::writer::Writer;
@@ -51,6 +52,7 @@ pub(crate) struct App {
     pub(super) listeners: Listeners,
     pub(super) settings: Settings,
     pub(super) admin: Vec<(TcpListener, Router)>,
+    pub(super) admin_bounds: Bounds,
     pub(super) admin_token: Option<TokenFile>,
     pub(super) history: History,
     pub(super) accept_errors: AcceptErrors,
@@ -99,6 +101,7 @@ impl App {
             traces,
             ..
         } = resolved;
+        let connection_bounds = ConnectionBounds::of_process(settings.api.workers())?;
         let clock = Clock::system();
         let lifecycle = Lifecycle::default();
         let metrics = metrics(&settings.telemetry);
@@ -134,7 +137,8 @@ impl App {
         Ok(Self {
             top_keys: observers.top_keys,
             trial_share: trial.as_ref().and_then(Trial::share_file),
-            api: api.with_trial(trial),
+            api: api.with_trial(trial).with_bounds(connection_bounds),
+            admin_bounds: connection_bounds.admin,
             listeners: ports.listeners,
             admin,
             admin_token,

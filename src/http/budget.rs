@@ -74,6 +74,19 @@ struct Served {
     task: AbortHandle,
 }
 
+impl Bounds {
+    /// With at most this many connections, and as large a part of them for one client.
+    pub(crate) fn at_most(self, connections_max: usize) -> Self {
+        let connections_max = connections_max.min(self.connections_max);
+        let of_peer = connections_max * self.peer_connections_max / self.connections_max;
+        Self {
+            connections_max,
+            peer_connections_max: of_peer.max(1),
+            ..self
+        }
+    }
+}
+
 impl HttpMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {

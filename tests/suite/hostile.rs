@@ -13,6 +13,7 @@ use crate::support::{Builder, Code, TestServer, limit_of, resident_kib, resident
 
 mod admin;
 mod admin_api;
+mod descriptors;
 mod end;
 mod grpc;
 mod json;

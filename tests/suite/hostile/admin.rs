@@ -100,7 +100,7 @@ impl Attack {
 }
 
 /// Asks once, as a kubelet does; `None` without an answer in time.
-fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
+pub(super) fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, PROBE_TIMEOUT).ok()?;
     stream
         .set_read_timeout(Some(PROBE_TIMEOUT))
