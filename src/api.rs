@@ -54,7 +54,7 @@ pub(crate) mod settings;
 mod slots;
 pub mod socket;
 pub mod tls;
-mod trial;
+pub mod trial;
 mod unary;
 
 /// gRPC connections that wait to be taken by a worker. It takes microseconds, unless too many TLS

@@ -27,6 +27,7 @@ use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
 use crate::time::{Clock, Time};
 use crate::trial::page::Head;
+use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
 use crate::trial::share::{AnsweredShare, PercentFile};
@@ -35,6 +36,7 @@ use crate::trial::upstream::Upstream;
 
 pub(crate) mod compare;
 mod page;
+mod reply_budget;
 pub(crate) mod request;
 pub(crate) mod settings;
 pub(crate) mod share;
@@ -69,6 +71,7 @@ struct Shared {
     /// When counting began here.
     began: Time,
     tally: Mutex<Tally>,
+    replies: Arc<ReplyBudget>,
     dropped: Dropped,
     domains_full: Counter,
     upstream_seconds: Histogram,
@@ -109,6 +112,7 @@ impl Trial {
             began: clock.now(),
             clock,
             tally: Mutex::default(),
+            replies: Arc::new(ReplyBudget::new(metrics)),
             dropped: Dropped {
                 pending_max: dropped("pending_max"),
                 invalid: dropped("invalid"),
@@ -137,7 +141,12 @@ impl Trial {
             .parse()
             .expect("the settings check the origin, and the path is a constant");
         Worker {
-            upstream: Arc::new(Upstream::open(server.clone(), uri, self.0.clock.clone())),
+            upstream: Arc::new(Upstream::open(
+                server.clone(),
+                uri,
+                self.0.replies.clone(),
+                self.0.clock.clone(),
+            )),
             shared: self.0.clone(),
             pending: Arc::new(Semaphore::new(PENDING_MAX as usize)),
             tasks: TaskTracker::new(),

@@ -51,11 +51,11 @@ pub enum QueryError {
 }
 
 /// The fields of a message that are not read yet.
-struct Fields<'m>(&'m [u8]);
+pub(crate) struct Fields<'m>(pub(crate) &'m [u8]);
 
 /// A field: its wire type, and the bytes after its key.
-struct Field<'m> {
-    number: u32,
+pub(crate) struct Field<'m> {
+    pub(crate) number: u32,
     wire_type: WireType,
     encoded: &'m [u8],
 }
@@ -170,7 +170,7 @@ fn truncated(number: u64) -> u32 {
 
 impl<'m> Fields<'m> {
     /// The next field; `None` at the end of the message.
-    fn next(&mut self) -> Result<Option<Field<'m>>, DecodeError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Field<'m>>, DecodeError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -187,14 +187,14 @@ impl<'m> Fields<'m> {
 
 impl<'m> Field<'m> {
     /// The content of a text or a message.
-    fn bytes(self) -> Result<&'m [u8], DecodeError> {
+    pub(crate) fn bytes(self) -> Result<&'m [u8], DecodeError> {
         check_wire_type(WireType::LengthDelimited, self.wire_type)?;
         let mut content = self.encoded;
         decode_varint(&mut content)?;
         Ok(content)
     }
 
-    fn varint(mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn varint(mut self) -> Result<u64, DecodeError> {
         check_wire_type(WireType::Varint, self.wire_type)?;
         decode_varint(&mut self.encoded)
     }

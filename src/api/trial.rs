@@ -26,7 +26,8 @@ use crate::telemetry::metric::Counter;
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::trial::Worker;
-use crate::trial::request::Decision;
+use crate::trial::compare::{self, Here};
+use crate::trial::request::{Decision, compare_request};
 use crate::trial::settings::OnUpstreamError;
 use crate::trial::tally::{OTHER, Outcome};
 use crate::trial::upstream::{Call, HOP};
@@ -224,6 +225,30 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
         output,
         done.map_or(Progress::Pending(other), Progress::Done),
     )
+}
+
+/// Reads a reply of the upstream as it was received, and compares it with a request of this many
+/// descriptors that no rule applies to. The number of differences; `None` if it is not comparable. For
+/// fuzz targets.
+pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
+    let reply = there::decoded(&Bytes::copy_from_slice(reply))?;
+    let without_rule = Here {
+        rule: None,
+        status: Some(compare::Status {
+            over_limit: false,
+            limit: None,
+            remaining: 0,
+            until_reset: None,
+        }),
+        store_failed: false,
+    };
+    let decision = Decision {
+        time: Time::default(),
+        response: Ok(false),
+        descriptors: vec![without_rule; descriptors],
+    };
+    let (_, differences) = compare_request(&decision, &reply, Time::default())?;
+    Some(differences.len())
 }
 
 fn described(message: &[u8]) -> Vec<String> {

@@ -13,7 +13,6 @@
 //! This is `h2` rather than hyper's client, which writes the head and the body of a request one after
 //! the other: two system calls here, and often two at the upstream.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,12 +31,10 @@ use tonic::{Code, Status};
 use crate::backoff::Backoff;
 use crate::remote::{CONNECT_TIMEOUT, Server};
 use crate::time::{Clock, Span, Time};
+use crate::trial::reply_budget::ReplyBudget;
 
 /// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.
 pub(crate) const HOP: HeaderName = HeaderName::from_static("tollgate-trial");
-/// Bytes of a reply of TRIAL_UPSTREAM: gRPC's default limit.
-// bound reply_bytes_max: RESOURCE_EXHAUSTED; tollgate_trial_requests_total{outcome="unavailable"}
-pub(crate) const REPLY_BYTES_MAX: usize = 4 << 20;
 /// Time for a reply of TRIAL_UPSTREAM to a caller without a grpc-timeout, or with a long one.
 // bound upstream_timeout_max: DEADLINE_EXCEEDED; tollgate_trial_requests_total{outcome="late"}
 pub(crate) const UPSTREAM_TIMEOUT_MAX: Span = Span::from_secs(60);
@@ -70,6 +67,7 @@ pub(crate) struct Upstream {
     /// Of the method at the upstream.
     uri: Uri,
     link: watch::Receiver<Link>,
+    replies: Arc<ReplyBudget>,
     clock: Clock,
     /// Connects; ends with this.
     _connecting: JoinSet<()>,
@@ -129,13 +127,14 @@ enum Unsent {
 
 impl Upstream {
     /// For the worker that this is called on, which connects at once.
-    pub(crate) fn open(server: Server, uri: Uri, clock: Clock) -> Self {
+    pub(crate) fn open(server: Server, uri: Uri, replies: Arc<ReplyBudget>, clock: Clock) -> Self {
         let (sender, link) = watch::channel(Link::Connecting);
         let mut connecting = JoinSet::new();
         connecting.spawn(connect_forever(server, sender));
         Self {
             uri,
             link,
+            replies,
             clock,
             _connecting: connecting,
         }
@@ -165,7 +164,7 @@ impl Upstream {
         for _ in 0..ATTEMPTS_MAX {
             let open = open(&mut link).await?;
             match send(open, self.request(call), call.body.clone()).await {
-                Ok(response) => return receive(response).await,
+                Ok(response) => return receive(response, &self.replies).await,
                 Err(Unsent::Retry(status)) => last = status,
                 Err(Unsent::Reconnect(status)) => {
                     last = status;
@@ -241,34 +240,25 @@ async fn send(
     })
 }
 
-async fn receive(response: Response<RecvStream>) -> Result<RawReply, Status> {
+async fn receive(
+    response: Response<RecvStream>,
+    replies: &ReplyBudget,
+) -> Result<RawReply, Status> {
     let (head, mut stream) = response.into_parts();
-    let (mut first, mut received) = (Bytes::new(), Vec::new());
+    let mut receiving = replies.receive();
+    receiving.add_headers(&head.headers)?;
     while let Some(data) = stream.data().await {
         let data = data.map_err(|error| status_of(&error))?;
-        if first.len() + received.len() + data.len() > REPLY_BYTES_MAX {
-            return Err(Status::resource_exhausted(format!(
-                "the reply of the trial's upstream has more than {REPLY_BYTES_MAX} bytes (reply_bytes_max)"
-            )));
-        }
+        receiving.add(&data)?;
         // It fails if the stream has ended, and then there is nothing to release.
         let _ = stream.flow_control().release_capacity(data.len());
-        // Most replies are one frame.
-        if first.is_empty() && received.is_empty() {
-            first = data;
-        } else {
-            received.extend_from_slice(&mem::take(&mut first));
-            received.extend_from_slice(&data);
-        }
     }
     let trailers = stream.trailers().await.map_err(|error| status_of(&error))?;
-    let body = if received.is_empty() {
-        first
-    } else {
-        received.into()
-    };
+    if let Some(trailers) = &trailers {
+        receiving.add_headers(trailers)?;
+    }
     Ok(RawReply {
-        response: Response::from_parts(head, body),
+        response: Response::from_parts(head, receiving.finish()),
         trailers,
     })
 }

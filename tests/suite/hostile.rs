@@ -19,6 +19,7 @@ mod grpc;
 mod json;
 mod outage;
 mod tls;
+mod trial;
 
 /// Resident memory of a process under attack: half of what the chart gives a pod.
 const RESIDENT_MAX_KIB: u64 = 256 << 10;

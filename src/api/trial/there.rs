@@ -8,8 +8,9 @@ use prost::Message as _;
 use tonic::Status;
 
 use crate::api::convert;
+use crate::api::decode::Fields;
 use crate::api::unary::{GRPC_STATUS, UnaryBody, message_in};
-use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::limiter::DESCRIPTORS_MAX;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::time::Span;
 use crate::trial::compare::{self, StatedLimit};
@@ -17,6 +18,9 @@ use crate::trial::request::Reply;
 use crate::trial::tally::Outcome;
 use crate::trial::upstream::{Failure, RawReply};
 
+/// Fields of a RateLimitResponse.
+const OVERALL_CODE: u32 = 1;
+const STATUSES: u32 = 2;
 const GRPC_OK: &str = "0";
 
 pub(crate) type Forwarded = Result<RawReply, Failure>;
@@ -58,18 +62,12 @@ impl Said {
         }
     }
 
-    /// `None` if it is no RateLimitResponse.
+    /// `None` if it cannot be compared.
     pub(crate) fn decode(self) -> Option<Reply> {
-        let message = match self {
-            Self::Message(message) => message,
-            Self::Error(text) => return Some(Reply::Error(text)),
-        };
-        let message = message_in(&HeaderMap::new(), &message).ok()?;
-        let response = RateLimitResponse::decode(message).ok()?;
-        Some(Reply::Decided {
-            over_limit: response.overall_code() == Code::OverLimit,
-            statuses: response.statuses.iter().map(status_there).collect(),
-        })
+        match self {
+            Self::Message(body) => decoded(&body),
+            Self::Error(text) => Some(Reply::Error(text)),
+        }
     }
 }
 
@@ -88,6 +86,30 @@ pub(crate) fn respond(forwarded: Forwarded) -> Response<UnaryBody> {
         Ok(RawReply { response, trailers }) => response.map(|body| UnaryBody::raw(body, trailers)),
         Err(Failure::Unavailable(status) | Failure::Late(status)) => status.into_http(),
     }
+}
+
+/// Decodes what is compared of a RateLimitResponse, status by status: all that a response may have
+/// takes a hundred times its bytes. `None` if it is none, or has more statuses than a request may have
+/// descriptors.
+pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
+    let message = message_in(&HeaderMap::new(), body).ok()?;
+    let (mut over_limit, mut statuses) = (false, Vec::new());
+    let mut fields = Fields(&message);
+    while let Some(field) = fields.next().ok()? {
+        match field.number {
+            OVERALL_CODE => over_limit = field.varint().ok()? == Code::OverLimit as u64,
+            STATUSES if statuses.len() == DESCRIPTORS_MAX => return None,
+            STATUSES => {
+                let status = DescriptorStatus::decode(field.bytes().ok()?).ok()?;
+                statuses.push(status_there(&status));
+            }
+            _ => {}
+        }
+    }
+    Some(Reply::Decided {
+        over_limit,
+        statuses,
+    })
 }
 
 fn status_there(status: &DescriptorStatus) -> compare::Status<StatedLimit> {

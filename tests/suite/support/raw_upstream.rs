@@ -1,6 +1,7 @@
 //! A rate limit service for trials, whose every response is set by the test: any bytes, headers and
 //! trailers, an error or a reset.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +22,8 @@ pub(crate) enum Answer {
     },
     /// Before any byte of a response.
     Reset(Reason),
+    /// These bytes, and never an end.
+    Unfinished(Bytes),
     /// After the headers and these bytes.
     ResetDuring(Vec<u8>),
 }
@@ -135,6 +138,13 @@ async fn answer(
             }
             if let Some(trailers) = trailers {
                 let _ = stream.send_trailers(trailers);
+            }
+        }
+        Answer::Unfinished(body) => {
+            let headers = headers(&[("content-type", "application/grpc")]);
+            if let Ok(mut stream) = respond.send_response(start(headers), false) {
+                let _ = stream.send_data(body, false);
+                let _ = poll_fn(|context| stream.poll_reset(context)).await;
             }
         }
         Answer::Reset(reason) => respond.send_reset(reason),
