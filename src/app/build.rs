@@ -35,6 +35,7 @@ use crate::store::redis::connect::credentials::CredentialReloader;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry;
+use crate::telemetry::log::Log;
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::metric_export;
@@ -88,7 +89,7 @@ struct Ports {
 impl App {
     /// # Errors
     /// A port that cannot be bound, or files of TLS that cannot be used.
-    pub(crate) fn bind(resolved: Resolved) -> anyhow::Result<Self> {
+    pub(crate) fn bind(resolved: Resolved, log: &Log) -> anyhow::Result<Self> {
         let Resolved {
             settings,
             rules_from: origin,
@@ -104,7 +105,7 @@ impl App {
         let connection_bounds = ConnectionBounds::of_process(settings.api.workers())?;
         let clock = Clock::system();
         let lifecycle = Lifecycle::default();
-        let metrics = metrics(&settings.telemetry);
+        let metrics = metrics(&settings.telemetry, log);
         let accept_errors = AcceptErrors::new(&metrics);
         let ports = Ports::bind(&settings, &accept_errors)?;
         let (backend, credentials) = store(backend, &settings, (&clock, &lifecycle), &metrics);
@@ -191,11 +192,12 @@ impl Ports {
     }
 }
 
-fn metrics(settings: &telemetry::settings::Settings) -> Metrics {
+fn metrics(settings: &telemetry::settings::Settings, log: &Log) -> Metrics {
     let mapping = settings.mapping_file();
     let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
     let metrics = Metrics::named(settings.naming(mapping));
     metrics.add_process();
+    log.register(&metrics);
     metrics
 }
 

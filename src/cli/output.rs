@@ -46,7 +46,12 @@ pub(crate) fn print(text: &str) {
 
 /// Prints to stderr, ignoring a closed pipe.
 pub(crate) fn print_error(text: &str) {
-    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+    let _ = std::io::stderr().write_all(error_line(text).as_bytes());
+}
+
+/// An error as commands print it.
+pub(crate) fn error_line(error: impl fmt::Display) -> String {
+    format!("tollgate: {error}\n")
 }
 
 /// The elements of a list of a page; none if it has no such list.

@@ -3,18 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::build::App;
 use crate::app::run::Signal;
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{Failure, error_line, print};
 use crate::config::error::did_you_mean;
 use crate::runtime;
 use crate::settings::environment::Environment;
 use crate::settings::{Resolved, Settings};
-use crate::telemetry::log::{self, Format, Level};
+use crate::telemetry::log::{self, Format, Level, Log};
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -48,28 +49,32 @@ pub(crate) fn run(
     let level = telemetry
         .log_level
         .unwrap_or_else(|| Level::default_for(&std::io::stdout()));
-    log::start(level, telemetry.log_format);
+    let log = log::start(level, telemetry.log_format).context("start the log")?;
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
     // Runs signals, reloads and exporters. Requests, the store and the admin listener have threads
     // of their own.
     let runtime = runtime::build("main").context("start a runtime")?;
-    let served = runtime.block_on(serve(resolved));
+    let served = runtime.block_on(serve(resolved, &log));
     // Dropping it would wait for blocking tasks, such as an exporter's `getaddrinfo`.
     runtime.shutdown_background();
-    served?;
-    Ok(ExitCode::SUCCESS)
+    let Err(error) = served else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    // By the log's thread, so a stderr that is not read does not delay the end.
+    log.write(&error_line(format_args!("{error:#}")));
+    Ok(ExitCode::FAILURE)
 }
 
-async fn serve(resolved: Resolved) -> anyhow::Result<()> {
+async fn serve(resolved: Resolved, log: &Log) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
     let format = resolved.settings.telemetry.log_format;
-    let app = App::bind(resolved)?;
+    let app = App::bind(resolved, log)?;
     match format {
-        Format::Text => print(&format!("{}\n", app.summary())),
+        Format::Text => print_in_background(format!("{}\n", app.summary()))?,
         Format::Json => app.summary().log(),
     }
     let stop = async || {
@@ -82,6 +87,13 @@ async fn serve(resolved: Resolved) -> anyhow::Result<()> {
         hangup.recv().await;
     };
     app.run(stop, reload).await
+}
+
+/// Prints in a thread of its own, so a stdout that is not read does not delay the start.
+fn print_in_background(text: String) -> anyhow::Result<()> {
+    let thread = thread::Builder::new().name("banner".to_owned());
+    let started = thread.spawn(move || print(&text));
+    started.map(drop).context("start thread banner")
 }
 
 /// A directory on the command line must exist, because the word may be a mistyped subcommand. Only

@@ -1,9 +1,12 @@
 //! The log: on stderr, as text for people or as JSON for collectors.
+//!
+//! A thread of its own writes it, so a log that is not read delays nothing.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
-use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::str::FromStr;
+use std::{fmt, panic, thread};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -15,12 +18,24 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::telemetry::log::queue::Queue;
+use crate::telemetry::metric::{Counter, Metrics};
+
+mod queue;
+
 /// Events of this target are logged at every level.
 pub const AUDIT: &str = "audit";
 
 /// The lowest level that is logged, by the names of envoyproxy/ratelimit's library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level(tracing::Level);
+
+/// The log of the process. Dropping it waits a short time for the last lines to be written.
+#[derive(Debug)]
+pub(crate) struct Log {
+    lines: Queue,
+    dropped: Counter,
+}
 
 /// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +90,47 @@ impl FromStr for Level {
     }
 }
 
+impl Log {
+    /// Shows its metric.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        metrics.register(self.dropped.clone());
+    }
+
+    /// Writes a line that is not an event.
+    pub(crate) fn write(&self, line: &str) {
+        self.lines.push(line.as_bytes());
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.lines.flush();
+    }
+}
+
+impl Format {
+    /// A line of fields, the message first.
+    fn line(self, level: tracing::Level, fields: Vec<(&str, Value)>) -> String {
+        let mut timestamp = String::new();
+        // Writing to a string cannot fail.
+        let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+        let level = level.as_str();
+        match self {
+            Self::Text => format!("{timestamp} {level:>5}{}\n", text(&fields)),
+            Self::Json => {
+                let named = fields.into_iter().map(|(name, value)| match name {
+                    "message" => ("@message".to_owned(), value),
+                    name => (name.to_owned(), value),
+                });
+                let mut line: Map<String, Value> = named.collect();
+                line.insert("@timestamp".to_owned(), timestamp.into());
+                line.insert("level".to_owned(), level.to_ascii_lowercase().into());
+                format!("{}\n", Value::Object(line))
+            }
+        }
+    }
+}
+
 impl FromStr for Format {
     type Err = String;
 
@@ -87,19 +143,40 @@ impl FromStr for Format {
     }
 }
 
-/// Starts to log. A second call has no effect.
-pub fn start(level: Level, format: Format) {
-    // Reporting on stderr that the log cannot be written would panic: a closed pipe must not end the
-    // service.
+/// Starts to log events and panics. A second call has no effect on either.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn start(level: Level, format: Format) -> io::Result<Log> {
+    let dropped = Counter::new(
+        "tollgate_log_lines_dropped_total",
+        "Log lines that were dropped: they would have waited beyond log_queue_bytes_max, or could not be written.",
+    )
+    .expect("constants are valid");
+    let lines = Queue::start(io::stderr(), dropped.clone(), move |lines| {
+        let message = ("message", "log lines dropped".into());
+        format.line(tracing::Level::WARN, vec![message, ("lines", lines.into())])
+    })?;
     let log = tracing_subscriber::fmt()
         .with_max_level(level.0.max(tracing::Level::INFO))
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false)
+        .with_writer(lines.clone())
         .event_format(Line(format))
         .finish()
         .with(level.filter());
     // It fails only if there is a log already.
-    let _ = tracing::subscriber::set_global_default(log);
+    if tracing::subscriber::set_global_default(log).is_ok() {
+        panic::set_hook(Box::new(log_panic));
+    }
+    Ok(Log { lines, dropped })
+}
+
+/// The default hook writes to stderr itself, which may block.
+fn log_panic(panic: &panic::PanicHookInfo<'_>) {
+    let current = thread::current();
+    let backtrace = Some(Backtrace::capture())
+        .filter(|backtrace| backtrace.status() == BacktraceStatus::Captured)
+        .map(|backtrace| backtrace.to_string());
+    tracing::error!(thread = current.name(), backtrace, "{panic}");
 }
 
 /// Formats events.
@@ -116,24 +193,9 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut timestamp = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
-        let level = event.metadata().level().as_str();
         let mut fields = Fields::default();
         event.record(&mut fields);
-        match self.0 {
-            Format::Text => writeln!(writer, "{timestamp} {level:>5}{}", text(&fields.0)),
-            Format::Json => {
-                let named = fields.0.into_iter().map(|(name, value)| match name {
-                    "message" => ("@message".to_owned(), value),
-                    name => (name.to_owned(), value),
-                });
-                let mut line: Map<String, Value> = named.collect();
-                line.insert("@timestamp".to_owned(), timestamp.into());
-                line.insert("level".to_owned(), level.to_ascii_lowercase().into());
-                writeln!(writer, "{}", Value::Object(line))
-            }
-        }
+        writer.write_str(&self.0.line(*event.metadata().level(), fields.0))
     }
 }
 

@@ -429,8 +429,8 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
         let seen = server.log().len();
         spoil();
         server.metric_becomes("tollgate_rules_rejected", 1.0).await;
-        let log = &server.log()[seen..];
-        assert!(log.contains(expected), "{what}: {expected}: {log}");
+        let logged = async || server.log()[seen..].contains(expected);
+        eventually(&format!("{what} is logged as {expected}"), logged).await;
         let ready = server.get("/ready").body;
         assert!(
             ready.contains("the last good configuration serves"),

@@ -273,7 +273,7 @@ async fn each_action_is_logged_once_at_every_level() {
     let before = server.log();
     let grant = act(&server, "grant", &body("counted", value, Some(3)));
     assert_eq!(grant.status, 200);
-    let log = server.log();
+    let log = server.log_with("action=grant");
     let lines: Vec<&str> = log[before.len()..].lines().collect();
     assert_eq!(lines.len(), 1, "{log}");
     let (of_before, of_after) = lines[0].split_once(" after=").expect("it has both");

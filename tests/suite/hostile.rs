@@ -17,6 +17,7 @@ mod descriptors;
 mod end;
 mod grpc;
 mod json;
+mod log;
 mod outage;
 mod tls;
 mod trial;

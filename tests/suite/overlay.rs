@@ -205,10 +205,8 @@ fn overlay_is_reloaded_and_an_invalid_one_changes_nothing() {
     look_until("the invalid overlay is logged", || {
         server.metric("tollgate_rules_rejected") == Some(1.0)
     });
-    assert!(
-        server.log().contains("did you mean `sliding_window`?")
-            && server.log().contains(&format!("{}:1:", overlay.text()))
-    );
+    server.assert_logged("did you mean `sliding_window`?");
+    server.assert_logged(&format!("{}:1:", overlay.text()));
     assert!(
         page().contains("algorithm: sliding_window"),
         "the last good one counts"

@@ -7,6 +7,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
+use crate::support::process::look_for;
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
@@ -257,7 +258,9 @@ async fn redis_may_come_later() {
         "Redis knows what was let through without it"
     );
     assert_eq!(client.ask("d", &[("k", "w")]).await, Code::Ok);
-    let log = server.log();
+    let log = look_for("both lines", || {
+        Some(server.log()).filter(|log| log.matches("Redis unreachable").count() > 1)
+    });
     let lines = log
         .lines()
         .filter(|line| line.contains("Redis unreachable"));

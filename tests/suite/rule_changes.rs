@@ -530,7 +530,7 @@ fn each_change_is_logged_once_with_its_diff() {
         .start();
     let before = server.log();
     limit_to(&server, 2);
-    let log = server.log();
+    let log = server.log_with("action=put_rules");
     let lines: Vec<&str> = log[before.len()..].lines().collect();
     assert_eq!(lines.len(), 1, "{log}");
     let expected =

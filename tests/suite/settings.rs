@@ -414,10 +414,8 @@ fn files_of_one_domain_can_be_merged() {
     };
     assert_eq!(start("true").admin("/rlconfig").lines().count(), 2);
     let apart = start("false");
-    assert!(
-        apart.log().contains("duplicate domain 'd' in config file")
-            && apart.get("/healthcheck").status == 500
-    );
+    apart.assert_logged("duplicate domain 'd' in config file");
+    assert_eq!(apart.get("/healthcheck").status, 500);
 }
 
 /// A server whose rules are where the reference's settings say.

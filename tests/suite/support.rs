@@ -5,10 +5,14 @@
 //! so, and fails when it took too long.
 
 use std::fs::{self, File};
+use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::OFlags;
 use tempfile::TempDir;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
@@ -53,7 +57,7 @@ pub(crate) mod versions;
 pub(crate) mod xds;
 
 use cgroup::MemoryCgroup;
-use process::{LOOK_INTERVAL, Process};
+use process::{LOOK_INTERVAL, Process, look_for};
 pub(crate) use process::{PATIENCE, look_until};
 
 const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
@@ -86,6 +90,13 @@ pub(crate) struct Builder {
     stdout: Option<Stdio>,
     log: Stdio,
     cgroup: Option<MemoryCgroup>,
+}
+
+/// A server of which nothing is read.
+pub(crate) struct Unread {
+    pub(crate) process: Process,
+    _pipe: PipeReader,
+    _home: TempDir,
 }
 
 /// What a command said, and how it ended.
@@ -193,19 +204,24 @@ impl TestServer {
         .await;
     }
 
+    /// Waits until it is logged: a thread of its own writes the log.
     #[track_caller]
     pub(crate) fn assert_logged(&self, text: &str) {
-        assert!(self.log().contains(text), "{text}: {}", self.log());
+        self.log_with(text);
     }
 
     #[track_caller]
     pub(crate) fn assert_logged_once(&self, text: &str) {
-        assert_eq!(
-            self.log().matches(text).count(),
-            1,
-            "{text}: {}",
-            self.log()
-        );
+        let log = self.log_with(text);
+        assert_eq!(log.matches(text).count(), 1, "{text}: {log}");
+    }
+
+    /// What was logged so far, once this text is part of it.
+    #[track_caller]
+    pub(crate) fn log_with(&self, text: &str) -> String {
+        look_for(&format!("the log has: {text}"), || {
+            Some(self.log()).filter(|log| log.contains(text))
+        })
     }
 
     #[track_caller]
@@ -339,6 +355,13 @@ impl Builder {
         self
     }
 
+    /// Its log is a pipe that is full. It is read by what is returned, if at all.
+    pub(crate) fn with_full_log(mut self) -> (Self, PipeReader) {
+        let (reader, writer) = full_pipe();
+        self.log = writer.into();
+        (self, reader)
+    }
+
     /// Its stdout is a terminal.
     pub(crate) fn with_a_terminal(mut self) -> Self {
         self.stdout = Some(terminal::copied_to(&self.home.path().join(STDOUT)));
@@ -381,6 +404,19 @@ impl Builder {
         }
     }
 
+    /// Starts it with stdout and stderr on a pipe that is full and never read, so it cannot say which
+    /// ports it has.
+    pub(crate) fn start_unread(mut self) -> Unread {
+        self.set_defaults();
+        let (pipe, writer) = full_pipe();
+        let stdout = writer.try_clone().expect("a pipe can be had twice").into();
+        Unread {
+            process: spawn(self.command, &self.home, Some(stdout), writer.into()),
+            _pipe: pipe,
+            _home: self.home,
+        }
+    }
+
     /// Starts what is not going to serve, and waits for its end.
     pub(crate) fn start_and_fail(mut self) -> Ran {
         self.set_defaults();
@@ -420,6 +456,21 @@ fn spawn(mut command: Command, home: &TempDir, stdout: Option<Stdio>, stderr: St
         .spawn()
         .expect("cargo has built it");
     Process::of("tollgate", child, home.path().join(STDERR))
+}
+
+/// A pipe to which nothing can be written before it is read.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+    // Opened anew, because the flag belongs to what is opened and the process must not inherit it.
+    let mut filler = File::options()
+        .write(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(format!("/proc/self/fd/{}", writer.as_raw_fd()))
+        .expect("Linux opens pipes by this name");
+    for bytes in [4096, 1] {
+        while filler.write(&[b'\n'; 4096][..bytes]).is_ok() {}
+    }
+    (reader, writer)
 }
 
 fn create(home: &TempDir, file: &str) -> Stdio {

@@ -321,7 +321,8 @@ impl Metrics {
         histogram
     }
 
-    fn register(&self, collector: impl Collector + 'static) {
+    /// Shows a metric that exists already.
+    pub(crate) fn register(&self, collector: impl Collector + 'static) {
         self.0
             .registry
             .register(Box::new(collector))
