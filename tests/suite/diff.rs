@@ -317,7 +317,12 @@ fn git_revisions_are_read_without_a_checkout() {
         ("git:none:config", "Not a valid object name none"),
         ("git:HEAD:none", "git:HEAD:none: no files"),
         ("git:HEAD", "write it as git:REV:PATH"),
-        ("git:--output=x:config", "is no revision"),
+        (
+            "git:--output=x:config",
+            "Not a valid object name --output=x",
+        ),
+        ("git::config", "Not a valid object name"),
+        ("git:HEAD:--name-only", "git:HEAD:--name-only: no files"),
     ] {
         let (code, _, errors) = in_folder(&["diff", name, "config"]);
         assert_eq!(code, Some(78), "{errors}");

@@ -30,16 +30,13 @@ pub(super) fn read(
     let Some((commit, path)) = revision.split_once(':') else {
         bail!("{shown}: write it as git:REV:PATH, such as git:HEAD~1:config");
     };
-    // It would be read as an option.
-    if commit.is_empty() || commit.starts_with('-') {
-        bail!("{shown}: `{commit}` is no revision");
-    }
     let path = path.trim_end_matches('/');
     let path = if path.is_empty() { "." } else { path };
     let directory = reading
         .files(Some(path.into()), environment)
         .map_err(anyhow::Error::msg)?;
-    let listed = run(&["ls-tree", "-r", "-z", commit, path])?;
+    // Neither a revision nor a path is read as an option.
+    let listed = run(&["ls-tree", "-r", "-z", "--", commit, path])?;
     let listed = String::from_utf8_lossy(&listed);
     let mut files: Vec<File<'_>> = listed.split('\0').filter_map(file).collect();
     files.retain(|file| {
