@@ -16,6 +16,7 @@ use notify::{RecommendedWatcher, Watcher as _};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use crate::regular_file;
 use crate::runtime::Thread;
 
 pub use notify::RecursiveMode;
@@ -296,7 +297,10 @@ impl FileSet {
     }
 
     fn contents(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.paths.iter().map(fs::read).collect()
+        self.paths
+            .iter()
+            .map(|path| regular_file::read(path))
+            .collect()
     }
 }
 

@@ -31,6 +31,7 @@ mod backoff;
 pub mod file_watch;
 mod named_enum;
 pub mod proto;
+mod regular_file;
 mod remote;
 pub mod runtime;
 pub mod sampling;

@@ -119,7 +119,6 @@ impl RuleFiles {
             return Err(missing());
         }
         let path = self.path(name);
-        // Before it is opened: opening a pipe would wait for its writer.
         let metadata = fs::metadata(&path).map_err(failed)?;
         if !metadata.is_file() {
             return Err(missing());

@@ -1,10 +1,10 @@
 //! TLS: certificates, keys and authorities in PEM files, and connections of clients. Errors name the
 //! setting of a file.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs};
 
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
@@ -19,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
+
+use crate::regular_file;
 
 /// A PEM file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,7 +153,7 @@ impl PemFile {
     /// # Errors
     /// It cannot be read.
     pub fn bytes(&self) -> Result<Vec<u8>, PemError> {
-        fs::read(&self.path).map_err(|error| PemError(format!("{self}: {error}")))
+        regular_file::read(&self.path).map_err(|error| PemError(format!("{self}: {error}")))
     }
 
     /// Reads the authorities in the file.

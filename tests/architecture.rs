@@ -14,21 +14,22 @@ backoff:
 text:
 named_enum:
 proto:
+regular_file:
 runtime:
 sampling: time
 settings/environment:
-settings/parse: time
+settings/parse: regular_file time
 shutdown:
-tls:
+tls: regular_file
 remote: tls
-file_watch: runtime
+file_watch: regular_file runtime
 telemetry: named_enum runtime sampling settings/environment settings/parse time tls
 http: shutdown telemetry
 limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-config: limit named_enum rules settings/parse telemetry time
+config: limit named_enum regular_file rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
 redact: named_enum rules settings/parse
@@ -38,10 +39,10 @@ over_limit_feed: redact rules sampling telemetry text time
 candidate: check named_enum rules store telemetry text time
 limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
     text time top_keys
-rule_source: backoff config file_watch limit named_enum proto remote rules runtime
+rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
-rule_files: config rule_source rules telemetry time
-trial: backoff file_watch limit named_enum remote rules settings/parse telemetry text time tls
+rule_files: config regular_file rule_source rules telemetry time
+trial: backoff file_watch limit named_enum regular_file remote rules settings/parse telemetry text time tls
 simulation: check limit rules store telemetry time
 rule_check: check limit redact rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time

@@ -3,15 +3,18 @@
 //! A folder is read as `serve` reads it. A file is a rules file, or a Kubernetes manifest with rules in
 //! ConfigMaps.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::slice;
+
+use anyhow::Context as _;
 
 use crate::cli::manifest::{self, Quoted};
 use crate::cli::output::{Failure, counted};
 use crate::config::error::{Finding, in_file_order};
 use crate::config::{self, CompileOptions, Source};
-use crate::rule_source::files::{has_cases, read_overlay, read_text, read_text_from};
+use crate::rule_source::files::{has_cases, read_overlay, read_text_from};
 use crate::rule_source::settings::Reading;
 use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -154,7 +157,9 @@ fn read_file(path: &Path) -> anyhow::Result<Source> {
     let text = if is_stdin(path) {
         read_text_from(io::stdin(), &shown)?
     } else {
-        read_text(path)?
+        // As a process substitution of a shell, it may be a pipe.
+        let file = File::open(path).with_context(|| format!("read {shown}"))?;
+        read_text_from(file, &shown)?
     };
     let name = Path::new(&shown).file_name().unwrap_or_default();
     Ok(Source {

@@ -4,7 +4,6 @@
 //! What statsd_exporter takes is taken, and means the same, but for what needs every single time
 //! (quantiles) or forgets metrics (`ttl`): that is passed over with a warning.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{flag, list, map, word};
 use crate::config::yaml::{Diagnostic, Kind, Node};
+use crate::regular_file;
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// Bytes of PROMETHEUS_MAPPER_YAML: as many as a ConfigMap holds.
@@ -87,7 +87,7 @@ struct Times {
 /// It cannot be read.
 pub(crate) fn load(path: &Path) -> io::Result<Result<Loaded, Vec<Finding>>> {
     let mut text = String::new();
-    let file = File::open(path)?;
+    let file = regular_file::open(path)?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::other("it has more than 1 MiB"));

@@ -1,7 +1,6 @@
 //! A directory of rules files: all files in it and below, of any name, as in the reference, except
 //! for test cases.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
@@ -11,6 +10,7 @@ use walkdir::{DirEntry, WalkDir};
 use crate::config::Source;
 use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
 use crate::file_watch::FileStat;
+use crate::regular_file;
 
 /// Rules files of a directory. One with more is the wrong directory.
 // bound files_max: rejected, the previous rules stay; ratelimit_service_config_load_error
@@ -237,7 +237,7 @@ pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
 /// It cannot be read, or is too large.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
-    let file = File::open(path).with_context(|| format!("read {name}"))?;
+    let file = regular_file::open(path).with_context(|| format!("read {name}"))?;
     read_text_from(file, &name.to_string())
 }
 

@@ -5,9 +5,10 @@
 //! that is set to nothing an unset one before clap sees it, so a field is `T` with a
 //! `default_value`, or `Option<T>` where "not set" has a meaning of its own.
 
+use std::fmt;
 use std::path::Path;
-use std::{fmt, fs};
 
+use crate::regular_file;
 use crate::time::Span;
 
 /// A secret; redacted in `Debug` output.
@@ -33,7 +34,7 @@ impl Secret {
     /// # Errors
     /// Why it cannot be used, which never quotes the content. It follows the path of the file.
     pub fn read_file(path: &Path, expected: &str) -> Result<Self, String> {
-        let bytes = fs::read(path).map_err(|error| format!(": {error}"))?;
+        let bytes = regular_file::read(path).map_err(|error| format!(": {error}"))?;
         let rejected = |what| format!(" {what}; expected {expected} in one line");
         let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
         // The line break at the end is not part of the secret.

@@ -3,13 +3,13 @@
 //! A caller has a fixed position by a hash of its domain and entries, so it always gets the answer of
 //! the same side, and a larger share only adds callers.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::file_watch::{FileStat, RecursiveMode, Watched, directory_of};
+use crate::regular_file;
 use crate::rules::EnforcedShare;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Gauge, Metrics};
@@ -83,8 +83,8 @@ impl PercentFile {
     }
 
     fn read(&self) -> Result<EnforcedShare, String> {
-        let text = fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
-        parse(text.trim())
+        let bytes = regular_file::read(&self.path).map_err(|error| error.to_string())?;
+        parse(String::from_utf8_lossy(&bytes).trim())
     }
 }
 
@@ -141,6 +141,8 @@ impl Watched for PercentFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -15,6 +15,7 @@ mod admin;
 mod admin_api;
 mod descriptors;
 mod end;
+mod files;
 mod grpc;
 mod json;
 mod log;
