@@ -17,6 +17,7 @@ use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
 
+mod file;
 pub(crate) mod line;
 mod pending;
 pub mod settings;

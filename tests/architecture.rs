@@ -33,7 +33,7 @@ config: limit named_enum regular_file rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry time tls
 redact: named_enum rules settings/parse
-record: check redact rules runtime sampling settings/parse telemetry text time
+record: check redact regular_file rules runtime sampling settings/parse telemetry text time
 top_keys: check named_enum rules telemetry text time
 over_limit_feed: redact rules sampling telemetry text time
 candidate: check named_enum rules store telemetry text time

@@ -12,9 +12,12 @@ use crate::rules::query::{Descriptor, Override};
 use crate::text::Text;
 use crate::time::Time;
 
+/// What every line begins with.
+pub(super) const START: &[u8] = b"{\"time\":\"";
+
 /// A line with its end. Text that is not UTF-8 is percent-encoded.
 pub(super) fn line(query: &Query<'_>, now: Time) -> Vec<u8> {
-    let mut line = b"{\"time\":\"".to_vec();
+    let mut line = START.to_vec();
     line.extend_from_slice(now.to_rfc3339().as_bytes());
     line.extend_from_slice(b"\",");
     write_fields(query, &mut line);

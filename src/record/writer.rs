@@ -1,16 +1,15 @@
 //! Writes lines to the file, in a thread of its own. The recording ends when the file is full or
 //! cannot be written.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
+use memchr::memchr_iter;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
+use crate::record::file::{Failed, RecordFile};
 use crate::record::pending::{Pending, dropped};
 use crate::record::settings::Options;
 use crate::runtime::Thread;
@@ -23,9 +22,8 @@ const LINES_MAX: usize = 1_024;
 /// Writes lines once it is started.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    file: File,
+    file: RecordFile,
     path: PathBuf,
-    bytes: u64,
     bytes_max: u64,
     lines: UnboundedReceiver<Pending>,
     stop: CancellationToken,
@@ -46,22 +44,16 @@ impl Writer {
     /// Opens the file, at its end.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be used.
     pub(super) fn open(
         options: &Options,
         lines: UnboundedReceiver<Pending>,
         metrics: &Metrics,
     ) -> anyhow::Result<Self> {
-        // Values may be personal data.
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&options.file);
         let path = options.file.clone();
-        let file = file.with_context(|| format!("RECORD_FILE: open {}", path.display()))?;
+        let file = RecordFile::open(&path)
+            .with_context(|| format!("RECORD_FILE: open {}", path.display()))?;
         Ok(Self {
-            bytes: file.metadata().map_or(0, |metadata| metadata.len()),
             file,
             path,
             bytes_max: options.file_bytes_max,
@@ -118,7 +110,7 @@ impl Writer {
         }
         let (mut text, mut count, mut is_full) = (Vec::new(), 0, false);
         for (line, _) in lines {
-            let bytes = self.bytes + (text.len() + line.len()) as u64;
+            let bytes = self.file.bytes() + (text.len() + line.len()) as u64;
             is_full |= bytes > self.bytes_max;
             if is_full {
                 self.full.inc();
@@ -127,9 +119,8 @@ impl Writer {
                 count += 1;
             }
         }
-        match self.file.write_all(&text) {
+        match self.file.append(&text) {
             Ok(()) => {
-                self.bytes += text.len() as u64;
                 self.recorded.inc_by(count);
                 if is_full {
                     let (path, bytes_max) = (self.path.display(), self.bytes_max);
@@ -137,14 +128,14 @@ impl Writer {
                     let _ = self.ended.set(self.full.clone());
                 }
             }
-            Err(error) => self.fail(&error, count),
+            Err(Failed { error, written }) => {
+                let recorded = memchr_iter(b'\n', &text[..written]).count() as u64;
+                self.recorded.inc_by(recorded);
+                self.failed.inc_by(count - recorded);
+                tracing::error!(path = %self.path.display(), %error, "recording ended: the file cannot be written");
+                let _ = self.ended.set(self.failed.clone());
+            }
         }
-    }
-
-    fn fail(&mut self, error: &io::Error, lines: u64) {
-        self.failed.inc_by(lines);
-        tracing::error!(path = %self.path.display(), %error, "recording ended: the file cannot be written");
-        let _ = self.ended.set(self.failed.clone());
     }
 }
 

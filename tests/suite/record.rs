@@ -253,17 +253,53 @@ async fn recording_ends_at_the_size_of_the_file() {
 async fn a_file_that_cannot_be_written_ends_the_recording_and_no_answer() {
     let folder = Folder::new();
     let server = TestServer::with_directory(&folder.path("rules"))
-        .with_env("RECORD_FILE", "/dev/full")
+        .with_env(
+            "RECORD_FILE",
+            folder.path("requests").to_str().expect("a plain name"),
+        )
+        // No file of the process grows beyond 32 KiB, as on a full disk.
+        .run_by(&[
+            "sh",
+            "-c",
+            r#"trap '' XFSZ && ulimit -f 64 && exec "$0" "$@""#,
+        ])
         .start();
-    let request = body(&[("user", "ann")]);
-    for expected in [200, 200, 429, 429] {
+    // The seventh of these lines does not fit.
+    let request = body(&[("user", &"v".repeat(5_000))]);
+    for expected in [200, 200, 429, 429, 429, 429, 429, 429] {
         assert_eq!(server.json(&request).status, expected);
     }
     look_until("requests are dropped", || {
-        server.metric(&dropped("write_error")) == Some(4.0)
+        server.metric(&dropped("write_error")) == Some(2.0)
     });
-    server.assert_metric("tollgate_recorded_requests_total", 0.0);
+    server.assert_metric("tollgate_recorded_requests_total", 6.0);
     server.assert_logged_once("recording ended: the file cannot be written");
+    let report = folder.replay("requests");
+    assert_eq!(
+        (&report["requests"], &report["broken"]),
+        (&6.into(), &0.into())
+    );
+}
+
+#[tokio::test]
+async fn recording_goes_on_after_a_crash_in_the_middle_of_a_line() {
+    let folder = Folder::new();
+    let request = body(&[("user", "ann")]);
+    let record = |requests: f64| {
+        let server = folder.server("requests", &[]);
+        server.json(&request);
+        recorded(&server, requests);
+    };
+    record(1.0);
+    let mut half = fs::read(folder.path("requests")).expect("it was recorded");
+    half.extend_from_within(..half.len() / 2);
+    write(&folder.path("requests"), &half);
+    record(1.0);
+    let report = folder.replay("requests");
+    assert_eq!(
+        (&report["requests"], &report["broken"]),
+        (&2.into(), &0.into())
+    );
 }
 
 #[test]
@@ -279,6 +315,12 @@ fn invalid_settings_of_the_recording_are_errors() {
         .start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let expected = "RECORD_FILE: open /nowhere/requests: No such file";
+    assert!(ran.stderr.contains(expected), "{ran:?}");
+    let ran = TestServer::with_rules(RULES)
+        .with_env("RECORD_FILE", "/dev/full")
+        .start_and_fail();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let expected = "RECORD_FILE: open /dev/full: it is not a regular file";
     assert!(ran.stderr.contains(expected), "{ran:?}");
 }
 
