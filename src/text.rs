@@ -7,7 +7,7 @@
 //! envoyproxy/ratelimit.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use percent_encoding::percent_encode_byte;
 
@@ -48,6 +48,35 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
+/// Control characters as escapes, such as `\u{1b}`: what a client sends stays in its line, and does
+/// nothing to the terminal that prints it.
+pub(crate) struct Escaped<D>(pub(crate) D);
+
+impl<D: fmt::Display> fmt::Display for Escaped<D> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut escaping = Escaping(formatter);
+        write!(escaping, "{}", self.0)
+    }
+}
+
+struct Escaping<'e, 'f>(&'e mut fmt::Formatter<'f>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(char::is_control) {
+            let mut letters = part.chars();
+            match letters.next_back() {
+                Some(last) if last.is_control() => {
+                    self.0.write_str(letters.as_str())?;
+                    write!(self.0, "{}", last.escape_unicode())?;
+                }
+                _ => self.0.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The longest start of a text that is not longer than this.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut ends = (0..=bytes_max.min(text.len())).rev();
@@ -79,6 +108,18 @@ mod tests {
             assert_eq!(Text(bytes).shown(), shown);
             assert_eq!(Text(bytes).to_string(), shown);
             assert_eq!(format!("{:?}", Text(bytes)), format!("{shown:?}"));
+        }
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        for (text, escaped) in [
+            ("", ""),
+            ("a b", "a b"),
+            ("\u{1b}[2J\r\n", "\\u{1b}[2J\\u{d}\\u{a}"),
+            ("ü\u{9b}ü\u{7f}", "ü\\u{9b}ü\\u{7f}"),
+        ] {
+            assert_eq!(Escaped(text).to_string(), escaped);
         }
     }
 

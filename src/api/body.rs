@@ -9,7 +9,7 @@ use http::StatusCode;
 use prost::bytes::BytesMut;
 use tokio_stream::StreamExt as _;
 
-use crate::text::prefix;
+use crate::text::{Escaped, prefix};
 
 /// Time for the body of an HTTP request to arrive. A client that does not send its body would hold
 /// its connection.
@@ -72,7 +72,7 @@ pub(crate) fn bad_request(reason: &str, example: Option<&str>) -> Response {
     let example = example
         .map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n"))
         .unwrap_or_default();
-    let text = format!("{}\n{example}", truncated(reason));
+    let text = format!("{}\n{example}", Escaped(truncated(reason)));
     (StatusCode::BAD_REQUEST, text).into_response()
 }
 

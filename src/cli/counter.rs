@@ -12,7 +12,7 @@ use crate::cli::output::{Failure, print, print_error};
 use crate::cli::table::table;
 use crate::rules::query::Query;
 use crate::settings::environment::Environment;
-use crate::text::Text;
+use crate::text::{Escaped, Text};
 
 const UNKNOWN_DOMAIN: u8 = 3;
 const NO_RULE: u8 = 4;
@@ -191,7 +191,9 @@ fn change_text(change: &Value) -> String {
             cell(&change["after"]),
         ]
     }));
-    table(3, &lines)
+    let note = change["note"].as_str();
+    let note = note.map(|note| format!("{}\n", Escaped(note)));
+    table(3, &lines) + &note.unwrap_or_default()
 }
 
 /// A name and the value of a field.
@@ -220,14 +222,7 @@ pub(crate) fn shown(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let escaped = |letter: char| {
-        if letter.is_control() {
-            letter.escape_unicode().to_string()
-        } else {
-            letter.to_string()
-        }
-    };
-    text.chars().map(escaped).collect()
+    Escaped(text).to_string()
 }
 
 #[cfg(test)]

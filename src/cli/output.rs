@@ -5,6 +5,8 @@ use std::io::Write as _;
 
 use serde_json::Value;
 
+use crate::text::Escaped;
+
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -64,12 +66,5 @@ pub(crate) fn printable(value: &Value) -> String {
     let text = value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned);
-    let escaped = |letter: char| {
-        if letter.is_control() {
-            letter.escape_unicode().to_string()
-        } else {
-            letter.to_string()
-        }
-    };
-    text.chars().map(escaped).collect()
+    Escaped(text).to_string()
 }

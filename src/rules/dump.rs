@@ -10,6 +10,7 @@ use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::rules::tree::{Domain, Node, RuleSet};
+use crate::text::Escaped;
 use crate::time::Span;
 
 /// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
@@ -88,8 +89,10 @@ fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
         quota_mode,
         ..
     } = rule;
-    let mut line =
-        format!("{path}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}");
+    let mut line = format!(
+        "{}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}",
+        Escaped(path)
+    );
     if let Allowance::Limited(limit) = &rule.allowance
         && !is_expressible(domain, rule, limit)
     {

@@ -12,7 +12,7 @@ use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::tree::{Domain, Found, RuleSet};
-use crate::text::Text;
+use crate::text::{Escaped, Text};
 use crate::time::Time;
 
 /// Why a request gets its limits.
@@ -45,7 +45,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
         let text = format!(
             "domain {}: unknown, so nothing is limited\nknown domains: {}\n",
-            Text(query.domain),
+            Escaped(Text(query.domain)),
             known.join(", ")
         );
         return explanation(Outcome::UnknownDomain, text);
@@ -54,7 +54,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
     let plan = match plan(rules, query, modes, Time::default()) {
         Ok(plan) => plan,
         Err(error) => {
-            let text = format!("rejected with INVALID_ARGUMENT: {error}\n");
+            let text = format!("rejected with INVALID_ARGUMENT: {}\n", Escaped(error));
             return explanation(Outcome::Invalid, text);
         }
     };
@@ -64,7 +64,8 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
             "all or nothing: a request that one limit rejects consumes nothing from the others\n";
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
-        let entries: Vec<String> = descriptor.entries.iter().map(ToString::to_string).collect();
+        let entries = descriptor.entries.iter();
+        let entries: Vec<String> = entries.map(|entry| Escaped(entry).to_string()).collect();
         let mut notes = matched(domain, descriptor);
         notes.extend(override_source(step, domain));
         let _ = writeln!(text, "descriptor {}", entries.join(","));
@@ -115,9 +116,9 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
             Found::Pattern => "a pattern",
             Found::Default => "its key, for any value",
         };
-        notes.push(format!("{entry} -> {} ({how})", hop.node.label));
+        notes.push(format!("{} -> {} ({how})", Escaped(entry), hop.node.label));
         notes.extend(hop.shared_value(*entry).map(|pattern| {
-            let pattern = Text(pattern);
+            let pattern = Escaped(Text(pattern));
             format!("    share_threshold: all values of {pattern} share one counter")
         }));
     }
@@ -125,7 +126,7 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
         End::Rule(rule) => format!("rule {} at {}", rule.path, rule.origin),
         End::NoEntries => "no entries: nothing can match".to_owned(),
         End::NoChild => {
-            let entry = descriptor.entries[hops.len()];
+            let entry = Escaped(descriptor.entries[hops.len()]);
             format!("{entry} -> nothing: no such value, no pattern, no default")
         }
         End::TooDeep => {
@@ -154,11 +155,11 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             let mut text = format!(
                 "=> limit {}\n     key   {} ({})",
                 check.limit,
-                check.key,
+                Escaped(&check.key),
                 key_note(format, &check.limit)
             );
             if let Some(holder) = &check.holder {
-                let _ = write!(text, "\n     holder {}", Text(holder));
+                let _ = write!(text, "\n     holder {}", Escaped(Text(holder)));
             }
             text += &hits_note(check.hits);
             if let Some(rule) = rule {

@@ -7,6 +7,7 @@ use prometheus::{TextEncoder, proto};
 
 use crate::telemetry::mapper::{MappedMetric, Observer};
 use crate::telemetry::metric::series::{Series, Value};
+use crate::text::Escaped;
 
 /// A value with its name and labels. Samples of the same name and labels are summed.
 pub(super) struct Sample {
@@ -27,7 +28,7 @@ impl Sample {
         let labels = series.labels.into_iter();
         Self {
             labels: labels
-                .map(|(label, value)| (label.to_owned(), value))
+                .map(|(label, value)| (label.to_owned(), printable(value)))
                 .collect(),
             name: series.name,
             ..Self::of(series.value, series.help, Observer::Histogram, 1.0)
@@ -39,7 +40,12 @@ impl Sample {
         let help = mapped.help.as_deref().unwrap_or(series.help);
         Self {
             name: mapped.name.clone(),
-            labels: mapped.labels.clone(),
+            labels: mapped
+                .labels
+                .iter()
+                .cloned()
+                .map(|(name, value)| (name, printable(value)))
+                .collect(),
             ..Self::of(series.value, help, mapped.observer, mapped.scale)
         }
     }
@@ -185,6 +191,15 @@ fn family(samples: &mut [Sample]) -> proto::MetricFamily {
         });
     family.set_metric(summed.collect());
     family
+}
+
+/// A label's value without control characters, which clients may send.
+fn printable(value: String) -> String {
+    if value.contains(char::is_control) {
+        Escaped(value).to_string()
+    } else {
+        value
+    }
 }
 
 fn label(name: &str, value: &str) -> proto::LabelPair {
