@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::candidate::tally::Tally;
+use crate::redact::DescriptorView;
 use crate::rules::{LiveRules, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
@@ -50,6 +51,7 @@ pub(crate) struct Worker {
 struct Shared {
     rules: Arc<LiveRules>,
     tally: Mutex<Tally>,
+    view: DescriptorView,
     undecided: Undecided,
     keys_full: Counter,
 }
@@ -64,7 +66,7 @@ struct Undecided {
 
 impl Candidate {
     /// Registers the metrics.
-    pub(crate) fn new(rules: Arc<LiveRules>, metrics: &Metrics) -> Self {
+    pub(crate) fn new(rules: Arc<LiveRules>, view: DescriptorView, metrics: &Metrics) -> Self {
         let undecided = |reason| {
             metrics.counter_with(
                 "tollgate_candidate_undecided_total",
@@ -76,6 +78,7 @@ impl Candidate {
         let shared = Arc::new(Shared {
             rules,
             tally: Mutex::default(),
+            view,
             undecided: Undecided {
                 invalid: undecided("invalid"),
                 store_error: undecided("store_error"),

@@ -14,6 +14,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher24;
@@ -21,7 +22,7 @@ use siphasher::sip::SipHasher24;
 use crate::named_enum::named_enum;
 use crate::rules::lookup::{Hop, lookup};
 use crate::rules::tree::Found;
-use crate::rules::{Descriptor, Entry, Query, RuleSet};
+use crate::rules::{Descriptor, Entry, LiveRules, Query, RuleSet};
 use crate::settings::parse::Secret;
 
 named_enum! {
@@ -41,6 +42,14 @@ named_enum! {
 pub struct Redaction {
     /// `None` drops them.
     hasher: Option<SipHasher24>,
+}
+
+/// Shows descriptors of clients on pages of the process, by ADMIN_REDACT and the rules in force.
+#[derive(Debug, Clone)]
+pub(crate) struct DescriptorView {
+    /// `None` shows values as they are.
+    pub(crate) redaction: Option<Arc<Redaction>>,
+    pub(crate) rules: Arc<LiveRules>,
 }
 
 /// A request and its values after redaction.
@@ -113,6 +122,23 @@ impl Redaction {
         hasher.write(entry.key);
         hasher.write(entry.value);
         format!("{:016x}", hasher.finish())
+    }
+}
+
+impl DescriptorView {
+    /// The first `max` descriptors of a request, each as text.
+    pub(crate) fn shown(&self, query: &Query<'_>, max: usize) -> Vec<String> {
+        let shown = |query: &Query<'_>| {
+            let descriptors = query.descriptors.iter().take(max);
+            descriptors.map(Descriptor::shown).collect()
+        };
+        let Some(redaction) = &self.redaction else {
+            return shown(query);
+        };
+        let rules = self.rules.load();
+        // Without rules none of them names a value.
+        let rules = rules.as_ref().map_or_else(Arc::default, Arc::clone);
+        shown(&redaction.of(query, &rules).query())
     }
 }
 

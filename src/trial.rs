@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::redact::DescriptorView;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
 use crate::time::{Clock, Time};
@@ -66,6 +67,7 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 struct Shared {
     options: Options,
+    view: DescriptorView,
     share: AnsweredShare,
     clock: Clock,
     /// When counting began here.
@@ -97,7 +99,12 @@ pub(crate) struct Ending {
 
 impl Trial {
     /// Registers the metrics.
-    pub(crate) fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn new(
+        options: Options,
+        view: &DescriptorView,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Self {
         let dropped = |reason| {
             metrics.counter_with(
                 "tollgate_trial_dropped_total",
@@ -109,8 +116,9 @@ impl Trial {
         let shared = Arc::new(Shared {
             share: AnsweredShare::new(options.share, metrics),
             options,
+            view: view.clone(),
             began: clock.now(),
-            clock,
+            clock: clock.clone(),
             tally: Mutex::default(),
             replies: Arc::new(ReplyBudget::new(metrics)),
             dropped: Dropped {
@@ -219,7 +227,7 @@ impl Worker {
         bytes: usize,
         here: impl Future<Output = Option<Decision>> + Send + 'static,
         there: impl Future<Output = Option<Reply>> + Send + 'static,
-        describe: impl FnOnce() -> Vec<String> + Send + 'static,
+        describe: impl FnOnce(&DescriptorView) -> Vec<String> + Send + 'static,
     ) {
         let weight = u32::try_from(1 + bytes / PENDING_BYTES).unwrap_or(u32::MAX);
         let Ok(permit) = self.pending.clone().try_acquire_many_owned(weight) else {
@@ -255,10 +263,15 @@ impl Shared {
         domain: &Arc<str>,
         here: Option<Decision>,
         there: Option<Reply>,
-        describe: impl FnOnce() -> Vec<String>,
+        describe: impl FnOnce(&DescriptorView) -> Vec<String>,
     ) {
         let Some(here) = here else {
             return self.dropped.invalid.inc();
+        };
+        // The message of an error may quote the request.
+        let there = match &self.view.redaction {
+            Some(_) => there.map(Reply::without_message),
+            None => there,
         };
         let compared = there.and_then(|there| compare_request(&here, &there, self.began));
         let Some((rows, differences)) = compared else {
@@ -267,7 +280,7 @@ impl Shared {
         let descriptors: Arc<[String]> = if differences.is_empty() {
             [].into()
         } else {
-            describe().into()
+            describe(&self.view).into()
         };
         let mut tally = self.tally.lock();
         tally.requests += 1;

@@ -21,7 +21,8 @@ use crate::api::trial::here::{Answering, Known, Own};
 use crate::api::trial::there::{Forwarded, Said};
 use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::limiter::Limiter;
-use crate::rules::query::{Descriptor, Query};
+use crate::redact::DescriptorView;
+use crate::rules::query::Query;
 use crate::telemetry::metric::Counter;
 use crate::text::Text;
 use crate::time::{Span, Time};
@@ -193,8 +194,8 @@ impl TrialRls {
         let message = known.message.clone();
         let there = async { there.await.decode() };
         self.worker
-            .compare_later(known.domain.clone(), bytes, here, there, move || {
-                described(&message)
+            .compare_later(known.domain.clone(), bytes, here, there, move |view| {
+                described(&message, view)
             });
     }
 }
@@ -251,10 +252,9 @@ pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
     Some(differences.len())
 }
 
-fn described(message: &[u8]) -> Vec<String> {
+fn described(message: &[u8], view: &DescriptorView) -> Vec<String> {
     let Ok((query, _)) = decode::query(message) else {
         return Vec::new();
     };
-    let shown = query.descriptors.iter().take(SHOWN_DESCRIPTORS_MAX);
-    shown.map(Descriptor::shown).collect()
+    view.shown(&query, SHOWN_DESCRIPTORS_MAX)
 }

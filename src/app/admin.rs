@@ -20,6 +20,7 @@ use crate::app::rules::{Candidates, Rules};
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::over_limit_feed::OverLimitFeed;
+use crate::redact::Redaction;
 use crate::settings::Settings;
 use crate::shutdown::Lifecycle;
 use crate::store::Backend;
@@ -31,7 +32,12 @@ use crate::trial::Trial;
 /// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
 /// and the file of the token. Peers get the address with heartbeats.
 pub(super) fn routes(
-    (settings, token, address): (&Settings, TokenOptions, SocketAddr),
+    (settings, token, redaction, address): (
+        &Settings,
+        TokenOptions,
+        Option<Arc<Redaction>>,
+        SocketAddr,
+    ),
     (listener, prometheus): (TcpListener, Option<TcpListener>),
     (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
     (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
@@ -41,7 +47,6 @@ pub(super) fn routes(
         backend.advertise(address);
     }
     let replica = backend.replica();
-    let redaction = settings.admin.redaction(address);
     let observers = Observers {
         top_keys: TopKeys::new(clock.clone(), metrics),
         feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),

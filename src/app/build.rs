@@ -110,11 +110,17 @@ impl App {
         let ports = Ports::bind(&settings, &accept_errors)?;
         let (backend, credentials) = store(backend, &settings, (&clock, &lifecycle), &metrics);
         let rules = Rules::load(origin, &settings, &backend, &clock, &lifecycle, &metrics);
-        let candidates = Candidates::load(candidate_from, &settings, &backend, &metrics);
         let summary = summary(&settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
-        let trial = trial.map(|options| Trial::new(options, clock.clone(), &metrics));
+        let view = rules.view(&settings, summary.admin);
+        let candidates = Candidates::load(candidate_from, &settings, &backend, &view, &metrics);
+        let trial = trial.map(|options| Trial::new(options, &view, &clock, &metrics));
         let (admin, observers, admin_token) = admin::routes(
-            (&settings, resolved.admin_token, summary.admin),
+            (
+                &settings,
+                resolved.admin_token,
+                view.redaction,
+                summary.admin,
+            ),
             (ports.admin, ports.prometheus),
             (&rules, &candidates, trial.as_ref()),
             (&backend, &clock, &lifecycle),
@@ -125,10 +131,13 @@ impl App {
         let (traces, spans) = open_traces(traces, &clock, &metrics);
         let (recorder, record) = recording(record, &metrics)?;
         let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
-        let limiter = limiter.with_observers(observers.clone());
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            Arc::new(limiter.with_recorder(recorder)),
+            Arc::new(
+                limiter
+                    .with_observers(observers.clone())
+                    .with_recorder(recorder),
+            ),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),

@@ -1,5 +1,6 @@
 //! Loads rules and candidate rules for the first time.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
 use crate::console::history::History;
 use crate::file_watch::Watched as _;
-use crate::redact::Redaction;
+use crate::redact::{DescriptorView, Redaction};
 use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
 use crate::rule_files::change::{RulesWriter, Writing};
@@ -55,6 +56,7 @@ impl Candidates {
         directory: Option<Directory>,
         settings: &Settings,
         backend: &Backend,
+        view: &DescriptorView,
         metrics: &Metrics,
     ) -> Self {
         let live = Arc::new(LiveRules::default());
@@ -71,7 +73,7 @@ impl Candidates {
         });
         Self {
             source,
-            rules: Candidate::new(live, metrics),
+            rules: Candidate::new(live, view.clone(), metrics),
         }
     }
 
@@ -154,6 +156,14 @@ impl Rules {
     pub(super) fn folder(&self) -> Option<PathBuf> {
         let files = self.files.as_ref()?;
         Some(files.compiler.directory.path.clone())
+    }
+
+    /// How pages of the admin listener, which is bound to `admin`, show descriptors.
+    pub(super) fn view(&self, settings: &Settings, admin: SocketAddr) -> DescriptorView {
+        DescriptorView {
+            redaction: settings.admin.redaction(admin),
+            rules: self.live.clone(),
+        }
     }
 
     /// Tries changes of the rules in force.

@@ -15,7 +15,7 @@ use crate::candidate::side::{Sides, sides};
 use crate::candidate::tally::{Change, Changed};
 use crate::check::{CheckError, Decisions, Verdict, Verdicts};
 use crate::rules::plan::{Modes, plan};
-use crate::rules::query::{Descriptor, Query};
+use crate::rules::query::Query;
 use crate::rules::{Plan, RuleSet};
 use crate::store::Store;
 use crate::text::Text;
@@ -104,7 +104,14 @@ impl Call {
         let deciding = match self.progress {
             Progress::Decided(decisions) => {
                 let candidate = (&self.sides, decisions);
-                let describe = |index: usize| query.descriptors[index].shown();
+                let describe = |index: usize| {
+                    let descriptors = [query.descriptors[index].clone()].into_iter().collect();
+                    let query = Query {
+                        descriptors,
+                        ..*query
+                    };
+                    self.worker.shared.view.shown(&query, 1).swap_remove(0)
+                };
                 let request = Request {
                     rules: &self.rules,
                     domain: &Text(query.domain).shown(),
@@ -120,7 +127,7 @@ impl Call {
             return;
         };
         let (domain, current) = (Text(query.domain).shown().into_owned(), sides(plan));
-        let descriptors: Vec<String> = query.descriptors.iter().map(Descriptor::shown).collect();
+        let descriptors = self.worker.shared.view.shown(query, usize::MAX);
         let (worker, rules, candidate, now) = (self.worker, self.rules, self.sides, self.now);
         worker.tasks.clone().spawn(async move {
             let decisions = deciding.await;

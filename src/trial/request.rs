@@ -116,6 +116,14 @@ fn stated(status: &Status<Limit>) -> Status<StatedLimit> {
 }
 
 impl Reply {
+    /// Of an error only what is before its message: the name of its code.
+    pub(crate) fn without_message(self) -> Self {
+        match self {
+            Self::Error(text) => Self::Error(text.split(':').next().unwrap_or_default().into()),
+            decided @ Self::Decided { .. } => decided,
+        }
+    }
+
     fn shown(&self) -> Shown {
         match self {
             Self::Decided { over_limit, .. } => Shown::Response(*over_limit),
