@@ -94,21 +94,23 @@ impl Settings {
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
-        let (backend, warnings) =
+        let (backend, mut warnings) =
             self.store
                 .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
+        let admin_token = self.admin.token()?;
+        warnings.extend(admin_token.warning());
         Ok(Resolved {
             record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             metric_export: self.metric_export.options(&self.traces)?,
             grpc_tls: self.api.tls()?,
-            admin_token: self.admin.token()?,
             backend,
             trial: self.trial.options()?,
             candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
+            admin_token,
             settings: self,
         })
     }
