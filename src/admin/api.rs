@@ -33,6 +33,7 @@ pub(crate) mod answer;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub(crate) mod fleet;
+mod idempotency;
 mod openapi;
 mod outcome;
 mod over_limit;

@@ -181,9 +181,10 @@ function counterRequest(form, dialog) {
   return { address: form.dataset.action, method: "POST", headers, body: JSON.stringify(body), timeout: TIMEOUT_MS };
 }
 
-function counterDone({ before, after }, form) {
+function counterDone({ before, after, note }, form) {
   const result = document.getElementById("result");
-  result.textContent = `${form.dataset.done}: ${before.used} used before, ${after.used} now.`;
+  const now = after ? `${after.used} now` : note;
+  result.textContent = `${form.dataset.done}: ${before.used} used before, ${now}.`;
 }
 
 async function send(dialog) {
@@ -206,7 +207,8 @@ async function send(dialog) {
       refresh();
       return;
     }
-    const isWrong = response.status === 401;
+    // 429 is the answer to a wrong token after many of them.
+    const isWrong = response.status === 401 || response.status === 429;
     if (isWrong) {
       sessionStorage.removeItem(TOKEN);
       token.closest("label").hidden = false;
@@ -214,7 +216,7 @@ async function send(dialog) {
       token.value = "";
       token.focus();
     }
-    showError(dialog, isWrong ? "Wrong token." : reasonOf(answer) || `Failed with status ${response.status}.`);
+    showError(dialog, response.status === 401 ? "Wrong token." : reasonOf(answer) || `Failed with status ${response.status}.`);
   } catch {
     showError(dialog, "This replica does not answer.");
   } finally {

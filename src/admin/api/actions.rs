@@ -1,34 +1,31 @@
 //! Actions of an operator on counters: reset and grant. Each is authorized, done once for an
 //! Idempotency-Key, logged and counted.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, Change};
 use crate::admin::api::counters::Counters;
+use crate::admin::api::idempotency::{Done, Failed, IdempotencyKeys};
 use crate::admin::api::outcome::{Outcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
 use crate::telemetry::log::AUDIT;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Metrics;
 
 /// Bytes of the body of an action: a domain and one descriptor.
 // bound action_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Answers of actions that are kept for a repetition of their request.
-// bound idempotency_keys_max: the oldest is forgotten; tollgate_admin_idempotency_keys_full_total
-const IDEMPOTENCY_KEYS_MAX: usize = 1_000;
 /// Bytes of an Idempotency-Key.
 // bound idempotency_key_bytes_max: 400; tollgate_admin_actions_total{outcome="rejected"}
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Does actions.
@@ -36,19 +33,9 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(crate) struct Actions {
     counters: Arc<Counters>,
     token: Arc<TokenCheck>,
-    done: Mutex<VecDeque<Done>>,
-    done_full: Counter,
+    keys: IdempotencyKeys,
     outcomes: Outcomes,
     tasks: TaskTracker,
-}
-
-/// An action that was done for an Idempotency-Key.
-#[derive(Debug)]
-struct Done {
-    action: Action,
-    key: String,
-    request: [u8; 32],
-    answer: Value,
 }
 
 /// A request for an action.
@@ -66,11 +53,7 @@ impl Actions {
         Self {
             counters,
             token,
-            done: Mutex::default(),
-            done_full: metrics.counter(
-                "tollgate_admin_idempotency_keys_full_total",
-                "Idempotency-Keys forgotten because there were newer ones (idempotency_keys_max).",
-            ),
+            keys: IdempotencyKeys::new(metrics),
             outcomes: Outcomes::new(&Action::ALL.map(Action::name), metrics),
             tasks: TaskTracker::new(),
         }
@@ -115,46 +98,30 @@ impl Actions {
         Ok((Change::read(action, &body, remote)?, key))
     }
 
-    /// Requests with a key are done one after the other, so that a repetition waits for the first.
     async fn act_once(&self, change: Change, key: Option<String>) -> Answer {
         let Some(key) = key else {
-            return self.change(&change).await;
+            let changed = self.change(&change).await;
+            return changed.map_err(|failed| failed.rejected);
         };
-        let request = change.fingerprint();
-        let mut done = self.done.lock().await;
-        if let Some(known) = done
-            .iter()
-            .find(|done| done.action == change.action && done.key == key)
-        {
-            if known.request != request {
-                let reason = "this Idempotency-Key was used for another request";
-                return Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
+        let (action, request) = (change.action, change.fingerprint());
+        let act = self.change(&change);
+        match self.keys.once((action, key), request, act).await? {
+            Done::Now(answer) => Ok(answer),
+            Done::Before(answer) => {
+                self.outcomes.count(action.name(), Outcome::Repeated);
+                Ok(answer)
             }
-            self.outcomes.count(change.action.name(), Outcome::Repeated);
-            return Ok(known.answer.clone());
         }
-        let answer = self.change(&change).await?;
-        if done.len() == IDEMPOTENCY_KEYS_MAX {
-            done.pop_front();
-            self.done_full.inc();
-        }
-        done.push_back(Done {
-            action: change.action,
-            key,
-            request,
-            answer: answer.clone(),
-        });
-        Ok(answer)
     }
 
-    async fn change(&self, change: &Change) -> Answer {
+    async fn change(&self, change: &Change) -> Result<Value, Failed> {
         let changed = self.counters.change(change).await;
         let remote = change
             .remote
             .map_or_else(String::new, |remote| remote.to_string());
         let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
         let descriptor = change.descriptor();
-        let changed = changed.inspect_err(|rejected| {
+        let changed = changed.inspect_err(|Failed { rejected, .. }| {
             // The store may have done it.
             if rejected.status.is_server_error() {
                 let error = rejected.reason();
@@ -164,7 +131,10 @@ impl Actions {
         let [before, after] = [&changed.before, &changed.after].map(Value::to_string);
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
         self.outcomes.count(action, Outcome::Done);
-        Ok(json!({"before": changed.before, "after": changed.after}))
+        Ok(match changed.after {
+            Value::Null => json!({"before": changed.before, "note": UNREAD}),
+            after => json!({"before": changed.before, "after": after}),
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, Change};
+use crate::admin::api::idempotency::Failed;
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -43,6 +44,7 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) before: Value,
+    /// Null if it could not be read.
     pub(crate) after: Value,
 }
 
@@ -91,7 +93,7 @@ impl Counters {
 
     /// Changes the counter of a descriptor. Concurrent hits may come between the change and the
     /// counters before and after it.
-    pub(crate) async fn change(&self, change: &Change) -> Result<Changed, Rejected> {
+    pub(crate) async fn change(&self, change: &Change) -> Result<Changed, Failed> {
         let entries = change.entries.iter();
         let entries = entries.map(|(key, value)| Entry::new(key, value));
         let query = Query {
@@ -111,16 +113,19 @@ impl Counters {
             Store::Redis(_) => CountedIn::Redis,
         };
         let shown = |reading: &Reading| counter(&query, step, check, reading, counted_in);
-        let before = store.peek(check, now).await.map_err(unavailable)?;
+        let before = store.peek(check, now).await.map_err(unchanged)?;
         match change.action {
             Action::Reset => store.reset(check, now).await,
             Action::Grant => store.grant(check, change.hits, now).await,
         }
-        .map_err(unavailable)?;
+        .map_err(|error| match error.effect {
+            Effect::None => unchanged(error).into(),
+            Effect::Unknown => maybe_changed(error),
+        })?;
         let after = store.peek(check, self.clock.now()).await;
         Ok(Changed {
             before: shown(&before),
-            after: shown(&after.map_err(maybe_done)?),
+            after: after.map_or(Value::Null, |after| shown(&after)),
         })
     }
 
@@ -204,20 +209,19 @@ fn check_grant(change: &Change, limit: &Limit) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// 503 for an action without a verdict.
-fn unavailable(error: CheckError) -> Rejected {
-    match error.effect {
-        Effect::Unknown => maybe_done(error),
-        Effect::None => {
-            let reason = format!("{}; nothing was changed", error.error);
-            Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
-        }
-    }
+/// 503 for an action that was not done.
+fn unchanged(error: CheckError) -> Rejected {
+    let reason = format!("{}; nothing was changed", error.error);
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
-fn maybe_done(error: CheckError) -> Rejected {
+/// 503 for an action without a reply.
+fn maybe_changed(error: CheckError) -> Failed {
     let reason = format!("{}; the counter may have changed, so read it", error.error);
-    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+    Failed {
+        rejected: Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason),
+        effect: Effect::Unknown,
+    }
 }
 
 impl CountedIn {
