@@ -24,6 +24,7 @@ use crate::shutdown::nothing_owed;
 pub(crate) mod accept;
 mod activity;
 pub mod budget;
+pub mod callers;
 pub(crate) mod client;
 pub(crate) mod health;
 pub(crate) mod response_budget;

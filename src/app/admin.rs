@@ -17,6 +17,7 @@ use crate::admin::api::top::Top;
 use crate::admin::{Admin, Pages};
 use crate::app::console::console;
 use crate::app::rules::{Candidates, Rules};
+use crate::http::callers::Callers;
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::over_limit_feed::OverLimitFeed;
@@ -95,8 +96,10 @@ pub(super) fn routes(
     let metrics_page = admin
         .clone()
         .metrics_router(&settings.telemetry.prometheus_path);
-    let mut routes = vec![(listener, admin.router(api).merge(console.router()))];
-    routes.extend(prometheus.map(|listener| (listener, metrics_page)));
+    let callers = Callers::new(&settings.admin.admin_hosts, metrics);
+    let pages = admin.router(api).merge(console.router());
+    let mut routes = vec![(listener, callers.guard(pages))];
+    routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
     (routes, observers, token_file)
 }
 

@@ -86,7 +86,8 @@ async fn serve(resolved: Resolved, log: &Log) -> anyhow::Result<()> {
     let reload = async || {
         hangup.recv().await;
     };
-    app.run(stop, reload).await
+    // With all settings in it, it is too large for the stack.
+    Box::pin(app.run(stop, reload)).await
 }
 
 /// Prints in a thread of its own, so a stdout that is not read does not delay the start.

@@ -9,9 +9,6 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::http::response_budget::{self, ResponseBudget};
 
-/// Nothing from elsewhere, nothing inline, and no frame around it.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
 const EDITOR: &str = include_str!("editor.js");
@@ -127,9 +124,6 @@ pub(crate) fn page(
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
@@ -182,7 +176,6 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     (headers, text).into_response()
 }

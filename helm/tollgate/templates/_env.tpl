@@ -42,6 +42,9 @@
 - {name: GRPC_PORT, value: {{ include "tollgate.text" $values.ports.grpc | quote }}}
 - {name: PORT, value: {{ include "tollgate.text" $values.ports.http | quote }}}
 - {name: DEBUG_PORT, value: {{ include "tollgate.text" $values.ports.admin | quote }}}
+{{- with $values.admin.hosts }}
+- {name: ADMIN_HOSTS, value: {{ join "," . | quote }}}
+{{- end }}
 - {name: ADMIN_REDACT, value: {{ $values.admin.redact | quote }}}
 {{- with $values.admin.redactKey }}
 {{- if .existingSecret }}
