@@ -235,6 +235,8 @@ fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
     assert_settings_rejected(
         || TestServer::with_rules(&limit_of(1)),
         "
+ADMIN_TOKEN= x => ADMIN_TOKEN begins or ends with a blank, which no request can send; remove it
+ADMIN_HOSTS=a.example,https://b.example => `https://b.example` is no host name; write names without scheme, port or wildcard
 PORT=http => http
 GRPC_PORT=70000 => 70000
 WORKERS=0 => workers

@@ -240,12 +240,25 @@ async fn token_file_is_reloaded() {
     })
     .await;
     assert_eq!((status("second"), status("first")), (200, 401));
-    write("");
-    eventually("the empty file is rejected", async || {
-        server.log().contains("reload of the admin token rejected")
-    })
-    .await;
-    assert_eq!(status("second"), 200);
+    for (content, reason) in [
+        ("", "is empty"),
+        (" second \n", "begins or ends with a blank"),
+    ] {
+        write(content);
+        let rejected = "reload of the admin token rejected; the previous one stays in use";
+        eventually("the file is rejected", async || {
+            let log = server.log();
+            log.lines()
+                .any(|line| line.contains(rejected) && line.contains(reason))
+        })
+        .await;
+        assert_eq!(status("second"), 200);
+    }
+    assert!(
+        server
+            .log()
+            .contains("the admin token has fewer than 16 characters")
+    );
 }
 
 #[tokio::test]

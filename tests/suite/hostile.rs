@@ -16,6 +16,7 @@ mod admin_api;
 mod descriptors;
 mod end;
 mod files;
+mod callers;
 mod grpc;
 mod json;
 mod log;

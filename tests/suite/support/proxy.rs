@@ -10,8 +10,8 @@
 
 use std::net::{self, Ipv4Addr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -83,6 +83,8 @@ struct Shared {
     fault: watch::Sender<Fault>,
     /// How many replies are still to be cut in half.
     cuts: AtomicU32,
+    /// What a request contains whose reply is dropped, and how many such requests come before it.
+    marked: Mutex<Option<(Vec<u8>, u32)>>,
     opened: AtomicUsize,
     open: AtomicUsize,
 }
@@ -106,6 +108,7 @@ impl Proxy {
             port: AtomicU16::new(port),
             fault: watch::Sender::new(Fault::None),
             cuts: AtomicU32::new(0),
+            marked: Mutex::default(),
             opened: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
         });
@@ -151,6 +154,18 @@ impl Proxy {
         self.shared.cuts.store(replies, SeqCst);
     }
 
+    /// Lets so many requests pass that contain these bytes. To the next one it sends no reply, and closes
+    /// the connection.
+    pub(crate) fn drop_reply_to(&self, bytes: &[u8], after: u32) {
+        *self.shared.marked.lock().expect("no thread panics") = Some((bytes.to_vec(), after));
+    }
+
+    /// Ends [`Self::drop_reply_to`]. Returns whether there was such a request.
+    pub(crate) fn has_dropped_reply(&self) -> bool {
+        let mut marked = self.shared.marked.lock().expect("no thread panics");
+        marked.take().is_none()
+    }
+
     /// How many replies are still to be cut.
     pub(crate) fn cuts_left(&self) -> u32 {
         self.shared.cuts.load(SeqCst)
@@ -194,6 +209,23 @@ impl Shared {
         } else {
             self.takes_a_cut().then_some(End::Closed)
         }
+    }
+
+    /// Whether the reply to this request is to be dropped.
+    fn is_marked(&self, request: &[u8]) -> bool {
+        let mut marked = self.marked.lock().expect("no thread panics");
+        let Some((bytes, after)) = &mut *marked else {
+            return false;
+        };
+        if !request.windows(bytes.len()).any(|part| part == bytes) {
+            return false;
+        }
+        let Some(left) = after.checked_sub(1) else {
+            *marked = None;
+            return true;
+        };
+        *after = left;
+        false
     }
 
     /// Whether the reply that is to be sent now is one of those to be cut.
@@ -280,11 +312,12 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, share
         .set_nodelay(true)
         .and_then(|()| server.set_nodelay(true));
     let mut fault = shared.fault.subscribe();
+    let is_marked = AtomicBool::new(false);
     let end = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::select! {
-            end = pass_pieces(from_client, to_server, number, Direction::Request, shared) => end,
-            end = pass_pieces(from_server, to_client, number, Direction::Reply, shared) => end,
+            end = pass_pieces(from_client, to_server, number, Direction::Request, (shared, &is_marked)) => end,
+            end = pass_pieces(from_server, to_client, number, Direction::Reply, (shared, &is_marked)) => end,
             _ = fault.wait_for(|fault| *fault == Fault::RefuseConnections) => End::Reset,
         }
     };
@@ -299,7 +332,7 @@ async fn pass_pieces(
     mut to: WriteHalf<'_>,
     number: usize,
     direction: Direction,
-    shared: &Shared,
+    (shared, is_marked): (&Shared, &AtomicBool),
 ) -> End {
     let (queue, mut queued) = mpsc::unbounded_channel();
     // Apart, so that a piece that is late holds up only those behind it.
@@ -315,6 +348,11 @@ async fn pass_pieces(
         while let Some((due_at, bytes)) = queued.recv().await {
             sleep_until(due_at).await;
             shared.wait_out_a_stall(number).await;
+            match direction {
+                Direction::Request if shared.is_marked(&bytes) => is_marked.store(true, SeqCst),
+                Direction::Reply if is_marked.load(SeqCst) => return End::Closed,
+                Direction::Request | Direction::Reply => {}
+            }
             let end = (direction == Direction::Reply)
                 .then(|| shared.end_of_a_reply(number))
                 .flatten();
