@@ -78,12 +78,9 @@ impl Backend {
         }
     }
 
-    /// Whether the process may report SERVING before the store was reachable.
+    /// Whether the process may report SERVING at once. [`Self::maintain`] reports it later on Redis.
     pub fn is_ready(&self) -> bool {
-        match self {
-            Self::Memory(_) => true,
-            Self::Redis(redis) => !redis.required,
-        }
+        matches!(self, Self::Memory(_))
     }
 
     /// Whether the store was reachable at some time.

@@ -100,18 +100,25 @@ impl ClientTls {
     /// # Errors
     /// One of them cannot be used.
     pub fn config(&self) -> Result<ClientConfig, PemError> {
-        let authority = self.authority.as_ref();
-        let roots = authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)?;
         let builder =
             ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder
             .expect("the provider has what both versions need")
-            .with_root_certificates(roots);
+            .with_root_certificates(self.authorities()?);
         Ok(match &self.identity {
             Some(identity) => builder
                 .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
             None => builder.with_no_client_auth(),
         })
+    }
+
+    /// The trusted authorities.
+    ///
+    /// # Errors
+    /// Their file cannot be read, or contains none.
+    pub(crate) fn authorities(&self) -> Result<RootCertStore, PemError> {
+        let authority = self.authority.as_ref();
+        authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)
     }
 }
 

@@ -31,7 +31,7 @@ algorithm: check limit time
 rules: check limit named_enum telemetry text time
 config: limit named_enum regular_file rules settings/parse telemetry time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
-    telemetry time tls
+    telemetry text time tls
 redact: named_enum rules settings/parse
 record: check redact regular_file rules runtime sampling settings/parse telemetry text time
 top_keys: check named_enum rules telemetry text time

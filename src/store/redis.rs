@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
 use crate::shutdown::Lifecycle;
+use crate::store::redis::fallback::peers::HEARTBEAT_INTERVAL;
 use crate::store::redis::topology::health::PROBE_INTERVAL;
 use crate::store::redis::topology::pool::NodePool;
 
@@ -26,6 +28,9 @@ pub mod settings;
 mod shared;
 pub(crate) mod status;
 pub mod topology;
+
+/// How soon a process that starts learns that Redis is unreachable.
+const FAILURE_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Redis {
     /// A client for the worker that this is called on.
@@ -49,8 +54,24 @@ impl Redis {
         );
     }
 
+    /// Waits until the share of this process is known: an outage may begin at once. It is not if Redis
+    /// is unreachable, or if peers do not answer.
+    async fn peers_known(&self) {
+        let failed = async {
+            while !self.main.has_failed() {
+                tokio::time::sleep(FAILURE_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = self.membership.settled() => {}
+            () = failed => {}
+            () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
+        }
+    }
+
     /// Reports readiness and active faults.
     async fn report(&self, lifecycle: &Lifecycle) {
+        self.peers_known().await;
         let pools = || self.pools();
         let mut reported = None;
         let mut interval = tokio::time::interval(PROBE_INTERVAL);

@@ -21,6 +21,7 @@ mod grpc;
 mod json;
 mod log;
 mod outage;
+mod redis;
 mod tls;
 mod trial;
 

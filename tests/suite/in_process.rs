@@ -7,6 +7,7 @@
 
 mod batches;
 mod breaker;
+mod clocks;
 mod cluster;
 mod deadlines;
 mod fault_log;

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use clap::Parser;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisResult};
+use redis::{AsyncConnectionConfig, RedisResult};
 use tempfile::TempDir;
 use tollgate::settings::environment::Environment;
 use tollgate::store::redis::connect::address::Address;
+use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::store::settings::Settings;
@@ -46,12 +47,12 @@ fn resolve(settings: &[(&str, &str)]) -> Result<Address, String> {
 
 /// Connects and sends a PING: a server may accept clients that it then rejects.
 pub(crate) async fn open(address: &Address) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    let mut connection = Client::open(address.connection_info())?
-        .get_multiplexed_async_connection_with_config(&config)
-        .await?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let stream = Dialer::default().open(address).await?;
+    let (mut connection, driver) =
+        MultiplexedConnection::new_with_config(&address.session(), stream, config).await?;
+    #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
+    tokio::spawn(driver);
     let pong: String = redis::cmd("PING").query_async(&mut connection).await?;
     assert_eq!(pong, "PONG");
     Ok(connection)

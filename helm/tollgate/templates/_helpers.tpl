@@ -107,7 +107,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Number of replicas that share a limit during a Redis outage. With autoscaling the maximum: too strict is safe. */}}
 {{- define "tollgate.replicas" -}}
-{{- $pods := .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicaCount }}
+{{- $pods := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicaCount }}
 {{- .Values.onStoreError.replicas | default $pods | default 1 | int }}
 {{- end }}
 

@@ -12,7 +12,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::algorithm::Counter;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
@@ -32,6 +31,7 @@ mod batcher;
 mod batchers;
 pub mod decode;
 pub mod encode;
+mod encode_request;
 mod increments;
 mod node_batch;
 pub(crate) mod pipeline;
@@ -59,6 +59,8 @@ struct Request<'r> {
     received: Time,
     /// When the caller stops waiting.
     deadline: Time,
+    /// Why there is no verdict of checks that cannot be encoded.
+    left_out: StoreError,
 }
 
 /// The outcome of one node's batch.
@@ -103,6 +105,7 @@ impl RedisClient {
             mode,
             received: now,
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
+            left_out: StoreError::Unreachable,
         };
         let Some(cache) = &self.shared.over_limit_cache else {
             return self.send(&request).await;
@@ -126,13 +129,14 @@ impl RedisClient {
 
     /// Decides checks in a mode of their own, without the cache.
     pub(crate) async fn decide_in(&self, mode: Mode, checks: &[Check], now: Time) -> Decisions {
-        let request = Request {
+        let mut request = Request {
             checks,
             mode,
             received: now,
             deadline: now.plus(self.shared.store_timeout),
+            left_out: StoreError::Unreachable,
         };
-        let mut batches = self.encode(&request);
+        let mut batches = self.encode_by_redis_time(&mut request).await;
         self.send_batches(&request, &mut batches).await
     }
 
@@ -170,30 +174,16 @@ impl RedisClient {
             [_, _, ..] => request.mode,
             _ => Mode::Independent,
         };
-        let request = &Request { mode, ..*request };
-        let mut batches = self.encode(request);
+        let request = &mut Request { mode, ..*request };
+        let (mut batches, unread) = self.encode(request);
+        if !unread.is_empty() {
+            // Boxed to keep the future of other requests small.
+            batches = Box::pin(self.encode_by_redis_time(request)).await;
+        }
         if mode == Mode::Atomic && !is_one_call(&batches, request.checks.len()) {
             return Box::pin(self.try_and_charge(request, &mut batches)).await;
         }
         self.send_batches(request, &mut batches).await
-    }
-
-    /// Encodes checks for the nodes that have their keys. Checks without a node are left out.
-    fn encode(&self, request: &Request<'_>) -> NodeBatches<'_> {
-        let mut batches = NodeBatches::new();
-        for (index, check) in request.checks.iter().enumerate() {
-            let pool = self.shared.pool_of(&check.limit);
-            let (topology, charge) = (pool.topology(), Counter::charge(&check.limit, check.call()));
-            let encoded =
-                self.shared
-                    .encode(check, charge, &topology, request.mode, request.received);
-            if let Some(node) = topology.owner(encoded.key.as_bytes()) {
-                let batch = batch_of(&mut batches, pool, node, request.checks.len() - index);
-                batch.indices.push(index);
-                batch.checks.push(encoded);
-            }
-        }
-        batches
     }
 
     /// Sends batches, whose checks it takes, and follows redirections.
@@ -203,8 +193,8 @@ impl RedisClient {
         batches: &mut NodeBatches<'s>,
     ) -> Decisions {
         let undecided = || -> Decisions {
-            let unreachable = Err(StoreError::Unreachable.not_counted());
-            request.checks.iter().map(|_| unreachable).collect()
+            let left_out = Err(request.left_out.not_counted());
+            request.checks.iter().map(|_| left_out).collect()
         };
         // The usual case: one call. All others are boxed to keep the future of this one small.
         let (decisions, batches, sends_max) = match &mut batches[..] {
@@ -239,8 +229,9 @@ impl RedisClient {
         while !batches.is_empty() {
             if request.mode == Mode::Atomic && batches.iter().any(is_split) {
                 // Some of the keys have moved to another node: no one call has all of them.
-                let mut batches = self.encode(request);
-                return Box::pin(self.try_and_charge(request, &mut batches)).await;
+                let mut request = *request;
+                let mut batches = self.encode_by_redis_time(&mut request).await;
+                return Box::pin(self.try_and_charge(&request, &mut batches)).await;
             }
             if sends == sends_max {
                 for index in batches.iter().flat_map(|batch| &batch.indices) {

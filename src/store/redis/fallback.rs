@@ -14,6 +14,7 @@
 pub mod local;
 pub(crate) mod membership;
 pub(crate) mod outage;
+pub mod peers;
 pub mod pending;
 pub(crate) mod usage_cache;
 pub(crate) mod write_back;

@@ -12,8 +12,10 @@ use crate::limit::{Algorithm, Limit, Share};
 use crate::store::memory::full_logs;
 use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
-use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
+use crate::store::redis::connect::connection::Timeouts;
+use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
+use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::fallback::local::LocalFallback;
 use crate::store::redis::fallback::membership::Membership;
 use crate::store::redis::fallback::usage_cache::UsageCache;
@@ -23,7 +25,6 @@ use crate::store::redis::topology::health::HealthMetrics;
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
-use crate::store::redis::topology::snapshot::Topology;
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -90,6 +91,7 @@ impl Redis {
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Self {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
         let lifetimes_lost = UnconfirmedLifetimes::lost(metrics);
+        let oversized = OversizedReplies::total(metrics);
         let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
             let timeouts = Timeouts {
                 connect: pool.connect_timeout.into(),
@@ -102,6 +104,7 @@ impl Redis {
                 clock: clock.clone(),
                 connections,
                 health: health.clone(),
+                oversized: oversized.clone(),
                 lifetimes: Arc::new(UnconfirmedLifetimes::new(lifetimes_lost.clone())),
                 refresh: Arc::new(Notify::new()),
             };
@@ -170,23 +173,23 @@ impl Redis {
             // The start of a window is part of the key.
             let charge = Counter::charge(&check.limit, check.call());
             let now = self.clock.now();
-            let encoded = self.encode(check, charge, &topology, Mode::Independent, now);
+            let node = topology.owner(check.key.as_bytes());
+            let encoded = self.encode(check, charge, node, Mode::Independent, now);
             return topology.owner(encoded.key.as_bytes()).cloned();
         }
         topology.owner(check.key.as_bytes()).cloned()
     }
 
-    /// Encodes a check by the clock of the node that would have its key without a window in it. So all
-    /// replicas use the same clock, whatever the clocks of other nodes are.
+    /// Encodes a check by the clock of `node`: the one that would have its key without a window in it. So
+    /// all replicas use the same clock, whatever the clocks of other nodes are.
     pub(crate) fn encode(
         &self,
         check: &Check,
         charge: Charge,
-        topology: &Topology,
+        node: Option<&Arc<Node>>,
         mode: Mode,
         now: Time,
     ) -> EncodedCheck {
-        let node = topology.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
         // Any number that changes now and then.

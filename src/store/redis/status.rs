@@ -60,8 +60,12 @@ async fn ping(node: &Node, clock: &Clock) -> Result<Span, String> {
         return Err("its circuit breaker is open".to_owned());
     }
     let began = clock.now();
-    match tokio::time::timeout(PING_TIMEOUT, node.connector.uncounted().probe()).await {
-        Ok(Ok(())) => Ok(clock.now().since(began)),
+    let probed = async {
+        let connector = node.connector.uncounted();
+        connector.connect_background().await?.probe().await
+    };
+    match tokio::time::timeout(PING_TIMEOUT, probed).await {
+        Ok(Ok(_)) => Ok(clock.now().since(began)),
         Ok(Err(error)) => Err(node.address().explain(&error)),
         Err(_) => Err("no reply within 1 s".to_owned()),
     }

@@ -2,7 +2,7 @@
 
 use tollgate::shutdown::Phase;
 
-use crate::support::in_process::{ADDRESS, Service, millis, network, pass, single};
+use crate::support::in_process::{ADDRESS, Service, Verdict, millis, network, pass, single};
 use crate::support::scripted_redis::{Fault, Network};
 
 async fn replicas(count: u32) -> (Network, Vec<Service>) {
@@ -34,6 +34,79 @@ async fn replicas_know_each_other_after_three_seconds() {
     add(&network, &mut replicas).await;
     pass(millis(3_000)).await;
     assert_eq!(known(&replicas), [4, 4, 4, 4]);
+}
+
+/// How many of 20 calls are admitted, sent to the replicas in turn.
+async fn admitted(replicas: &[Service]) -> usize {
+    let mut admitted = 0;
+    for call in 0..20 {
+        let called = replicas[call % replicas.len()].ask("local", "v").await;
+        admitted += usize::from(called.verdict == Verdict::Ok);
+    }
+    admitted
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_that_start_know_each_other_before_an_outage_can_begin() {
+    let (network, replicas) = replicas(5).await;
+    // The first one answers each of the others, at most ten times a second.
+    pass(millis(500)).await;
+    assert_eq!(known(&replicas), [5; 5]);
+    network.server(ADDRESS).fail(Fault::RefuseConnections);
+    assert_eq!(admitted(&replicas).await, 6, "the limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_is_ready_when_it_knows_the_others() {
+    let (network, mut replicas) = replicas(1).await;
+    for fault in [None, Some(Fault::RefuseConnections)] {
+        match fault {
+            Some(fault) => network.server(ADDRESS).fail(fault),
+            None => network.server(ADDRESS).recover(),
+        }
+        let mut replica = Service::new(&network, single());
+        replica.lifecycle.set_store(false, String::new());
+        replica.start().await;
+        pass(millis(150)).await;
+        assert!(!replica.lifecycle.state().store_missing, "{fault:?}");
+        replicas.push(replica);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_replica_does_not_wait() {
+    let mut replica = Service::new(&network(), single());
+    replica.lifecycle.set_store(false, String::new());
+    replica.start().await;
+    assert!(!replica.lifecycle.state().store_missing);
+    assert_eq!(replica.metric("tollgate_replicas"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_waits_a_second_at_most_for_peers_that_do_not_answer() {
+    let (network, replicas) = replicas(1).await;
+    // It keeps its subscription.
+    network.server(ADDRESS).fail_half(0, Fault::Stopped);
+    let mut replica = Service::new(&network, single());
+    replica.lifecycle.set_store(false, String::new());
+    replica.start().await;
+    pass(millis(1_010)).await;
+    assert!(!replica.lifecycle.state().store_missing);
+    drop(replicas);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_other_clients_that_are_too_long_end_the_subscription() {
+    let (network, replicas) = replicas(1).await;
+    pass(millis(100)).await;
+    let server = network.server(ADDRESS);
+    for (bytes, closed) in [(256, 0), (257, 1), (1 << 17, 2)] {
+        server.publish("tg:replicas:0", &"x".repeat(bytes));
+        pass(millis(3_000)).await;
+        let total = replicas[0].metric("tollgate_store_replies_oversized_total");
+        assert_eq!(total, closed, "{bytes} bytes");
+    }
+    assert_eq!(known(&replicas), [1], "it has subscribed again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -272,3 +272,15 @@ async fn redirections_that_do_not_end_look_the_slots_up_about_once_a_second() {
         "{look_ups} look-ups in twenty seconds"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_out_of_memory_gets_one_connection_a_second() {
+    let service = Service::started().await;
+    let opened = service.server.opened();
+    service.server.fail(Fault::Error(OOM));
+    let traffic = service.traffic();
+    pass(millis(12_000)).await;
+    traffic.finish().await;
+    let opened = service.server.opened() - opened;
+    assert!(opened <= 12, "{opened} connections in 12 s");
+}

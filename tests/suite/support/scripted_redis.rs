@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -56,6 +56,7 @@ pub(crate) struct Network {
 /// One server.
 pub(crate) struct ScriptedRedis {
     clock: Clock,
+    clock_ahead: AtomicI64,
     database: Mutex<Database>,
     plan: watch::Sender<Plan>,
     /// What arrived, by command, and when.
@@ -162,6 +163,7 @@ impl ScriptedRedis {
     fn new(clock: Clock) -> Self {
         Self {
             clock,
+            clock_ahead: AtomicI64::new(0),
             database: Mutex::default(),
             plan: watch::Sender::new(Plan::default()),
             received: Mutex::default(),
@@ -262,12 +264,12 @@ impl ScriptedRedis {
 
     /// What is spent at a key, in the units of its algorithm.
     pub(crate) fn spent(&self, key: &str) -> u64 {
-        self.database().spent(key, self.clock.now())
+        self.database().spent(key, self.now())
     }
 
     /// What stands at a key, as the algorithm of this limit counts.
     pub(crate) fn counter(&self, key: &str, limit: &Limit) -> Counter {
-        self.database().counter(key, limit, self.clock.now())
+        self.database().counter(key, limit, self.now())
     }
 
     /// Keys that never expire.
@@ -345,6 +347,24 @@ impl ScriptedRedis {
         let mut connections = self.connections.lock();
         while connections.try_join_next().is_some() {}
         connections.len()
+    }
+
+    /// From now on its clock is this much ahead of that of its clients, in µs.
+    pub(crate) fn set_clock_ahead(&self, micros: i64) {
+        self.clock_ahead.store(micros, Relaxed);
+    }
+
+    /// Its own time.
+    pub(crate) fn now(&self) -> Time {
+        let here = self.clock.now().as_micros();
+        Time::from_micros(here.saturating_add_signed(self.clock_ahead.load(Relaxed)))
+    }
+
+    /// Sends this to all subscribers of a channel.
+    pub(crate) fn publish(&self, channel: &str, message: &str) {
+        let _ = self
+            .database()
+            .publish(channel.as_bytes(), message.as_bytes());
     }
 
     async fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
@@ -515,7 +535,7 @@ impl Connection {
         let mut bytes = Vec::new();
         for command in commands {
             let name = self.server.record(command);
-            let now = self.server.clock.now();
+            let now = self.server.now();
             self.server
                 .database()
                 .run(&name, command, error, &mut self.session, now)

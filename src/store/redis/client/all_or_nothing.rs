@@ -41,12 +41,12 @@ impl RedisClient {
                 check.clone()
             });
         }
-        let second = Request {
+        let mut second = Request {
             checks: &second,
             mode: Mode::Independent,
             ..*request
         };
-        let mut batches = self.encode(&second);
+        let mut batches = self.encode_by_redis_time(&mut second).await;
         let sent = self.send_batches(&second, &mut batches).await;
         for (index, decision) in indices.into_iter().zip(sent) {
             decisions[index] = decision;

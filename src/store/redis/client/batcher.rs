@@ -88,7 +88,7 @@ impl Batcher {
     }
 
     /// Sends checks and waits for the replies for the time that is left. Checks are not charged if the future is
-    /// dropped before they are sent.
+    /// dropped before they are sent. Without checks it reads the clock of the server.
     ///
     /// # Errors
     /// There is no reply, or a bound on waiting requests is reached (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
@@ -158,11 +158,13 @@ impl Task {
         let checks = groups.iter().map(|(mode, checks)| (*mode, &checks[..]));
         let now = shared.clock_for_redis();
         let mut request = BatchRequest::new(checks, &self.repairs, node.has_slots, now);
-        if node.clock.is_outdated(shared.clock.now()) {
+        let checks = u32::try_from(request.len()).unwrap_or(u32::MAX);
+        if checks == 0 || node.clock.is_outdated(shared.clock.now()) {
             request.read_clock();
         }
-        let checks = u32::try_from(request.len()).unwrap_or(u32::MAX);
-        shared.metrics.checks.observe(checks.into());
+        if checks > 0 {
+            shared.metrics.checks.observe(checks.into());
+        }
         shared.metrics.in_flight.inc();
         let call = self.server.call(&mut connection, &request);
         let deadline = Some(until(self.server.timeout));
@@ -208,8 +210,9 @@ impl Task {
     fn fail(&mut self, cause: &str, error: StoreError) {
         let Server { shared, node, .. } = &self.server;
         node.health.record_failure(cause);
-        let callers = self.batch.callers.len() as u64;
-        shared.metrics.ambiguous.inc_by(callers);
+        let groups = self.batch.groups.iter();
+        let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
+        shared.metrics.ambiguous.inc_by(requests as u64);
         self.keep_lifetimes();
         std::mem::take(&mut self.batch).fail(error.maybe_counted());
     }

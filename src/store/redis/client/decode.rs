@@ -10,8 +10,9 @@ use crate::check::{Call, Check, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
+use crate::store::redis::connect::address::short;
 use crate::store::redis::topology::cluster::Endpoint;
-use crate::time::{MICROS_PER_SECOND, Time};
+use crate::time::Time;
 
 /// The reply to one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub enum ReplyError {
     /// TRYAGAIN: the slot is migrating and its keys are split between nodes. Send each check on its
     /// own.
     Again,
-    /// Any other error, in Redis' words.
+    /// Any other error: the start of it, in Redis' words.
     Rejected(String),
 }
 
@@ -111,8 +112,8 @@ impl CheckReply {
         match value {
             Value::Int(number) => Ok(Ok(Self::from(number))),
             Value::BulkString(text) => {
-                let text = String::from_utf8_lossy(&text).into_owned();
-                Ok(Err(ReplyError::Rejected(text)))
+                let text = String::from_utf8_lossy(&text);
+                Ok(Err(ReplyError::Rejected(short(&text).to_owned())))
             }
             Value::Array(numbers) => {
                 let mut numbers = numbers.into_iter().map(|number| match number {
@@ -190,10 +191,11 @@ impl From<RedisError> for ReplyError {
         // The client library renames errors, such as CLUSTERDOWN to ClusterDown. Operators and
         // `health.rs` look for Redis' names.
         redirection.unwrap_or_else(|| {
-            Self::Rejected(match error.code() {
+            let text = match error.code() {
                 Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
                 None => error.to_string(),
-            })
+            };
+            Self::Rejected(short(&text).to_owned())
         })
     }
 }
@@ -221,24 +223,6 @@ pub(crate) fn spent_before(reply: Value, hits: u64) -> Result<(u64, KeyState), R
         Ordering::Less => KeyState::Negative,
     };
     Ok((u64::try_from(used.saturating_sub(hits)).unwrap_or(0), state))
-}
-
-/// Reads the reply to TIME.
-pub(crate) fn time(reply: &Value) -> Option<Time> {
-    let Value::Array(parts) = reply else {
-        return None;
-    };
-    let number = |part: &Value| match part {
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let [seconds, micros] = parts.as_slice() else {
-        return None;
-    };
-    let micros_of_seconds = number(seconds)?.checked_mul(MICROS_PER_SECOND)?;
-    micros_of_seconds
-        .checked_add(number(micros)?)
-        .map(Time::from_micros)
 }
 
 fn unexpected() -> RedisError {

@@ -7,14 +7,14 @@
 use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
-use crate::store::redis::client::decode::{self, CheckReply, ReplyError, ScriptReply};
+use crate::store::redis::client::decode::{CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::increments::Increments;
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::script::{Form, Script};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::relocation::is_unwritable;
-use crate::store::redis::topology::cluster;
+use crate::store::redis::topology::{clock, cluster};
 use crate::time::Time;
 
 /// Retries after NOSCRIPT: there may be a flush in between, but not again and again.
@@ -229,7 +229,7 @@ impl<'b> BatchRequest<'b> {
             }
         }
         if let Some(reply) = self.time {
-            batch.now = decode::time(&take(reply));
+            batch.now = clock::time(&take(reply));
         }
         Ok(batch)
     }

@@ -1,30 +1,26 @@
 //! The address of one Redis server or sentinel, with its credentials and certificates.
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo,
-    RedisError,
-};
+use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError};
+use rustls::ClientConfig;
 
 use crate::settings::parse::Secret;
 use crate::store::redis::connect::credentials::Reloadable;
-use crate::store::redis::connect::tls::TlsClient;
+use crate::store::redis::connect::tls::{Tls, TlsClient};
+use crate::text::prefix;
 
-/// The time of silence before the first keepalive probe: that of envoyproxy/ratelimit's driver.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-/// With this interval and number of probes, a dead peer is noticed within 25 s without any calls.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TRIES: u32 = 3;
+/// Bytes of an error of Redis that are kept and logged. Its own texts have less than 200.
+// bound redis_error_bytes_max: the rest is left out; -
+const ERROR_BYTES_MAX: usize = 512;
 
 /// Displayed without credentials. Clones share credentials and certificates, also reloaded ones.
 #[derive(Clone)]
 pub struct Address {
-    /// As configured; `auth` and `tls` take precedence.
-    info: ConnectionInfo,
+    addr: ConnectionAddr,
+    /// As configured; `auth` takes precedence.
+    settings: RedisConnectionInfo,
     pub(crate) auth: Option<Reloadable<Secret>>,
     /// Not for a Unix socket.
     pub(crate) tls: Option<Reloadable<TlsClient>>,
@@ -36,12 +32,9 @@ pub struct Address {
 
 impl Address {
     pub(crate) fn new(addr: ConnectionAddr, settings: RedisConnectionInfo) -> Self {
-        let info = addr
-            .into_connection_info()
-            .expect("the conversion of an address cannot fail")
-            .set_redis_settings(settings);
         Self {
-            info,
+            addr,
+            settings,
             auth: None,
             tls: None,
             url_setting: "REDIS_URL".to_owned(),
@@ -71,17 +64,17 @@ impl Address {
     #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
-        let addr = match self.info.addr() {
+        let addr = match self.addr {
             ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
                 host,
                 port,
-                insecure: *insecure,
+                insecure,
                 tls_params: None,
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
         Self {
-            info: self.info.clone().set_addr(addr),
+            addr,
             ..self.clone()
         }
     }
@@ -93,7 +86,7 @@ impl Address {
 
     /// Host and port; `None` for a socket.
     pub fn endpoint(&self) -> Option<(&str, u16)> {
-        match self.info.addr() {
+        match &self.addr {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Some((host, *port))
             }
@@ -101,34 +94,39 @@ impl Address {
         }
     }
 
-    /// The parameters of a new connection, with the current credentials and certificates. Not to be
-    /// kept.
-    pub fn connection_info(&self) -> ConnectionInfo {
-        let keepalive = TcpKeepalive::new()
-            .with_time(KEEPALIVE_AFTER)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_TRIES);
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive);
+    pub(crate) fn addr(&self) -> &ConnectionAddr {
+        &self.addr
+    }
+
+    /// TLS of a new connection, with the current certificates; `None` without TLS.
+    ///
+    /// # Errors
+    /// The authorities of the system cannot be used.
+    pub(crate) fn tls_config(&self) -> Result<Option<Arc<ClientConfig>>, String> {
+        match &self.tls {
+            Some(tls) => Ok(Some(tls.load().0.clone())),
+            None if self.is_tls() => Ok(Some(Tls::default().load()?.0)),
+            None => Ok(None),
+        }
+    }
+
+    /// What a new connection begins with: the current credentials, the database and the name of this
+    /// client. Not to be kept.
+    pub fn session(&self) -> RedisConnectionInfo {
         // RESP2, which all servers with this protocol speak; RESP3 has no advantage here.
-        let mut settings = self
+        let settings = self
             .redis_settings()
             .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
         if self.has_only_user() {
             // As envoyproxy/ratelimit's driver does: there are users with `nopass`.
-            settings = settings.set_password("");
+            settings.set_password("")
+        } else {
+            settings
         }
-        let addr = match (&self.tls, self.endpoint()) {
-            (Some(tls), Some(endpoint)) => tls.load().at(endpoint),
-            _ => self.info.addr().clone(),
-        };
-        let info = self.info.clone().set_addr(addr);
-        info.set_redis_settings(settings).set_tcp_settings(tcp)
     }
 
     fn redis_settings(&self) -> RedisConnectionInfo {
-        let mut settings = self.info.redis_settings().clone();
+        let mut settings = self.settings.clone();
         let Some(auth) = self.auth.as_ref().map(Reloadable::load) else {
             return settings;
         };
@@ -152,12 +150,12 @@ impl Address {
         }
         match error.code() {
             Some("NOAUTH") => format!("{self} requires a password (NOAUTH); set {auth}"),
-            _ => format!("{self}: {error}"),
+            _ => format!("{self}: {}", short(&error.to_string())),
         }
     }
 
     pub(crate) fn is_socket(&self) -> bool {
-        matches!(self.info.addr(), ConnectionAddr::Unix(_))
+        matches!(self.addr, ConnectionAddr::Unix(_))
     }
 
     /// Whether there is a user and no password.
@@ -167,26 +165,31 @@ impl Address {
     }
 
     pub(crate) fn is_tls(&self) -> bool {
-        self.tls.is_some() || matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+        self.tls.is_some() || matches!(self.addr, ConnectionAddr::TcpTls { .. })
     }
 
     pub(crate) fn database(&self) -> i64 {
-        self.info.redis_settings().db()
+        self.settings.db()
     }
 
     /// Whether the URL has credentials, and others than that of `other`.
     pub(crate) fn contradicts(&self, other: &Self) -> bool {
-        let (own, other) = (self.info.redis_settings(), other.info.redis_settings());
+        let (own, other) = (&self.settings, &other.settings);
         let own = (own.username(), own.password());
         own != (None, None) && own != (other.username(), other.password())
     }
+}
+
+/// The part of an error of Redis that is kept.
+pub(crate) fn short(error: &str) -> &str {
+    prefix(error, ERROR_BYTES_MAX)
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_tls() { "rediss" } else { "redis" };
         let mut database_prefix = "/";
-        match (self.info.addr(), self.endpoint()) {
+        match (&self.addr, self.endpoint()) {
             (ConnectionAddr::Unix(path), _) => {
                 database_prefix = "?db=";
                 write!(formatter, "unix://{}", path.display())?;

@@ -1,27 +1,30 @@
 //! Connections to Redis servers, with bounds on connecting and on replies.
 //!
 //! A worker has one connection per server, in a bb8 pool of one that reconnects in the background.
-//! bb8's manager for Redis is extended by what it lacks: whether a connection is broken is known
-//! from its calls instead of a PING before each use, replies have a time-out (that of a worker's calls
-//! is in `client/waiting.rs`), and callers learn at once why connecting failed.
+//! Whether a connection is broken is known from its calls, replies have a time-out (that of a worker's
+//! calls is in `client/waiting.rs`) and a bound, and callers learn at once why connecting failed.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
-use bb8_redis::RedisConnectionManager;
-use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, OptionFuture};
-use redis::aio::{MultiplexedConnection, PubSubStream};
-use redis::{ErrorKind, Pipeline, RedisError, Value};
+use futures_util::{FutureExt as _, StreamExt as _};
+use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
+use redis::{AsyncConnectionConfig, ErrorKind, Msg, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::jittered;
 use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::connection_metrics::{ConnectionGuard, ConnectionMetrics};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::relocation::ConnectionId;
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::store::redis::connect::reply_bound::{
+    BoundedStream, DISCOVERY_BYTES_MAX, OversizedReplies, REPLY_BYTES_MAX, Received,
+};
 
 /// After how long a background attempt gets a second one beside it, and how often that one is
 /// replaced. The first packet may have been lost in an outage: TCP sends it again after 1 s, 3 s,
@@ -40,6 +43,9 @@ pub(crate) struct Connector {
     dialer: Dialer,
     /// Starts fresh attempts.
     restart: Arc<Notify>,
+    /// Of the replies to one call.
+    reply_bytes_max: usize,
+    pub(crate) oversized: OversizedReplies,
     /// `None` for connections that are not counted.
     metrics: Option<ConnectionMetrics>,
 }
@@ -50,24 +56,23 @@ pub(crate) struct Timeouts {
     pub(crate) reply: Duration,
 }
 
-/// Counts of connections, also under the names of envoyproxy/ratelimit.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectionMetrics {
-    made: Counter,
-    open: Gauge,
-    closed: Counter,
-}
-
-/// Counts as an open connection until it is dropped.
-#[derive(Debug)]
-struct ConnectionGuard(ConnectionMetrics);
-
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     multiplexed: MultiplexedConnection,
+    received: Received,
     broken: bool,
+    /// Reads and writes until the connection is dropped.
+    _driver: AbortOnDropHandle<()>,
     _guard: Option<ConnectionGuard>,
+}
+
+/// The messages of a channel.
+pub(crate) struct Subscription {
+    messages: PubSubStream,
+    received: Received,
+    /// Whether messages were read since `received` was reset.
+    has_read: bool,
 }
 
 /// The one connection of a worker to a server. Its calls go one after the other.
@@ -87,67 +92,12 @@ struct ConnectErrors {
 
 type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
-impl ConnectionMetrics {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        let names = [
-            "ratelimit_redis_pool_cx_active",
-            "ratelimit_redis_pool_cx_local_close",
-            "ratelimit_redis_pool_cx_total",
-        ];
-        Self::named("main", "ratelimit.redis_pool", names, metrics)
-    }
-
-    /// For the Redis of REDIS_PERSECOND.
-    pub(crate) fn per_second(metrics: &Metrics) -> Self {
-        let names = [
-            "ratelimit_redis_per_second_pool_cx_active",
-            "ratelimit_redis_per_second_pool_cx_local_close",
-            "ratelimit_redis_per_second_pool_cx_total",
-        ];
-        Self::named(
-            "per_second",
-            "ratelimit.redis_per_second_pool",
-            names,
-            metrics,
-        )
-    }
-
-    /// `statsd` precedes the names in statsd.
-    fn named(pool: &str, statsd: &str, names: [&'static str; 3], metrics: &Metrics) -> Self {
-        let help = "Connections made to Redis, except for discovery.";
-        let closed = "Connections to Redis closed by either side.";
-        let made =
-            metrics.counter_with("tollgate_store_connections_total", help, &[("pool", pool)]);
-        let [active, local_close, total] =
-            ["cx_active", "cx_local_close", "cx_total"].map(|name| format!("{statsd}.{name}"));
-        Self {
-            open: metrics.reference_gauge(&active, names[0], "Open connections to Redis."),
-            closed: metrics.reference_counter(&local_close, names[1], closed, &[]),
-            made: metrics.reference_counter_of(made, &total, names[2], help),
-        }
-    }
-}
-
-impl ConnectionGuard {
-    fn new(metrics: &ConnectionMetrics) -> Self {
-        metrics.made.inc();
-        metrics.open.inc();
-        Self(metrics.clone())
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.open.dec();
-        self.0.closed.inc();
-    }
-}
-
 impl Connector {
     pub(crate) fn new(
         address: Address,
         timeouts: Timeouts,
         dialer: Dialer,
+        oversized: OversizedReplies,
         metrics: Option<ConnectionMetrics>,
     ) -> Self {
         Self {
@@ -155,6 +105,8 @@ impl Connector {
             timeouts,
             dialer,
             restart: Arc::default(),
+            reply_bytes_max: REPLY_BYTES_MAX,
+            oversized,
             metrics,
         }
     }
@@ -163,12 +115,21 @@ impl Connector {
         &self.address
     }
 
-    /// For discovery, whose connections are not counted.
+    /// The same server, without counting connections.
     #[must_use]
     pub(crate) fn uncounted(&self) -> Self {
         Self {
             metrics: None,
             ..self.clone()
+        }
+    }
+
+    /// For discovery, which gets longer replies.
+    #[must_use]
+    pub(crate) fn for_discovery(&self) -> Self {
+        Self {
+            reply_bytes_max: DISCOVERY_BYTES_MAX,
+            ..self.uncounted()
         }
     }
 
@@ -179,25 +140,21 @@ impl Connector {
         self.restart.notify_waiters();
     }
 
-    /// Connects and sends a PING.
-    ///
-    /// # Errors
-    /// One of them failed or timed out.
-    pub(crate) async fn probe(&self) -> Result<(), RedisError> {
-        let mut connection = self.connect_background().await?;
-        self.is_valid(&mut connection).await
-    }
-
     /// Subscribes to a channel.
     ///
     /// # Errors
     /// It failed or timed out.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, RedisError> {
         let subscribe = || {
             async {
-                let mut connection = self.dialer.connect_to_subscribe(&self.address).await?;
+                let (stream, received) = self.open().await?;
+                let mut connection = PubSub::new(&self.address.session(), stream).await?;
                 connection.subscribe(channel).await?;
-                Ok(connection.into_on_message())
+                Ok(Subscription {
+                    messages: connection.into_on_message(),
+                    received,
+                    has_read: false,
+                })
             }
             .boxed()
         };
@@ -221,16 +178,45 @@ impl Connector {
     }
 
     async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Connection, RedisError> {
-        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-        let within = self.timeouts.connect;
-        let dial = || self.dialer.connect(&self.address, within).boxed();
-        let multiplexed = self.attempt(fresh_after, dial).await?;
+        let connection = self.attempt(fresh_after, || self.dial().boxed()).await?;
         Ok(Connection {
-            id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
-            multiplexed,
-            broken: false,
             _guard: self.metrics.as_ref().map(ConnectionGuard::new),
+            ..connection
         })
+    }
+
+    /// Opens a connection within the time for it, with the current credentials and certificates. Its
+    /// calls have no time-out yet.
+    async fn dial(&self) -> Result<Connection, RedisError> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+        let connecting = async {
+            let (stream, received) = self.open().await?;
+            let config = AsyncConnectionConfig::new().set_response_timeout(None);
+            let (multiplexed, driver) =
+                MultiplexedConnection::new_with_config(&self.address.session(), stream, config)
+                    .await?;
+            #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
+            let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+            Ok(Connection {
+                id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
+                multiplexed,
+                received,
+                broken: false,
+                _driver: driver,
+                _guard: None,
+            })
+        };
+        tokio::time::timeout(self.timeouts.connect, connecting)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+
+    async fn open(&self) -> Result<(BoundedStream, Received), RedisError> {
+        let received = Received::default();
+        let stream = self.dialer.open(&self.address).await?;
+        let oversized = self.oversized.clone();
+        let stream = BoundedStream::new(stream, received.clone(), self.reply_bytes_max, oversized);
+        Ok((stream, received))
     }
 
     /// Runs an attempt to its end. Beside it there is at most one fresh attempt: after each restart
@@ -277,9 +263,9 @@ impl ManageConnection for Connector {
         self.connect_with(None).await
     }
 
-    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
-        let redis = RedisConnectionManager::new(self.address.connection_info())?;
-        redis.is_valid(&mut connection.multiplexed).await
+    /// Not used: calls find out about a broken connection.
+    async fn is_valid(&self, _: &mut Connection) -> Result<(), RedisError> {
+        Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -295,6 +281,7 @@ impl Connection {
     pub(crate) async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // A cancelled call leaves replies unread.
         let was_broken = std::mem::replace(&mut self.broken, true);
+        self.received.reset();
         let values = self
             .multiplexed
             .send_packed_commands(commands, 0, commands.len())
@@ -303,10 +290,42 @@ impl Connection {
         Ok(values)
     }
 
+    /// Sends PING, which a server that loads its file rejects, and TIME. Returns the reply to that.
+    ///
+    /// # Errors
+    /// The connection is broken, or one of them was rejected.
+    pub(crate) async fn probe(&mut self) -> Result<Value, RedisError> {
+        let mut commands = Pipeline::with_capacity(2);
+        commands.cmd("PING").cmd("TIME");
+        let mut last = Value::Nil;
+        for reply in self.call(&commands).await? {
+            last = reply.extract_error()?;
+        }
+        Ok(last)
+    }
+
     /// Closes the connection once it is returned: its replies make no sense, or its server has no
     /// keys any more.
     pub(crate) fn mark_broken(&mut self) {
         self.broken = true;
+    }
+}
+
+impl Subscription {
+    /// The next message; `None` if the connection has ended.
+    pub(crate) async fn next(&mut self) -> Option<Msg> {
+        let next = match self.messages.next().now_or_never() {
+            Some(next) => next,
+            None => {
+                // All complete messages were read.
+                if std::mem::take(&mut self.has_read) {
+                    self.received.reset();
+                }
+                self.messages.next().await
+            }
+        };
+        self.has_read = true;
+        next
     }
 }
 

@@ -29,10 +29,9 @@ struct State {
 }
 
 impl LookupConnection {
-    /// `connector` is one whose connections are not counted.
-    pub(crate) fn new(connector: Connector) -> Self {
+    pub(crate) fn new(connector: &Connector) -> Self {
         Self {
-            connector,
+            connector: connector.for_discovery(),
             state: Mutex::default(),
         }
     }

@@ -25,6 +25,9 @@ const CODES: [&str; 3] = ["READONLY", "LOADING", "MASTERDOWN"];
 pub(crate) struct Relocation {
     /// A connection has replied so, and none has written since.
     is_suspected: AtomicBool,
+    /// Background work was rejected, and none was executed since: the server is out of memory, for
+    /// example. Calls keep their connections then; background work has one of its own each time.
+    has_rejected: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -55,7 +58,13 @@ impl Relocation {
 
     /// Whether to connect for background work.
     pub(crate) fn may_connect(&self, now: Time) -> bool {
-        !self.is_suspected() || self.state().take_turn(now)
+        let is_paced = self.is_suspected() || self.has_rejected.load(Relaxed);
+        !is_paced || self.state().take_turn(now)
+    }
+
+    /// Whether the server has executed some of the background work on a connection, or none.
+    pub(crate) fn record_background(&self, is_executed: bool) {
+        self.has_rejected.store(!is_executed, Relaxed);
     }
 
     /// Whether connections have replied so, and none has written since.

@@ -14,8 +14,6 @@ use std::thread;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::{Mutex, MutexGuard};
-use redis::io::AsyncDNSResolver;
-use redis::{RedisError, RedisFuture};
 use tokio::sync::oneshot;
 
 /// Threads that resolve names of Redis, one per name.
@@ -122,28 +120,6 @@ impl Inner {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
-    }
-}
-
-impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let addresses = self.addresses(host).await.map_err(RedisError::from)?;
-            if addresses.is_empty() {
-                return Err(
-                    io::Error::new(io::ErrorKind::NotFound, "the name has no address").into(),
-                );
-            }
-            let mut addresses = addresses.to_vec();
-            for address in &mut addresses {
-                address.set_port(port);
-            }
-            Ok(Box::new(addresses.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
-        })
     }
 }
 

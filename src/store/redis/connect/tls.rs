@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo as _, TlsCertificates};
-use rustls::crypto::ring;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::tls::{Identity, PemError, PemFile};
+use crate::tls::{ClientTls, Identity, PemFile, provider};
 
 /// The values of REDIS_TLS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,10 +23,11 @@ pub(crate) struct Tls {
 
 /// What is made of the files.
 #[derive(Clone)]
-pub struct TlsClient {
-    /// Without an endpoint. The Redis client keeps certificates in addresses only.
-    addr: ConnectionAddr,
-}
+pub struct TlsClient(pub(crate) Arc<ClientConfig>);
+
+/// Verifies all of a server's certificate but its name.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
 
 impl Tls {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
@@ -38,53 +42,68 @@ impl Tls {
     /// # Errors
     /// One of them cannot be used.
     pub(crate) fn load(&self) -> Result<TlsClient, String> {
-        // The Redis client uses the process' provider. An error says that one is installed.
-        let _ = ring::default_provider().install_default();
-        let certificates = self.certificates().map_err(|error| error.to_string())?;
-        let unresolved = ConnectionAddr::TcpTls {
-            host: String::new(),
-            port: 0,
-            insecure: false,
-            tls_params: None,
+        let client = ClientTls {
+            authority: self.ca.clone(),
+            identity: self.client.clone(),
+            name: None,
         };
-        let client = unresolved
-            .into_connection_info()
-            .and_then(|info| Client::build_with_tls(info, certificates))
-            .map_err(|error| format!("REDIS_TLS: {error}"))?;
-        let mut addr = client.get_connection_info().addr().clone();
-        addr.set_danger_accept_invalid_hostnames(self.accepts_any_name);
-        Ok(TlsClient { addr })
-    }
-
-    fn certificates(&self) -> Result<TlsCertificates, PemError> {
-        let (mut client_tls, mut root_cert) = (None, None);
-        if let Some(identity) = &self.client {
-            // Fails if they do not match, which otherwise only the first connection would.
-            identity.load()?;
-            client_tls = Some(ClientTlsConfig {
-                client_cert: identity.cert.bytes()?,
-                client_key: identity.key.bytes()?,
-            });
+        let mut config = client.config().map_err(|error| error.to_string())?;
+        if self.accepts_any_name {
+            let authorities = client.authorities().map_err(|error| error.to_string())?;
+            let verifier =
+                WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider())
+                    .build()
+                    .map_err(|error| format!("REDIS_TLS: {error}"))?;
+            let verifier = Arc::new(AnyName(verifier));
+            config.dangerous().set_certificate_verifier(verifier);
         }
-        if let Some(file) = &self.ca {
-            file.authorities()?;
-            root_cert = Some(file.bytes()?);
-        }
-        Ok(TlsCertificates {
-            client_tls,
-            root_cert,
-        })
+        Ok(TlsClient(Arc::new(config)))
     }
 }
 
-impl TlsClient {
-    /// The address of an endpoint by TLS.
-    pub(crate) fn at(&self, endpoint: (&str, u16)) -> ConnectionAddr {
-        let mut addr = self.addr.clone();
-        if let ConnectionAddr::TcpTls { host, port, .. } = &mut addr {
-            (*host, *port) = (endpoint.0.to_owned(), endpoint.1);
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The name is verified last.
+        match self
+            .0
+            .verify_server_cert(certificate, intermediates, name, ocsp, now)
+        {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
         }
-        addr
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

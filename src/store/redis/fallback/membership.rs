@@ -2,50 +2,46 @@
 //! Redis.
 //!
 //! Each process publishes a random name once a second on a channel that all of them subscribe to, and
-//! behind it the address of its admin listener; nothing is stored. A peer that is silent for ten
-//! heartbeats is gone, and a process that drains says so. The rank is the position of the own name in the sorted list. While Redis is
-//! unavailable, the last known membership stays: that is when it is needed.
+//! behind it the address of its admin listener; nothing is stored. A process that subscribes asks for
+//! the heartbeats of the others, who answer at once. A peer that is silent for ten heartbeats is gone,
+//! and a process that drains says so. The rank is the position of the own name in the sorted list. While
+//! Redis is unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text
-//!  heartbeats   a b c   a b c   a b      …       a b
-//!  replicas       3       3      3     (10 s)     2
+//!  messages   a ?a   b ?b a   a b   a b   a      …      a
+//!  replicas   1      2         2     2    2   (10 s)    1
 //! ```
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use parking_lot::{Mutex, MutexGuard};
-use redis::{ErrorKind, Pipeline, RedisError};
-use tokio::time::MissedTickBehavior;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::backoff::Backoff;
 use crate::limit::Share;
 use crate::shutdown::{Lifecycle, Phase};
+use crate::store::redis::connect::connection::{Connection, Subscription};
+use crate::store::redis::fallback::peers::{ASK, HEARTBEAT_INTERVAL, LEAVE, Peers};
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-use crate::time::{Clock, Span, Time};
+use crate::time::{Clock, Time};
 
-/// Tollgate processes on one Redis.
-// bound replicas_max: the others are not counted, so shares are larger; tollgate_replicas
-pub(crate) const REPLICAS_MAX: usize = 1_000;
-/// The interval of heartbeats. Each process receives all of them, so it grows by as much for every
-/// [`REPLICAS_PER_INTERVAL`].
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-const REPLICAS_PER_INTERVAL: usize = 100;
+/// Bytes of a message on the channel. A heartbeat has 63 at most: a name, and an IPv6 address with a port.
+// bound heartbeat_bytes_max: the subscription is closed and made again;
+// tollgate_store_replies_oversized_total
+const HEARTBEAT_BYTES_MAX: usize = 256;
 /// Pause after a failed heartbeat, which may last as long as a permission is missing.
 // bound heartbeat_reconnect_max: tried again; tollgate_heartbeats_failed_total
 const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// Heartbeats that a replica may miss. A failover or a paused process misses fewer.
-// bound heartbeats_missed_max: the replica is gone; tollgate_replicas
-const HEARTBEATS_MISSED_MAX: u32 = 10;
-/// How many intervals of all peers are awaited before the membership is used.
-const HEARTBEATS_AWAITED: u32 = 2;
-/// Precedes the name of a process that leaves.
-const LEAVE: char = '-';
+/// The least time between two answers, each of which all processes receive; it grows like the interval
+/// of heartbeats.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
+/// How soon to look again for a server to use.
+const HOME_INTERVAL: Duration = Duration::from_millis(20);
 /// An operator has changed a counter.
 const CHANGE: &str = "!";
 
@@ -59,24 +55,10 @@ pub(crate) struct Membership {
     /// The address of the admin listener for peers, if they can know it.
     admin: OnceLock<SocketAddr>,
     peers: Mutex<Peers>,
+    /// Whether all peers have answered, or none will.
+    is_settled: watch::Sender<bool>,
     alive: Gauge,
     failed: Counter,
-}
-
-#[derive(Debug, Default)]
-struct Peers {
-    /// By name.
-    heartbeats: BTreeMap<String, Heartbeat>,
-    /// No peer is missed for heartbeats before this time.
-    subscribed_at: Option<Time>,
-    known: Option<Share>,
-}
-
-/// The last heartbeat of a process.
-#[derive(Debug, Default)]
-struct Heartbeat {
-    at: Time,
-    admin: Option<SocketAddr>,
 }
 
 /// Another process, or this one.
@@ -101,6 +83,7 @@ impl Membership {
             configured,
             admin: OnceLock::new(),
             peers: Mutex::default(),
+            is_settled: watch::Sender::new(false),
             alive: metrics.gauge(
                 "tollgate_replicas",
                 "Replicas that share the limits, from heartbeats through Redis; 0 before the first.",
@@ -140,6 +123,12 @@ impl Membership {
         self.peers().known.unwrap_or(self.configured)
     }
 
+    /// Waits until the first share is known, or cannot be.
+    pub(crate) async fn settled(&self) {
+        // It cannot fail: the sender is here.
+        let _ = self.is_settled.subscribe().wait_for(|is| *is).await;
+    }
+
     /// Exchanges heartbeats until the process drains, then announces that it leaves. `home` is the
     /// server to use, if any is healthy; `on_change` is called when an operator has changed a counter.
     pub(crate) async fn run_heartbeats(
@@ -153,16 +142,27 @@ impl Membership {
             let mut is_logged = false;
             let mut pauses = Backoff::doubling(HEARTBEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
-                let failure = self.exchange_heartbeats(&home, &on_change, clock).await;
-                let was_subscribed = self.peers().subscribed_at.take().is_some();
-                if was_subscribed || failure.is_none() {
+                let Some(node) = home() else {
+                    tokio::time::sleep(HOME_INTERVAL).await;
+                    continue;
+                };
+                let failure = self
+                    .exchange_heartbeats(&node, &home, &on_change, clock)
+                    .await
+                    .err();
+                self.is_settled.send_replace(true);
+                if self.peers().unsubscribe(&self.name) {
                     pauses.reset();
                 }
                 if let Some(error) = failure {
                     self.failed.inc();
                     if is_permanent(&error) && !std::mem::replace(&mut is_logged, true) {
-                        let channel = &self.channel;
-                        tracing::warn!(channel, %error, "heartbeats rejected; REPLICAS is the replica count during a store outage");
+                        let (channel, error) = (&self.channel, node.address().explain(&error));
+                        tracing::warn!(
+                            channel,
+                            error,
+                            "heartbeats rejected; REPLICAS is the replica count during a store outage"
+                        );
                     }
                 }
                 tokio::time::sleep(pauses.pause()).await;
@@ -189,67 +189,88 @@ impl Membership {
         }
     }
 
-    /// Returns the error that ends it, or `None` once another server should be used.
+    /// Returns once another server should be used.
     async fn exchange_heartbeats(
         &self,
+        node: &Node,
         home: impl Fn() -> Option<Arc<Node>>,
         on_change: impl Fn(),
         clock: &Clock,
-    ) -> Option<RedisError> {
-        let node = home()?;
-        let opened = async {
-            let messages = node.connector.subscribe(&self.channel).await?;
-            Ok((messages, node.connector.connect_background().await?))
-        };
-        let (mut messages, mut connection) = match opened.await {
-            Ok(opened) => opened,
-            Err(error) => return Some(error),
-        };
+    ) -> Result<(), RedisError> {
+        let mut messages = node.connector.subscribe(&self.channel).await?;
+        let mut connection = node.connector.connect_background().await?;
         self.peers().subscribed_at = Some(clock.now());
+        self.ask(&mut connection).await?;
         let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut tick = 0;
+        ticks.reset();
+        let (mut tick, mut is_asked, mut answered_at) = (1, false, Instant::now());
         loop {
+            let answer_at = answered_at + ANSWER_INTERVAL * self.peers().intervals();
             tokio::select! {
-                message = messages.next() => match message {
-                    Some(message) => {
-                        let text = message.get_payload::<String>().unwrap_or_default();
-                        if text == CHANGE {
-                            on_change();
-                        }
-                        self.peers().on_heartbeat(&text, clock.now());
+                message = self.next(&mut messages, node) => {
+                    let message = message?;
+                    if message == CHANGE {
+                        on_change();
                     }
-                    None => return Some(failure("the subscription has ended")),
-                },
+                    is_asked |= self.peers().on_message(&message, &self.name, clock.now());
+                }
+                () = tokio::time::sleep_until(answer_at), if is_asked => {
+                    (is_asked, answered_at) = (false, Instant::now());
+                    send(&mut connection, &self.heartbeat()).await?;
+                }
                 _ = ticks.tick() => {
                     if home().is_none_or(|home| home.id != node.id)
                         || node.relocation.is_outdated(connection.id)
                     {
-                        return None;
+                        return Ok(());
                     }
                     if tick % self.peers().intervals() == 0 {
-                        let replies = connection.call(&self.heartbeat()).await;
-                        let error = replies.map(|replies| {
-                            replies.into_iter().find_map(|reply| reply.extract_error().err())
-                        });
-                        if let Some(error) = error.unwrap_or_else(Some) {
-                            return Some(error);
-                        }
+                        send(&mut connection, &self.heartbeat()).await?;
                     }
                     tick = tick.wrapping_add(1);
-                    let (share, is_isolated) = {
-                        let mut peers = self.peers();
-                        let now = clock.now();
-                        (peers.update(&self.name, now), peers.is_isolated(&self.name, now))
-                    };
-                    if let Some(share) = share {
-                        self.alive.set(share.replicas().get().into());
-                    }
-                    if is_isolated {
-                        return Some(failure("own heartbeats are not delivered"));
+                    if self.peers().is_isolated(&self.name, clock.now()) {
+                        return Err(failure("own heartbeats are not delivered"));
                     }
                 }
             }
+            self.update(clock.now());
+        }
+    }
+
+    /// The next message; empty for bytes that are no text.
+    async fn next(&self, messages: &mut Subscription, node: &Node) -> Result<String, RedisError> {
+        let message = messages.next().await;
+        let message = message.ok_or_else(|| failure("the subscription has ended"))?;
+        let bytes = message.get_payload_bytes().len();
+        if bytes > HEARTBEAT_BYTES_MAX {
+            let what = format!("{bytes} bytes on the channel {}", self.channel);
+            node.connector.oversized.record(&what);
+            return Err(failure("a message is too long (heartbeat_bytes_max)"));
+        }
+        Ok(message.get_payload().unwrap_or_default())
+    }
+
+    /// Sends a heartbeat, and asks for those of the others. The reply has the number of processes that
+    /// get the question; on a cluster, of those that subscribe on the same node.
+    async fn ask(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        let mut commands = self.heartbeat();
+        commands.add_command(self.publish_command(&format!("{ASK}{}", self.name)));
+        let receivers = match send(connection, &commands).await?.pop() {
+            Some(Value::Int(receivers)) => usize::try_from(receivers).unwrap_or(0),
+            _ => 0,
+        };
+        self.peers().asked = Some(receivers.max(1));
+        Ok(())
+    }
+
+    fn update(&self, now: Time) {
+        let mut peers = self.peers();
+        if let Some(share) = peers.update(&self.name, self.configured, now) {
+            self.alive.set(share.replicas().get().into());
+        }
+        if peers.have_answered() && !*self.is_settled.borrow() {
+            self.is_settled.send_replace(true);
         }
     }
 
@@ -264,9 +285,15 @@ impl Membership {
     fn publish(&self, messages: &[&str]) -> Pipeline {
         let mut commands = Pipeline::with_capacity(messages.len());
         for message in messages {
-            commands.cmd("PUBLISH").arg(&self.channel).arg(message);
+            commands.add_command(self.publish_command(message));
         }
         commands
+    }
+
+    fn publish_command(&self, message: &str) -> Cmd {
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(&self.channel).arg(message);
+        command
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -274,63 +301,15 @@ impl Membership {
     }
 }
 
-impl Peers {
-    /// How many [`HEARTBEAT_INTERVAL`]s are between two heartbeats of a process.
-    fn intervals(&self) -> u32 {
-        u32::try_from(1 + self.heartbeats.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
-    }
-
-    /// The time of so many heartbeats.
-    fn time_of(&self, heartbeats: u32) -> Span {
-        Span::from(HEARTBEAT_INTERVAL * self.intervals() * heartbeats)
-    }
-
-    /// Any other message is ignored.
-    fn on_heartbeat(&mut self, message: &str, now: Time) {
-        let is_name = message.len() == 16 && message.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if let Some(name) = message.strip_prefix(LEAVE) {
-            self.heartbeats.remove(name);
-        } else if let Some((name, admin)) = message.split_once(' ') {
-            if let Some(heartbeat) = self.heartbeats.get_mut(name) {
-                heartbeat.admin = admin.parse().ok();
-            }
-        } else if is_name
-            && (self.heartbeats.len() < REPLICAS_MAX || self.heartbeats.contains_key(message))
-        {
-            self.heartbeats.entry(message.to_owned()).or_default().at = now;
-        }
-    }
-
-    /// Whether the process does not receive its own heartbeats.
-    fn is_isolated(&self, own: &str, now: Time) -> bool {
-        let last = self.heartbeats.get(own).map(|heartbeat| heartbeat.at);
-        let last = last.max(self.subscribed_at);
-        last.is_some_and(|last| now.since(last) > self.time_of(HEARTBEATS_MISSED_MAX))
-    }
-
-    /// Removes peers that are gone, and returns the known share. It changes only after all peers
-    /// had the time for a heartbeat, and only if the own one was received.
-    fn update(&mut self, own: &str, now: Time) -> Option<Share> {
-        if let Some(since) = self.subscribed_at
-            && now.since(since) >= self.time_of(HEARTBEATS_AWAITED)
-        {
-            let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
-            self.heartbeats
-                .retain(|_, last| now.since(last.at.max(since)) <= silent_max);
-            if let Some(rank) = self.heartbeats.keys().position(|name| name == own) {
-                let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-                let replicas = NonZeroU32::new(number(self.heartbeats.len()));
-                let replicas = replicas.unwrap_or(NonZeroU32::MIN);
-                self.known = Some(Share::ranked(replicas, number(rank)));
-            }
-        }
-        self.known
-    }
-}
-
 /// A name that no other process has.
 pub(crate) fn random_name() -> String {
     format!("{:016x}", fastrand::u64(..))
+}
+
+/// Returns the replies, or the first that is an error.
+async fn send(connection: &mut Connection, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+    let replies = connection.call(commands).await?;
+    replies.into_iter().map(Value::extract_error).collect()
 }
 
 fn failure(what: &'static str) -> RedisError {
@@ -340,99 +319,4 @@ fn failure(what: &'static str) -> RedisError {
 /// Whether an operator has to act, other than for Redis to be available.
 fn is_permanent(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOPERM" | "ERR"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: &str = "5000000000000000";
-
-    fn at(second: u64) -> Time {
-        Time::from_micros(1_700_000_000_000_000).plus(Span::from_secs(second))
-    }
-
-    fn name(number: u64) -> String {
-        format!("{number}{}", &OWN[1..])
-    }
-
-    fn subscribed() -> Peers {
-        Peers {
-            subscribed_at: Some(at(0)),
-            ..Peers::default()
-        }
-    }
-
-    /// Replica count and rank after heartbeats of these peers.
-    fn after(peers: &mut Peers, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
-        for number in numbers {
-            peers.on_heartbeat(&name(*number), at(second));
-        }
-        let share = peers.update(OWN, at(second))?;
-        let is_own = |rank: &u32| share == Share::ranked(share.replicas(), *rank);
-        Some((share.replicas().get(), (0..9).find(is_own).expect("a rank")))
-    }
-
-    #[test]
-    fn new_peers_count_at_once_and_silent_ones_for_ten_heartbeats() {
-        let mut peers = subscribed();
-        assert_eq!(after(&mut peers, 1, &[5]), None, "others may follow");
-        assert_eq!(after(&mut peers, 2, &[5, 7, 3]), Some((3, 1)));
-        assert_eq!(after(&mut peers, 3, &[5, 7, 1]), Some((4, 2)));
-        for second in 4..=12 {
-            assert_eq!(after(&mut peers, second, &[5, 7]), Some((4, 2)), "{second}");
-        }
-        assert_eq!(after(&mut peers, 13, &[5, 7]), Some((3, 1)));
-        assert_eq!(after(&mut peers, 14, &[5, 7]), Some((2, 0)));
-        peers.on_heartbeat(&format!("-{}", name(7)), at(14));
-        assert_eq!(after(&mut peers, 14, &[5]), Some((1, 0)), "it left");
-    }
-
-    #[test]
-    fn known_share_stays_until_all_peers_had_the_time_for_a_heartbeat() {
-        let mut peers = subscribed();
-        assert_eq!(after(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
-        peers.subscribed_at = None;
-        assert_eq!(after(&mut peers, 100, &[]), Some((3, 1)));
-        peers.subscribed_at = Some(at(200));
-        for second in 200..=210 {
-            assert_eq!(after(&mut peers, second, &[5]), Some((3, 1)), "{second}");
-        }
-        assert_eq!(after(&mut peers, 211, &[5]), Some((1, 0)));
-    }
-
-    #[test]
-    fn admin_address_follows_the_heartbeat_of_its_process() {
-        let mut peers = subscribed();
-        let admin = "10.0.0.7:6070";
-        peers.on_heartbeat(&format!("{OWN} {admin}"), at(1));
-        assert_eq!(peers.heartbeats.len(), 0, "the heartbeat comes first");
-        for (message, expected) in [
-            (OWN.to_owned(), None),
-            (format!("{OWN} {admin}"), Some(admin)),
-            (OWN.to_owned(), Some(admin)),
-            (format!("{OWN} [::1]:80"), Some("[::1]:80")),
-            (format!("{OWN} localhost:80"), None),
-        ] {
-            peers.on_heartbeat(&message, at(1));
-            let expected = expected.map(|admin| admin.parse().expect("an address"));
-            assert_eq!(peers.heartbeats[OWN].admin, expected, "{message}");
-        }
-    }
-
-    #[test]
-    fn foreign_messages_are_ignored_and_names_are_bounded() {
-        let mut peers = subscribed();
-        for message in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
-            peers.on_heartbeat(message, at(1));
-        }
-        assert_eq!(peers.heartbeats.len(), 0);
-        for number in 0..2 * REPLICAS_MAX {
-            peers.on_heartbeat(&format!("{number:016x}"), at(1));
-        }
-        assert_eq!(
-            (peers.heartbeats.len(), peers.intervals()),
-            (REPLICAS_MAX, 11)
-        );
-    }
 }

@@ -76,6 +76,8 @@ impl Redis {
 
     /// Writes back to a server that is reachable again, before it is used. `false` if it is not.
     pub(crate) async fn write_back_before_use(&self, pool: &NodePool, node: &Node) -> bool {
+        // It need not wait for its turn to connect.
+        node.relocation.record_background(true);
         self.write_back(pool, node, WRITE_BACK_TIME_MAX).await
     }
 
@@ -118,7 +120,7 @@ impl Redis {
             for pool in pools() {
                 let topology = Arc::clone(&pool.topology());
                 for node in &topology.nodes {
-                    if node.health.breaker.is_open() {
+                    if node.health.breaker.is_open() || !node.clock.is_known() {
                         all_in_use = false;
                     } else {
                         let no_limit = Span::from_secs(u64::MAX);

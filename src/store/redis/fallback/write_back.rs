@@ -20,6 +20,9 @@ use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
 use crate::time::Time;
 
+/// Lifetimes to set in one call: error replies to all of them have less than `REPLY_BYTES_MAX`.
+const LIFETIMES_PER_CALL_MAX: usize = 4_096;
+
 /// One server of a pool.
 pub(crate) struct ServerTarget<'r> {
     shared: &'r Redis,
@@ -53,18 +56,22 @@ impl<'r> ServerTarget<'r> {
         let Some(mut connection) = self.connection.take() else {
             return false;
         };
-        let mut commands = Pipeline::with_capacity(due.len());
-        for DueLifetime { lifetime, .. } in &due {
-            commands.add_command(Repair::expire(lifetime));
-        }
-        let Ok(replies) = connection.call(&commands).await else {
-            return false;
-        };
-        if replies.iter().any(Repair::is_confirmed) {
-            self.node.relocation.record_write(connection.id);
+        for due in due.chunks(LIFETIMES_PER_CALL_MAX) {
+            let mut commands = Pipeline::with_capacity(due.len());
+            for DueLifetime { lifetime, .. } in due {
+                commands.add_command(Repair::expire(lifetime));
+            }
+            let Ok(replies) = connection.call(&commands).await else {
+                return false;
+            };
+            let is_confirmed = replies.iter().any(Repair::is_confirmed);
+            if is_confirmed {
+                self.node.relocation.record_write(connection.id);
+            }
+            self.node.relocation.record_background(is_confirmed);
+            lifetimes.record(due.iter().zip(&replies), clock.now());
         }
         self.connection = Some(connection);
-        lifetimes.record(due.iter().zip(&replies), clock.now());
         true
     }
 
@@ -90,9 +97,10 @@ impl<'r> ServerTarget<'r> {
         topology: &Topology,
         now: Time,
     ) -> EncodedCheck {
+        let node = topology.owner(check.key.as_bytes());
         let mut encoded = self
             .shared
-            .encode(check, *charge, topology, Mode::Independent, now);
+            .encode(check, *charge, node, Mode::Independent, now);
         encoded.use_script();
         encoded
     }
@@ -131,9 +139,11 @@ impl WriteBackTarget for ServerTarget<'_> {
             return vec![Err(StoreError::Unreachable.maybe_counted()); write_backs.len()];
         };
         let relocation = &self.node.relocation;
+        let is_executed = reply.replies.iter().any(Result::is_ok);
+        relocation.record_background(is_executed);
         if reply.is_unwritable() {
             relocation.should_reconnect(connection.id, now);
-        } else if reply.replies.iter().any(Result::is_ok) {
+        } else if is_executed {
             relocation.record_write(connection.id);
         }
         self.connection = Some(connection);

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::time::{Span, Time};
+use redis::Value;
+
+use crate::time::{Clock, MICROS_PER_SECOND, Span, Time};
 
 /// Age of an estimate of a server's clock that is used without reading it again. Clocks drift by
 /// less than 1 µs in this time; a clock that was set is noticed after it.
@@ -10,15 +12,46 @@ use crate::time::{Span, Time};
 const ESTIMATE_AGE_MAX: Span = Span::from_micros(10_000);
 
 /// The estimate, which all workers share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RedisClock {
+    /// That of this process.
+    here: Clock,
     /// How far the server's clock is ahead of ours, in µs.
     ahead: AtomicI64,
-    /// When it was read last, by our clock, in µs since the epoch.
+    /// When it was read last, by our clock, in µs since the epoch; 0 until then.
     read_at: AtomicU64,
 }
 
 impl RedisClock {
+    /// Unknown until it is read, unless a manual clock replaces it.
+    pub(crate) fn new(here: Clock) -> Self {
+        Self {
+            ahead: AtomicI64::new(0),
+            read_at: AtomicU64::new(here.is_manual().into()),
+            here,
+        }
+    }
+
+    /// Whether it was ever read. Without that, no key is sent that has a window in it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.read_at.load(Relaxed) != 0
+    }
+
+    /// Reads it by a call that returns the reply to TIME.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub(crate) async fn read<E>(
+        &self,
+        call: impl Future<Output = Result<Value, E>>,
+    ) -> Result<(), E> {
+        let sent = self.here.now();
+        if let Some(redis_now) = time(&call.await?) {
+            self.observe(redis_now, sent, self.here.now());
+        }
+        Ok(())
+    }
+
     /// Whether the next batch should read the server's clock.
     pub(crate) fn is_outdated(&self, now: Time) -> bool {
         now.since(Time::from_micros(self.read_at.load(Relaxed))) >= ESTIMATE_AGE_MAX
@@ -49,6 +82,24 @@ impl RedisClock {
     }
 }
 
+/// Reads the reply to TIME.
+pub(crate) fn time(reply: &Value) -> Option<Time> {
+    let Value::Array(parts) = reply else {
+        return None;
+    };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let [seconds, micros] = parts.as_slice() else {
+        return None;
+    };
+    let micros_of_seconds = number(seconds)?.checked_mul(MICROS_PER_SECOND)?;
+    micros_of_seconds
+        .checked_add(number(micros)?)
+        .map(Time::from_micros)
+}
+
 fn ahead(redis: Time, here: Time) -> i64 {
     let signed = |time: Time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     signed(redis).saturating_sub(signed(here))
@@ -62,9 +113,13 @@ mod tests {
         Time::from_micros(micros)
     }
 
+    fn unread() -> RedisClock {
+        RedisClock::new(Clock::starting_at(at(0)))
+    }
+
     #[test]
     fn estimate_moves_no_further_than_it_must() {
-        let clock = RedisClock::default();
+        let clock = unread();
         clock.observe(at(1_000), at(900), at(1_100));
         assert_eq!(
             clock.at(at(1_000)),
@@ -85,10 +140,10 @@ mod tests {
 
     #[test]
     fn clock_is_read_again_after_10_ms() {
-        let clock = RedisClock::default();
-        assert!(clock.is_outdated(at(10_000)));
+        let clock = unread();
+        assert!(clock.is_outdated(at(10_000)) && !clock.is_known());
         clock.observe(at(5_000_000), at(10_000), at(10_500));
-        assert!(!clock.is_outdated(at(20_499)));
+        assert!(!clock.is_outdated(at(20_499)) && clock.is_known());
         assert!(clock.is_outdated(at(20_500)));
     }
 }

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Notify;
 
-use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::Connector;
+use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
+use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
@@ -40,6 +40,8 @@ pub(crate) enum FaultKind {
     ForeignValue,
     /// Replies come after the deadlines of their callers.
     Slow,
+    /// Replies or heartbeats exceed their bound.
+    Oversized,
 }
 
 /// The state of one server, shared by all workers.
@@ -47,10 +49,12 @@ pub(crate) enum FaultKind {
 pub(crate) struct Health {
     pub(crate) breaker: Breaker,
     clock: Clock,
-    faults: [FaultRecord; 4],
+    faults: [FaultRecord; 5],
     /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
     was_reachable: AtomicBool,
+    /// Recorded where bytes are read.
+    oversized: OversizedReplies,
     probes_failed: Counter,
 }
 
@@ -58,7 +62,7 @@ pub(crate) struct Health {
 #[derive(Debug, Clone)]
 pub(crate) struct HealthMetrics {
     breaker: BreakerMetrics,
-    faults: [Gauge; 4],
+    faults: [Gauge; 5],
     probes_failed: Counter,
 }
 
@@ -75,11 +79,12 @@ struct FaultRecord {
 }
 
 impl FaultKind {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Unreachable,
         Self::ErrorReplies,
         Self::ForeignValue,
         Self::Slow,
+        Self::Oversized,
     ];
 
     /// The label of the metric.
@@ -89,6 +94,7 @@ impl FaultKind {
             Self::ErrorReplies => "refusing",
             Self::ForeignValue => "foreign_value",
             Self::Slow => "slow",
+            Self::Oversized => "oversized",
         }
     }
 
@@ -102,6 +108,10 @@ impl FaultKind {
                 "no foreign values in Redis keys any more",
             ],
             Self::Slow => ["Redis replies too late", "Redis replies in time again"],
+            Self::Oversized => [
+                "Redis sends too long replies or heartbeats, and is disconnected",
+                "no too long replies of Redis any more",
+            ],
         }
     }
 
@@ -135,7 +145,12 @@ impl HealthMetrics {
 }
 
 impl Health {
-    pub(crate) fn new(metrics: &HealthMetrics, clock: Clock, refresh: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        metrics: &HealthMetrics,
+        clock: Clock,
+        refresh: Arc<Notify>,
+        oversized: OversizedReplies,
+    ) -> Self {
         Self {
             breaker: Breaker::new(metrics.breaker.clone()),
             clock,
@@ -148,6 +163,7 @@ impl Health {
             }),
             refresh,
             was_reachable: AtomicBool::new(false),
+            oversized,
             probes_failed: metrics.probes_failed.clone(),
         }
     }
@@ -170,7 +186,7 @@ impl Health {
 
     /// Does not affect the breaker.
     pub(crate) fn record_fault(&self, kind: FaultKind, cause: &str) {
-        let record = &self.faults[kind as usize];
+        let (record, cause) = (&self.faults[kind as usize], short(cause));
         let now = self.clock.now().as_micros();
         record.last.store(now, Relaxed);
         // Another holder of the lock has a cause that is as new.
@@ -196,17 +212,12 @@ impl Health {
         self.was_reachable.load(Relaxed)
     }
 
-    /// Probes the server; a failure may open the breaker.
-    ///
-    /// # Errors
-    /// The server did not reply.
-    pub(crate) async fn probe(&self, connector: &Connector) -> Result<(), RedisError> {
-        let probed = connector.probe().await;
-        match &probed {
+    /// Records the result of a probe; a failure may open the breaker.
+    pub(crate) fn record_probe(&self, probed: &Result<(), RedisError>, address: &Address) {
+        match probed {
             Ok(()) => self.was_reachable.store(true, Relaxed),
-            Err(error) => self.probe_failed(&connector.address().explain(error)),
+            Err(error) => self.probe_failed(&address.explain(error)),
         }
-        probed
     }
 
     /// The first probe takes long: calls do not wait for a server that has never replied.
@@ -233,6 +244,9 @@ impl Health {
 
     /// Logs faults that have started or ended since the last call.
     pub(crate) fn log_transitions(&self, address: &Address) {
+        if let Some(what) = self.oversized.take() {
+            self.record_fault(FaultKind::Oversized, &what);
+        }
         for kind in FaultKind::ALL {
             self.log_transition(kind, address);
         }
@@ -271,7 +285,9 @@ impl Health {
             // A failure that did not open the breaker was an accident. A breaker that opens again
             // and again, because only some connections work, is one fault.
             FaultKind::Unreachable => (is_open, !is_open && is_quiet),
-            FaultKind::ErrorReplies | FaultKind::ForeignValue => (first > 0, is_quiet),
+            FaultKind::ErrorReplies | FaultKind::ForeignValue | FaultKind::Oversized => {
+                (first > 0, is_quiet)
+            }
             // One slow call is no fault, and time-outs before the breaker opened do not count as
             // slowness after the recovery.
             FaultKind::Slow => (first > 0 && age(first) > QUIET, is_quiet || is_open),
@@ -347,6 +363,7 @@ mod tests {
                 &HealthMetrics::new(&Metrics::new()),
                 Clock::system(),
                 Arc::default(),
+                OversizedReplies::new(OversizedReplies::total(&Metrics::new())),
             )
         };
         let (starting, serving) = (health(), health());

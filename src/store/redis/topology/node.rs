@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::{ConnectionMetrics, Connector, Timeouts};
+use crate::store::redis::connect::connection::{Connector, Timeouts};
+use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::connect::relocation::Relocation;
+use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
+use crate::telemetry::metric::Counter;
 use crate::time::Clock;
 
 /// Its address never changes: a server elsewhere is another node.
@@ -47,6 +51,8 @@ pub(crate) struct NodeParts {
     pub(crate) clock: Clock,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) health: HealthMetrics,
+    /// Replies beyond their bound.
+    pub(crate) oversized: Counter,
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     /// Notified when the keys of a node may have moved.
     pub(crate) refresh: Arc<Notify>,
@@ -55,23 +61,40 @@ pub(crate) struct NodeParts {
 impl Node {
     pub(crate) fn new(address: Address, parts: &NodeParts) -> Self {
         static NODES: AtomicU64 = AtomicU64::new(0);
+        let oversized = OversizedReplies::new(parts.oversized.clone());
         let connector = Connector::new(
             address,
             parts.timeouts,
             parts.dialer.clone(),
+            oversized.clone(),
             Some(parts.connections.clone()),
         );
+        let refresh = parts.refresh.clone();
         Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
-            lookup: LookupConnection::new(connector.uncounted()),
+            lookup: LookupConnection::new(&connector),
             connector,
             relocation: Relocation::default(),
-            health: Health::new(&parts.health, parts.clock.clone(), parts.refresh.clone()),
-            clock: RedisClock::default(),
+            health: Health::new(&parts.health, parts.clock.clone(), refresh, oversized),
+            clock: RedisClock::new(parts.clock.clone()),
             lifetimes: parts.lifetimes.clone(),
             recoveries: AtomicU64::new(0),
             has_slots: parts.has_slots,
         }
+    }
+
+    /// Probes the server, and reads its clock. A failure may open the breaker.
+    ///
+    /// # Errors
+    /// The server did not reply.
+    pub(crate) async fn probe(&self) -> Result<(), RedisError> {
+        let probed = async {
+            let mut connection = self.connector.connect_background().await?;
+            self.clock.read(connection.probe()).await
+        };
+        let probed = probed.await;
+        self.health.record_probe(&probed, self.address());
+        probed
     }
 
     /// The node is in use again.

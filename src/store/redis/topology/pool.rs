@@ -11,9 +11,10 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::connection::Connector;
 use crate::store::redis::connect::lookup::LookupConnection;
+use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Node, NodeParts};
@@ -80,10 +81,13 @@ impl NodePool {
         };
         let lookup = |address: &Address| {
             let dialer = parts.dialer.clone();
-            LookupConnection::new(Connector::new(
-                address.clone(),
+            let oversized = OversizedReplies::new(parts.oversized.clone());
+            let address = address.clone();
+            LookupConnection::new(&Connector::new(
+                address,
                 parts.timeouts,
                 dialer,
+                oversized,
                 None,
             ))
         };
@@ -157,6 +161,17 @@ impl NodePool {
         nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
     }
 
+    /// Whether no server can be used, or is known.
+    pub(crate) fn has_failed(&self) -> bool {
+        let topology = self.topology();
+        let mut nodes = topology.nodes.iter();
+        if topology.nodes.is_empty() {
+            self.discovery_error.lock().is_some()
+        } else {
+            nodes.all(|node| node.health.breaker.is_open())
+        }
+    }
+
     /// Whether the last discovery succeeded and all servers are in use.
     pub(crate) fn is_settled(&self) -> bool {
         let topology = self.topology();
@@ -204,6 +219,7 @@ impl NodePool {
 
     /// Records the result of a discovery; the first failure and the first success are logged.
     pub(crate) fn record_discovery(&self, failure: Option<String>) {
+        let failure = failure.map(|cause| short(&cause).to_owned());
         let mut known = self.discovery_error.lock();
         if let Some(cause) = &failure {
             self.metrics.failures.inc();

@@ -68,7 +68,7 @@ async fn recover<B: Future<Output = bool> + Send>(
 }
 
 async fn probe(node: &Node) -> Result<(), RedisError> {
-    let mut probing = pin!(node.health.probe(&node.connector));
+    let mut probing = pin!(node.probe());
     if let Ok(probed) = tokio::time::timeout(FIRST_PROBE_AWAITED, &mut probing).await {
         return probed;
     }

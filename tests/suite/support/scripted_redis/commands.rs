@@ -276,7 +276,7 @@ impl Database {
         Reply::Int(self.live(key, now).map_or(-2, life))
     }
 
-    fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
+    pub(super) fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
         let mut bytes = Vec::new();
         Reply::List(vec![Reply::text("message"), text(channel), text(message)]).write(&mut bytes);
         self.subscribers

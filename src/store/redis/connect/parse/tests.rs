@@ -115,8 +115,7 @@ fn parsed(url: &str) -> Address {
 }
 
 fn credentials(address: &Address) -> (Option<String>, Option<String>) {
-    let info = address.connection_info();
-    let settings = info.redis_settings();
+    let settings = address.session();
     let owned = |text: Option<&str>| text.map(str::to_owned);
     (owned(settings.username()), owned(settings.password()))
 }
@@ -134,7 +133,7 @@ fn every_form_is_parsed_and_displayed_without_credentials() {
             assert!(secret.len() < 2 || !shown.contains(&secret), "{shown}");
         }
     }
-    let addr = |url: &str| parsed(url).connection_info().addr().clone();
+    let addr = |url: &str| parsed(url).addr().clone();
     let ipv6 = ConnectionAddr::Tcp("::1".to_owned(), 7000);
     assert_eq!(addr("[::1]:7000"), ipv6);
     assert_eq!(addr("unix:///a%20b"), ConnectionAddr::Unix("/a b".into()));

@@ -1,0 +1,181 @@
+//! Closes a connection to Redis whose replies exceed their bound.
+//!
+//! The client library buffers bytes until a reply is complete, and replies until all of a pipeline
+//! have arrived. Neither has a bound, so what is read is counted here, from one call to the next:
+//! a reply that never ends and many replies that nobody asked for look alike.
+//!
+//! ```text
+//!   call ---> bytes of all its replies ---> next call
+//!             at most REPLY_BYTES_MAX
+//! ```
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+
+use memchr::memchr_iter;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::store::redis::connect::network::Stream;
+use crate::telemetry::metric::{Counter, Metrics};
+
+/// Bytes of the replies to one call, and of messages that are received and not read yet. Batches get
+/// 130 KB at most; an all-or-nothing request of 1,000 descriptors with 100 sub-windows each gets
+/// 0.8 MB.
+// bound redis_reply_bytes_max: the connection is closed; tollgate_store_replies_oversized_total
+pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the replies to one discovery. CLUSTER SLOTS has about 170 for each range and node: of
+/// 1,000 nodes 0.2 MB, and 1.7 MB if resharding has left ten ranges to each master of two replicas.
+// bound discovery_bytes_max: the connection is closed, and the previous topology stays;
+// tollgate_store_replies_oversized_total
+pub(crate) const DISCOVERY_BYTES_MAX: usize = 4 << 20;
+/// Lines of the replies to one call: each may be a value, which takes up to 60 times the bytes that it
+/// is sent in.
+// bound redis_reply_lines_max: the connection is closed; tollgate_store_replies_oversized_total
+const REPLY_LINES_MAX: usize = 1 << 17;
+/// Lines of so many bytes are not counted: the replies to nearly all calls are shorter.
+const UNCOUNTED_BYTES: usize = 16 << 10;
+
+/// The replies of one server beyond a bound. Clones share the record.
+#[derive(Debug, Clone)]
+pub(crate) struct OversizedReplies {
+    total: Counter,
+    /// The last one, until it is logged.
+    last: Arc<Mutex<Option<String>>>,
+}
+
+/// What was received on one connection since its last call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Received(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: AtomicUsize,
+    lines: AtomicUsize,
+}
+
+/// A stream that fails beyond the bound.
+pub(crate) struct BoundedStream {
+    stream: Stream,
+    received: Received,
+    bytes_max: usize,
+    oversized: OversizedReplies,
+}
+
+impl OversizedReplies {
+    /// Of one server; `total` counts those of all.
+    pub(crate) fn new(total: Counter) -> Self {
+        Self {
+            total,
+            last: Arc::default(),
+        }
+    }
+
+    pub(crate) fn total(metrics: &Metrics) -> Counter {
+        metrics.counter(
+            "tollgate_store_replies_oversized_total",
+            "Connections to Redis closed because of replies or heartbeats beyond their bound (redis_reply_bytes_max, redis_reply_lines_max, discovery_bytes_max, heartbeat_bytes_max).",
+        )
+    }
+
+    pub(crate) fn record(&self, what: &str) {
+        self.total.inc();
+        *self.last.lock() = Some(what.to_owned());
+    }
+
+    /// The last one since the previous call.
+    pub(crate) fn take(&self) -> Option<String> {
+        self.last.lock().take()
+    }
+}
+
+impl Received {
+    /// A new call begins.
+    pub(crate) fn reset(&self) {
+        self.0.bytes.store(0, Relaxed);
+        self.0.lines.store(0, Relaxed);
+    }
+
+    /// Counts bytes that were read. `false` if there are too many.
+    fn add(&self, read: &[u8], bytes_max: usize) -> bool {
+        let bytes = self.0.bytes.fetch_add(read.len(), Relaxed) + read.len();
+        if bytes <= UNCOUNTED_BYTES {
+            return true;
+        }
+        let new = memchr_iter(b'\n', read).count();
+        let lines = self.0.lines.fetch_add(new, Relaxed) + new;
+        bytes <= bytes_max && lines <= REPLY_LINES_MAX
+    }
+}
+
+impl BoundedStream {
+    pub(crate) fn new(
+        stream: Stream,
+        received: Received,
+        bytes_max: usize,
+        oversized: OversizedReplies,
+    ) -> Self {
+        Self {
+            stream,
+            received,
+            bytes_max,
+            oversized,
+        }
+    }
+}
+
+impl AsyncRead for BoundedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(self.stream.as_mut().poll_read(context, buffer))?;
+        if self
+            .received
+            .add(&buffer.filled()[before..], self.bytes_max)
+        {
+            return Poll::Ready(Ok(()));
+        }
+        let error = format!(
+            "replies of more than {} bytes or {REPLY_LINES_MAX} lines to one call",
+            self.bytes_max
+        );
+        self.oversized.record(&error);
+        Poll::Ready(Err(io::Error::other(error)))
+    }
+}
+
+impl AsyncWrite for BoundedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_shutdown(context)
+    }
+}
