@@ -311,8 +311,7 @@ fn servers_and_sentinels_have_credentials_of_their_own() {
     for (environment, of_servers, of_sentinels) in ENTRIES {
         let assert_credentials = |addresses: &[Address], expected: &(&str, &str)| {
             for address in addresses {
-                let info = address.connection_info();
-                let settings = info.redis_settings();
+                let settings = address.session();
                 let (user, password) = (
                     settings.username().unwrap_or_default(),
                     settings.password().unwrap_or_default(),
