@@ -50,6 +50,7 @@ impl Slots {
     /// `evicted` counts the connections that are closed for new ones.
     pub(crate) fn new(slots_max: usize, evicted: Counter) -> Self {
         Self {
+            // bounded by grpc_connections_max
             free: Arc::new(Semaphore::new(slots_max)),
             slots_max,
             silent: VecDeque::new(),

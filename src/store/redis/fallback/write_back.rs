@@ -21,6 +21,7 @@ use crate::store::redis::topology::snapshot::Topology;
 use crate::time::Time;
 
 /// Lifetimes to set in one call: error replies to all of them have less than `REPLY_BYTES_MAX`.
+// bound lifetimes_per_call_max: set with the next call; -
 const LIFETIMES_PER_CALL_MAX: usize = 4_096;
 
 /// One server of a pool.
