@@ -5,11 +5,11 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRef, Query as QueryString, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
+use axum::{Extension, Router};
 use futures_util::future::join_all;
 use http::{StatusCode, header};
 
@@ -19,6 +19,7 @@ use crate::admin::page::SharedPage;
 use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::{Bounds, HttpMetrics};
+use crate::http::response_budget::{self, Counted, ResponseBudget};
 use crate::http::{self as server, health};
 use crate::limiter::Modes;
 use crate::rules::{LiveRules, OnStoreError};
@@ -52,6 +53,9 @@ pub(crate) struct Admin {
     pub(crate) lifecycle: Lifecycle,
 }
 
+/// A path, its line on the index page, and its handlers.
+type Route = (&'static str, &'static str, MethodRouter<Admin>);
+
 /// Pages that may be large. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
@@ -67,14 +71,14 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Registers the metric.
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        let full = metrics.counter(
+    pub(crate) fn new(responses: &ResponseBudget, metrics: &Metrics) -> Self {
+        let repeated = metrics.counter(
             "tollgate_admin_pages_full_total",
-            "Responses of the admin listener and PROMETHEUS_ADDR that repeat the previous page, because 4 are still being sent (pages_max).",
+            "Pages of the admin listener and PROMETHEUS_ADDR that are not sent, but the previous one or 503 instead, because others are still being sent (pages_max, response_bytes_max).",
         );
-        let page = || SharedPage::new(full.clone());
+        let page = || SharedPage::budgeted(responses, repeated.clone());
         Self {
-            metrics: page(),
+            metrics: SharedPage::reserved(repeated.clone()),
             stats: page(),
             rlconfig: page(),
             rlconfig_json: page(),
@@ -86,19 +90,9 @@ impl Pages {
 }
 
 impl Admin {
-    /// Every route and its line on the index page.
-    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 9] {
+    /// Routes that are always answered, and their lines on the index page.
+    fn probes() -> [Route; 4] {
         [
-            (
-                "/candidate",
-                "what the candidate rules would change, as JSON",
-                get(candidate),
-            ),
-            (
-                "/explain",
-                "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
-                get(explain_query).post(explain_body),
-            ),
             (
                 "/healthcheck",
                 "200 while this process should receive requests, else 500",
@@ -114,6 +108,22 @@ impl Admin {
                 "/ready",
                 "readiness, with the status of the store and the rules",
                 get(health::ready),
+            ),
+        ]
+    }
+
+    /// The other ones, whose responses are bounded.
+    fn pages() -> [Route; 5] {
+        [
+            (
+                "/candidate",
+                "what the candidate rules would change, as JSON",
+                get(candidate),
+            ),
+            (
+                "/explain",
+                "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
+                get(explain_query).post(explain_body),
             ),
             (
                 "/rlconfig",
@@ -135,12 +145,15 @@ impl Admin {
 
     /// All endpoints.
     pub(crate) fn router(self, api: Api) -> Router {
-        let routes = Self::routes()
-            .into_iter()
-            .fold(Router::new(), |router, (path, _, route)| {
+        let router = |routes: &[Route]| {
+            let routes = routes.iter().cloned();
+            routes.fold(Router::new(), |router, (path, _, route)| {
                 router.route(path, route)
-            });
-        routes
+            })
+        };
+        let pages = api.responses.bounded(router(&Self::pages()), full);
+        router(&Self::probes())
+            .merge(pages)
             .fallback(unknown_path)
             .with_state(self)
             .nest("/api/v1", api.router())
@@ -187,7 +200,11 @@ pub(crate) async fn serve(
 }
 
 fn index() -> String {
-    let pages = Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n"));
+    let routes = Admin::pages().into_iter().chain(Admin::probes());
+    let mut pages: Vec<String> = routes
+        .map(|(path, help, _)| format!("{path}: {help}\n"))
+        .collect();
+    pages.sort();
     format!(
         "/api/v1/openapi.json: the API of counters, top keys and rules files, as an OpenAPI document\n{}",
         pages.concat()
@@ -227,7 +244,7 @@ async fn rlconfig(
             };
             match admin.pages.rlconfig.get(dump).await {
                 // As in envoyproxy/ratelimit, an empty body has no content type.
-                Some(dump) if dump.is_empty() => StatusCode::OK.into_response(),
+                Ok(dump) if dump.is_empty() => StatusCode::OK.into_response(),
                 dump => respond(TEXT_TYPE, dump),
             }
         }
@@ -283,10 +300,24 @@ async fn metrics_page(State(admin): State<Admin>) -> Response {
     )
 }
 
-/// A page, or 500 if rendering it panicked.
-fn respond(content_type: &'static str, page: Option<Bytes>) -> Response {
+/// A page, which is counted already, or why there is none.
+fn respond(content_type: &'static str, page: Result<Bytes, StatusCode>) -> Response {
     match page {
-        Some(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
-        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Ok(page) => {
+            let content_type = [(header::CONTENT_TYPE, content_type)];
+            (content_type, Extension(Counted), page).into_response()
+        }
+        Err(StatusCode::SERVICE_UNAVAILABLE) => full(),
+        Err(status) => status.into_response(),
     }
+}
+
+/// The response when there are too many others.
+pub(crate) fn full() -> Response {
+    let retry_after = [(
+        header::RETRY_AFTER,
+        response_budget::RETRY_AFTER_SECS.to_string(),
+    )];
+    let reason = format!("{}\n", response_budget::FULL);
+    (StatusCode::SERVICE_UNAVAILABLE, retry_after, reason).into_response()
 }

@@ -12,6 +12,7 @@ use axum::routing::get;
 use http::StatusCode;
 use maud::{Markup, html};
 
+use crate::admin;
 use crate::console::frame::Place;
 use crate::console::parts::Parts;
 
@@ -43,7 +44,7 @@ impl Console {
 
     /// All views.
     pub(crate) fn router(self) -> Router {
-        Router::new()
+        let views = Router::new()
             .route("/", get(overview))
             .route("/console/rules", get(rules))
             .route("/console/rule", get(rule))
@@ -53,7 +54,10 @@ impl Console {
             .route("/console/over-limit", get(over_limit))
             .route("/console/store", get(store))
             .route("/console/trial", get(trial))
-            .route("/console/candidate", get(candidate))
+            .route("/console/candidate", get(candidate));
+        let responses = &self.0.api.responses;
+        responses
+            .bounded(views, admin::full)
             .route("/console/console.css", get(frame::style))
             .route("/console/console.js", get(frame::script))
             .route("/console/editor.js", get(frame::editor))
@@ -63,16 +67,14 @@ impl Console {
 
     async fn page(&self, place: Place, title: &str, content: &Markup) -> Response {
         let head = self.0.head().await;
-        let budget = &self.0.api.responses;
-        frame::page(budget, &head, place, title, StatusCode::OK, content)
+        frame::page(&head, place, title, StatusCode::OK, content)
     }
 
     async fn not_found(&self, place: Place, reason: &str) -> Response {
         let content = html! { h1 { "Not found" } p.empty { (reason) } };
         let head = self.0.head().await;
-        let budget = &self.0.api.responses;
         let status = StatusCode::NOT_FOUND;
-        frame::page(budget, &head, place, "Not found", status, &content)
+        frame::page(&head, place, "Not found", status, &content)
     }
 }
 
@@ -118,7 +120,8 @@ async fn files(State(console): State<Console>) -> Response {
 
 async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
     match file::content(&console.0, &query.unwrap_or_default()).await {
-        Ok((title, content)) => console.page(Place::Files, &title, &content).await,
+        // The permit counts the text until the page is.
+        Ok((title, content, _reading)) => console.page(Place::Files, &title, &content).await,
         Err(reason) => console.not_found(Place::Files, &reason).await,
     }
 }

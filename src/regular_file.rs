@@ -4,11 +4,15 @@
 //! start, or the thread that reloads.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::fs::OFlags;
+
+/// Bytes of a certificate, a credential or a value in a file.
+// bound setting_bytes_max: rejected, the previous content stays; -
+const SETTING_BYTES_MAX: usize = 1 << 20;
 
 /// Opens a file to read it.
 ///
@@ -31,12 +35,35 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     Ok(file)
 }
 
+/// Reads a whole file that a setting names.
+///
+/// # Errors
+/// Those of [`read_within`].
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_within(path, SETTING_BYTES_MAX)
+}
+
 /// Reads a whole file.
 ///
 /// # Errors
-/// It cannot be opened or read, or is not a regular file.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes)?;
+/// It cannot be opened or read, is not a regular file, or has more than `bytes_max` bytes.
+pub(crate) fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    // Before it is read: only a file that grows meanwhile is read for nothing.
+    let size = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if size > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    let mut bytes = Vec::with_capacity(size);
+    // bounded by setting_bytes_max
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > bytes_max {
+        return Err(too_large(bytes_max));
+    }
     Ok(bytes)
+}
+
+pub(crate) fn too_large(bytes_max: usize) -> io::Error {
+    let error = format!("it has more than {bytes_max} bytes");
+    io::Error::new(ErrorKind::FileTooLarge, error)
 }

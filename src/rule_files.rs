@@ -2,19 +2,26 @@
 //! rules in force.
 //!
 //! They are read from the disk on each call, never from what was loaded: an operator changes the
-//! file, and a file may be newer than the rules in force. All functions block, except for those of
-//! [`change`].
+//! file, and a file may be newer than the rules in force. All functions block, except for
+//! [`RuleFiles::reading`] and those of [`change`].
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::config::yaml::FILE_BYTES_MAX;
 use crate::rule_files::compile::Compiler;
 use crate::rule_files::etag::ETag;
 use crate::rule_files::history::{History, Version};
 use crate::rule_files::name::{FileName, NameError};
-use crate::rule_files::read::read_bytes;
+use crate::rule_files::hash::hash;
 use crate::rule_source::files::{Directory, FILES_MAX};
+use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
 
 pub(crate) mod change;
@@ -23,16 +30,32 @@ mod diff;
 pub(crate) mod etag;
 pub(crate) mod history;
 pub(crate) mod name;
-mod read;
+mod hash;
 mod write;
 
 /// Why there are no [`RuleFiles`].
 pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
 
+/// Requests that read rules files or their versions at a time. A text has megabytes, and so has its page.
+// bound rules_reads_max: the next one waits; tollgate_rules_reads_full_total
+const READS_MAX: usize = 2;
+/// Time that a request waits for others to read rules files.
+// bound rules_read_wait_max: the request is answered with 503; tollgate_rules_reads_full_total
+const READ_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// The folder of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleFiles {
     pub(crate) compiler: Compiler,
+    reads: Arc<Semaphore>,
+    full: Counter,
+}
+
+/// A request that reads rules files, among [`READS_MAX`]. Held until what was read is no more in memory, or is counted
+/// elsewhere.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    _permit: OwnedSemaphorePermit,
 }
 
 /// A rules file in a list.
@@ -60,14 +83,41 @@ pub(crate) enum ReadError {
     /// There is none of this name.
     #[error("no rules file {0}; GET /api/v1/rules lists them")]
     Missing(FileName),
+    /// It has more bytes than were asked for.
+    #[error("{0} has {1} bytes, more than the {2} that are read")]
+    TooLarge(FileName, usize, usize),
+    #[error("too many rules files are being read (rules_reads_max); repeat the request")]
+    Busy,
     /// An error of the system, or more bytes than rules files may have.
     #[error("read {0}: {1}")]
     Io(FileName, io::Error),
 }
 
 impl RuleFiles {
-    pub(crate) fn new(compiler: Compiler) -> Self {
-        Self { compiler }
+    /// Registers the metric.
+    pub(crate) fn new(compiler: Compiler, metrics: &Metrics) -> Self {
+        Self {
+            compiler,
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            full: metrics.counter(
+                "tollgate_rules_reads_full_total",
+                "Requests that read rules files or their versions and were rejected with 503, because 2 others did for 5 s (rules_reads_max, rules_read_wait_max).",
+            ),
+        }
+    }
+
+    /// Waits until few others read rules files. Every request does so before it reads any.
+    ///
+    /// # Errors
+    /// They did not end in time.
+    pub(crate) async fn reading(&self) -> Result<Reading, ReadError> {
+        let permit = timeout(READ_WAIT_MAX, self.reads.clone().acquire_owned()).await;
+        let permit = permit.ok().and_then(Result::ok);
+        let reading = permit.map(|permit| Reading { _permit: permit });
+        reading.ok_or_else(|| {
+            self.full.inc();
+            ReadError::Busy
+        })
     }
 
     /// All files, sorted by name.
@@ -91,12 +141,8 @@ impl RuleFiles {
         names.sort();
         let mut listed = Vec::with_capacity(names.len());
         for name in names {
-            match self.read(&name) {
-                Ok(file) => listed.push(Listed {
-                    name,
-                    bytes: file.bytes.len(),
-                    etag: file.etag,
-                }),
+            match self.hashed(&name) {
+                Ok((etag, bytes, _)) => listed.push(Listed { name, etag, bytes }),
                 // A folder, or removed since.
                 Err(ReadError::Missing(_)) => {}
                 Err(error) => return Err(error.to_string()),
@@ -110,25 +156,54 @@ impl RuleFiles {
     /// # Errors
     /// There is no such file, or it cannot be read.
     pub(crate) fn read(&self, name: &FileName) -> Result<RuleFile, ReadError> {
+        self.read_up_to(name, FILE_BYTES_MAX)
+    }
+
+    /// Reads a file of at most this number of bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or it is larger.
+    pub(crate) fn read_up_to(
+        &self,
+        name: &FileName,
+        bytes_max: usize,
+    ) -> Result<RuleFile, ReadError> {
+        let (path, metadata) = self.stat(name)?;
+        let size = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+        if size > bytes_max {
+            return Err(ReadError::TooLarge(name.clone(), size, bytes_max));
+        }
+        let bytes = regular_file::read_within(&path, bytes_max).map_err(failed(name))?;
+        Ok(RuleFile {
+            etag: ETag::of(&bytes),
+            bytes,
+            modified: Time::of(metadata.modified().map_err(failed(name))?),
+        })
+    }
+
+    /// ETag, size and time of a file, without its bytes in memory.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn hashed(&self, name: &FileName) -> Result<(ETag, usize, Time), ReadError> {
+        let (path, metadata) = self.stat(name)?;
+        let (etag, bytes) = hash(&path).map_err(failed(name))?;
+        let modified = metadata.modified().map_err(failed(name))?;
+        Ok((etag, bytes, Time::of(modified)))
+    }
+
+    fn stat(&self, name: &FileName) -> Result<(PathBuf, Metadata), ReadError> {
         let missing = || ReadError::Missing(name.clone());
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => missing(),
-            _ => ReadError::Io(name.clone(), error),
-        };
         if self.directory().ignores(Path::new(name.as_str())) {
             return Err(missing());
         }
         let path = self.path(name);
-        let metadata = fs::metadata(&path).map_err(failed)?;
+        // Before it is opened: opening a pipe would wait for its writer.
+        let metadata = fs::metadata(&path).map_err(failed(name))?;
         if !metadata.is_file() {
             return Err(missing());
         }
-        let bytes = read_bytes(&path).map_err(failed)?;
-        Ok(RuleFile {
-            etag: ETag::of(&bytes),
-            bytes,
-            modified: Time::of(metadata.modified().map_err(failed)?),
-        })
+        Ok((path, metadata))
     }
 
     /// The versions of a file, newest first. The first one is the file as it is, which need not be
@@ -137,11 +212,11 @@ impl RuleFiles {
     /// # Errors
     /// There is no such file, or it or its history cannot be read.
     pub(crate) fn versions(&self, name: &FileName) -> Result<Vec<Version>, ReadError> {
-        let file = self.read(name)?;
+        let (etag, _, modified) = self.hashed(name)?;
         let history = History::of(&self.directory().path, name);
         let kept = history.kept();
         let kept = kept.map_err(|error| ReadError::Io(name.clone(), error))?;
-        Ok(history::with_current(kept, &file.etag, file.modified))
+        Ok(history::with_current(kept, &etag, modified))
     }
 
     fn path(&self, name: &FileName) -> PathBuf {
@@ -150,5 +225,13 @@ impl RuleFiles {
 
     fn directory(&self) -> &Directory {
         &self.compiler.directory
+    }
+}
+
+/// An error of the system about a file.
+fn failed(name: &FileName) -> impl Fn(io::Error) -> ReadError {
+    move |error| match error.kind() {
+        io::ErrorKind::NotFound => ReadError::Missing(name.clone()),
+        _ => ReadError::Io(name.clone(), error),
     }
 }

@@ -16,6 +16,11 @@ use tokio::sync::oneshot;
 /// to the kernel when a thread ends, and an idle process has no other reason to.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
+/// Threads for blocking tasks of one runtime. The allocator keeps memory for each. Of the tasks of the admin port, which has most,
+/// a check, a change and the reads of rules files may last for seconds, one or two of each at a time.
+// bound blocking_threads_max: the next task waits; -
+const BLOCKING_THREADS_MAX: usize = 8;
+
 /// A running thread. Dropping it cancels its work at the next `await`.
 #[derive(Debug)]
 pub struct Thread {
@@ -39,6 +44,7 @@ pub(crate) fn build(name: &str) -> io::Result<Runtime> {
         .enable_all()
         .thread_name(format!("{name}-blocking"))
         .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
 }
 

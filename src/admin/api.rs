@@ -14,6 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use http::{HeaderMap, StatusCode, header};
+use serde_json::json;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
@@ -54,39 +55,56 @@ pub(crate) struct Api {
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
-    /// Of the API and the console.
+    /// Of the admin listener.
     pub(crate) responses: ResponseBudget,
     pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
 }
 
 impl Api {
-    /// Every route below `/api/v1`. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 12] {
+    /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the document.
+    fn routes() -> [(&'static str, MethodRouter<Self>); 10] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
-            ("/over-limit", get(follow_over_limit)),
             ("/rules", get(list_rules)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
             ("/rules/{file}", get(read_rules).put(put_rules)),
             ("/rules/{file}/history", get(read_history)),
             ("/rules/{file}/rollback", post(roll_back_rules)),
+        ]
+    }
+
+    /// Routes that bound by themselves how many responses are prepared. A query of the fleet must not
+    /// take the place that the query of another replica waits for.
+    fn unplaced() -> [(&'static str, MethodRouter<Self>); 3] {
+        [
+            ("/over-limit", get(follow_over_limit)),
+            ("/replica", get(read_replica)),
             ("/top", get(read_top)),
         ]
     }
 
     /// All endpoints, for `/api/v1`.
     pub(crate) fn router(self) -> Router {
-        let routes = Self::routes()
-            .into_iter()
-            .fold(Router::new(), |router, (path, route)| {
+        let router = |routes: Vec<(&str, MethodRouter<Self>)>| {
+            let routes = routes.into_iter();
+            routes.fold(Router::new(), |router, (path, route)| {
                 router.route(path, route)
-            });
-        routes.fallback(unknown_path).with_state(self)
+            })
+        };
+        let replica = self.replica.clone();
+        let full = move || answer::response(&replica, Err(answer::full()));
+        let responses = &self.responses;
+        let placed = responses.bounded(router(Self::routes().into()), full.clone());
+        let unplaced = responses.counted(router(Self::unplaced().into()), full);
+        placed
+            .merge(unplaced)
+            .fallback(unknown_path)
+            .with_state(self)
     }
 
     async fn act(
@@ -128,7 +146,7 @@ impl Api {
     }
 
     fn respond(&self, answer: Answer) -> Response {
-        answer::response(&self.replica, answer, &self.responses)
+        answer::response(&self.replica, answer)
     }
 }
 
@@ -163,10 +181,15 @@ async fn follow_over_limit(State(api): State<Api>) -> Response {
     over_limit::events(&api.feed, &api.lifecycle)
 }
 
+/// Other replicas compare the name with that of a heartbeat.
+async fn read_replica(State(api): State<Api>) -> Response {
+    api.respond(Ok(json!({})))
+}
+
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     match api.top.read(&api.replica, &query).await {
-        Ok(json) => answer::found(&api.replica, json, &api.responses),
+        Ok(json) => answer::found(json),
         Err(rejected) => api.respond(Err(rejected)),
     }
 }
@@ -253,7 +276,8 @@ mod tests {
     fn document_has_every_route() {
         let document: Value = serde_json::from_str(openapi::document()).expect("it is JSON");
         let paths = document["paths"].as_object().expect("it has paths");
-        let routes = Api::routes().map(|(path, _)| format!("/api/v1{path}"));
+        let routes = Api::routes().into_iter().chain(Api::unplaced());
+        let routes: Vec<String> = routes.map(|(path, _)| format!("/api/v1{path}")).collect();
         let missing: Vec<_> = routes
             .iter()
             .filter(|route| !paths.contains_key(&**route))

@@ -10,19 +10,27 @@
 //!  rendering    [ 1    ][ 2, 3, 4 ]
 //! ```
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::future::ready;
+use std::sync::{Arc, Weak};
 
 use axum::body::Bytes;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, WeakShared};
+use http::StatusCode;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
+use crate::http::response_budget::{Held, ResponseBudget};
 use crate::telemetry::metric::Counter;
 
-/// Pages of one kind in memory, such as `/metrics`. Clients that do not read keep theirs until they
-/// are closed; meanwhile the previous page is repeated.
-// bound pages_max: the last one is sent again; tollgate_admin_pages_full_total
-const PAGES_MAX: usize = 4;
+/// Pages of `/metrics` in memory. They are no part of the budget of other responses, which clients
+/// that do not read may use up.
+// bound pages_max: the previous page is repeated; tollgate_admin_pages_full_total
+const PAGES_MAX: usize = 2;
+
+/// A page, or the status of a response without one.
+type Page = Result<Bytes, StatusCode>;
 
 /// A kind of page. Clones share it.
 #[derive(Debug, Clone)]
@@ -30,77 +38,120 @@ pub(crate) struct SharedPage(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Renderings so far.
-    begun: AtomicU64,
-    last: Arc<Mutex<Option<Rendered>>>,
-    slots: Arc<Semaphore>,
-    full: Counter,
+    room: Room,
+    /// The page of the requests that wait for one whose rendering has not begun.
+    next: Mutex<Option<WeakShared<BoxFuture<'static, Page>>>>,
+    /// Held while a page is rendered.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The last page, while a response has it.
+    last: Mutex<Weak<Held<String>>>,
+    repeated: Counter,
 }
 
+/// What bounds the pages in memory.
 #[derive(Debug)]
-struct Rendered {
-    number: u64,
-    page: Bytes,
+enum Room {
+    Pages(Arc<Semaphore>),
+    Bytes(ResponseBudget),
 }
 
-/// The bytes of a page, and its slot.
-struct PageOwner {
-    text: String,
-    _slot: OwnedSemaphorePermit,
-}
+/// A response's share of a page.
+struct Shared(Arc<Held<String>>);
 
-impl AsRef<[u8]> for PageOwner {
+impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
+        (*self.0).as_ref()
+    }
+}
+
+impl Room {
+    fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        match self {
+            Self::Pages(slots) => slots.clone().try_acquire_owned().ok(),
+            Self::Bytes(budget) => budget.part(bytes),
+        }
     }
 }
 
 impl SharedPage {
-    /// `full` counts the responses that repeat an older page.
-    pub(crate) fn new(full: Counter) -> Self {
+    /// A page that can always be sent. `repeated` counts the responses that repeat an older page.
+    pub(crate) fn reserved(repeated: Counter) -> Self {
+        Self::new(Room::Pages(Arc::new(Semaphore::new(PAGES_MAX))), repeated)
+    }
+
+    /// A page whose bytes are part of a budget.
+    pub(crate) fn budgeted(budget: &ResponseBudget, repeated: Counter) -> Self {
+        Self::new(Room::Bytes(budget.clone()), repeated)
+    }
+
+    fn new(room: Room, repeated: Counter) -> Self {
         Self(Arc::new(Inner {
-            begun: AtomicU64::new(0),
-            last: Arc::default(),
-            slots: Arc::new(Semaphore::new(PAGES_MAX)),
-            full,
+            room,
+            next: Mutex::default(),
+            turn: Arc::default(),
+            last: Mutex::default(),
+            repeated,
         }))
     }
 
-    /// The current page, rendered unless another request's rendering is recent enough; `None` if
-    /// rendering panicked.
+    /// The current page, rendered unless another request's rendering is recent enough.
+    ///
+    /// # Errors
+    /// 503 if there is no room for it, and 500 if rendering panicked.
     pub(crate) async fn get(
         &self,
         render: impl FnOnce() -> String + Send + 'static,
-    ) -> Option<Bytes> {
-        let begun = self.0.begun.load(Relaxed);
-        let mut last = self.0.last.clone().lock_owned().await;
-        if let Some(rendered) = last.as_ref().filter(|rendered| rendered.number > begun) {
-            return Some(rendered.page.clone());
-        }
-        let slot = self.0.slots.clone().try_acquire_owned();
-        let slot = match (slot, last.as_ref()) {
-            (Ok(slot), _) => slot,
-            (Err(_), Some(rendered)) => {
-                self.0.full.inc();
-                return Some(rendered.page.clone());
-            }
-            // Every page in memory was once the last one.
-            (Err(_), None) => return None,
+    ) -> Result<Bytes, StatusCode> {
+        self.get_after(ready(()), |()| render()).await
+    }
+
+    /// The same of a page that is rendered of what `prepare` returns, such as a permit.
+    pub(crate) async fn get_after<P: Send + 'static>(
+        &self,
+        prepare: impl Future<Output = P> + Send + 'static,
+        render: impl FnOnce(P) -> String + Send + 'static,
+    ) -> Result<Bytes, StatusCode> {
+        let page = {
+            let mut next = self.0.next.lock();
+            let shared = next.as_ref().and_then(WeakShared::upgrade);
+            shared.unwrap_or_else(|| {
+                let page = self.clone().rendered(prepare, render).boxed().shared();
+                *next = page.downgrade();
+                page
+            })
         };
-        let number = self.0.begun.fetch_add(1, Relaxed) + 1;
-        // It keeps the lock to its end, even if the request is cancelled.
+        page.await
+    }
+
+    async fn rendered<P: Send + 'static>(
+        self,
+        prepare: impl Future<Output = P> + Send,
+        render: impl FnOnce(P) -> String + Send + 'static,
+    ) -> Page {
+        let turn = self.0.turn.clone().lock_owned().await;
+        // Requests from now on need a later page.
+        *self.0.next.lock() = None;
+        let prepared = prepare.await;
+        // It keeps the turn to its end, even if all requests are cancelled.
         let rendering = spawn_blocking(move || {
-            let page = Bytes::from_owner(PageOwner {
-                text: render(),
-                _slot: slot,
-            });
-            *last = Some(Rendered {
-                number,
-                page: page.clone(),
-            });
-            page
+            let _turn = turn;
+            self.kept(render(prepared))
         });
-        rendering.await.ok()
+        let rendered = rendering.await;
+        rendered.unwrap_or(Err(StatusCode::INTERNAL_SERVER_ERROR))
+    }
+
+    fn kept(&self, text: String) -> Page {
+        let mut last = self.0.last.lock();
+        let page = match self.0.room.part(text.len()) {
+            Some(part) => Arc::new(Held::new(text, part)),
+            None => {
+                self.0.repeated.inc();
+                last.upgrade().ok_or(StatusCode::SERVICE_UNAVAILABLE)?
+            }
+        };
+        *last = Arc::downgrade(&page);
+        Ok(Bytes::from_owner(Shared(page)))
     }
 }
 
@@ -115,7 +166,7 @@ mod tests {
 
     fn page() -> (SharedPage, Counter) {
         let full = Metrics::new().counter("full", "Full.");
-        (SharedPage::new(full.clone()), full)
+        (SharedPage::reserved(full.clone()), full)
     }
 
     #[tokio::test]
@@ -132,7 +183,7 @@ mod tests {
                 })
                 .await
         });
-        while shared.0.begun.load(Relaxed) == 0 {
+        while shared.0.turn.try_lock().is_ok() {
             tokio::task::yield_now().await;
         }
         for number in 0..8 {
@@ -152,7 +203,6 @@ mod tests {
             later.iter().all(|page| page.as_ptr() == later[0].as_ptr()),
             "they share the bytes"
         );
-        assert_eq!(shared.0.begun.load(Relaxed), 2);
     }
 
     #[tokio::test]
@@ -171,7 +221,8 @@ mod tests {
             (unread[PAGES_MAX].clone(), full.get()),
             (unread[PAGES_MAX - 1].clone(), 2)
         );
-        unread.drain(..2);
+        assert_eq!(unread.len(), 4, "they are two pages");
+        unread.clear();
         assert_eq!(
             shared
                 .get(|| "new".to_owned())

@@ -60,7 +60,8 @@ pub(super) fn routes(
     let fleet = Fleet::new(backend.clone(), metrics);
     let keys = observers.top_keys.clone();
     let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
-    let pages = Pages::new(metrics);
+    let responses = ResponseBudget::new(metrics);
+    let pages = Pages::new(&responses, metrics);
     let check = rules.check(settings, redaction);
     let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
@@ -72,7 +73,7 @@ pub(super) fn routes(
         feed: observers.feed.clone(),
         rules: answers,
         rule_checks: Arc::new(checks),
-        responses: ResponseBudget::new(metrics),
+        responses,
         rule_changes,
         lifecycle: lifecycle.clone(),
     };
@@ -112,6 +113,6 @@ fn rule_answers(
 ) -> (Arc<RuleAnswers>, Arc<RuleChanges>) {
     let changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
     let (changes, list) = (Arc::new(changes), pages.rules.clone());
-    let answers = RuleAnswers::new(rules.files.clone(), changes.clone(), list, metrics);
+    let answers = RuleAnswers::new(rules.files.clone(), changes.clone(), list);
     (Arc::new(answers), changes)
 }

@@ -100,11 +100,12 @@ impl Rules {
             Origin::Xds(_) => None,
         };
         let files = directory.map(|directory| {
-            Arc::new(RuleFiles::new(Compiler {
+            let compiler = Compiler {
                 directory,
                 options: options.clone(),
                 overlay: settings.rules.reading.tollgate_overlay.clone(),
-            }))
+            };
+            Arc::new(RuleFiles::new(compiler, metrics))
         });
         let live = Arc::new(LiveRules::default());
         let gauges = RuleGauges::new(live.clone(), clock.clone(), RULE_GAUGES_MAX, metrics);

@@ -8,31 +8,52 @@ use crate::console::editor::{Changes, Values, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
 use crate::console::widgets::tile;
-use crate::rule_files::RuleFile;
+use crate::rule_files::etag::ETag;
 use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
+use crate::rule_files::{ReadError, Reading, RuleFile, RuleFiles};
 use crate::text::Text;
 
 /// Bytes of a text in the editor: a browser is slow with more.
-// bound edited_bytes_max: the reason instead of the editor; -
+// bound edited_bytes_max: the page has the reason instead of the editor; -
 const EDITED_BYTES_MAX: usize = 1 << 20;
 
-/// The title and the content. With `text=no` the text is left out: the script has it already.
+/// A file as it is.
+struct Shown {
+    etag: ETag,
+    bytes: usize,
+    /// `None` if it is not asked for or too large.
+    text: Option<Vec<u8>>,
+}
+
+/// The title and the content, and the permit that it counts for. With `text=no` the text is left out: the script has it
+/// already.
 ///
 /// # Errors
 /// There is no such file.
-pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Markup), String> {
+pub(crate) async fn content(
+    parts: &Parts,
+    query: &str,
+) -> Result<(String, Markup, Reading), String> {
     let pairs = Pairs::new(query);
     let name = Text(pairs.first("name")).shown().into_owned();
     let name = FileName::new(&name).map_err(|error| error.to_string())?;
     let files = parts.files.clone();
     let files = files.ok_or("The rules come from a control plane, not from files.")?;
     let changes = parts.api.rule_changes.clone();
+    let reading = files.reading().await.map_err(|busy| busy.to_string())?;
+    let is_refresh = pairs.first("text") == b"no";
     let read = spawn_blocking({
         let (files, name) = (files.clone(), name.clone());
-        move || (files.read(&name), changes.unwritable())
+        move || {
+            (
+                Shown::read(&files, &name, is_refresh),
+                changes.unwritable(),
+                reading,
+            )
+        }
     });
-    let (file, unwritable) = read.await.map_err(|_| "The file cannot be read.")?;
+    let (file, unwritable, reading) = read.await.map_err(|_| "The file cannot be read.")?;
     let file = file.map_err(|error| error.to_string())?;
     let versions = parts.versions(&files, &name, &file.etag).await;
     let changes = match &unwritable {
@@ -44,7 +65,6 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
         Some(_) => Values::Redacted,
     };
     let findings = parts.findings.load();
-    let is_refresh = pairs.first("text") == b"no";
     let content = html! {
         p.crumbs { a href="/console/files" { "Files" } " / " }
         h1 { (name) }
@@ -53,16 +73,60 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Result<(String, Marku
         @if let Some(reason) = &unwritable {
             section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
         }
-        @match edited(&file) {
-            Ok(text) => (editor((&name, &file.etag, if is_refresh { "" } else { text }), changes, values)),
+        @match file.edited() {
+            Ok(text) => (editor((&name, &file.etag, text), changes, values)),
             Err(reason) => section { p.empty { (reason) } },
         }
         (history(&versions, changes))
     };
-    Ok((name.to_string(), content))
+    Ok((name.to_string(), content, reading))
 }
 
-fn facts(parts: &Parts, name: &FileName, file: &RuleFile) -> Markup {
+impl Shown {
+    /// Blocks.
+    fn read(files: &RuleFiles, name: &FileName, is_refresh: bool) -> Result<Self, ReadError> {
+        let read = if is_refresh {
+            None
+        } else {
+            match files.read_up_to(name, EDITED_BYTES_MAX) {
+                Err(ReadError::TooLarge(..)) => None,
+                read => Some(read?),
+            }
+        };
+        Ok(match read {
+            Some(RuleFile { etag, bytes, .. }) => Self {
+                etag,
+                bytes: bytes.len(),
+                text: Some(bytes),
+            },
+            None => {
+                let (etag, bytes, _) = files.hashed(name)?;
+                Self {
+                    etag,
+                    bytes,
+                    text: None,
+                }
+            }
+        })
+    }
+
+    /// The text, if it can be edited.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn edited(&self) -> Result<&str, String> {
+        if self.bytes > EDITED_BYTES_MAX {
+            return Err(format!(
+                "The editor is for files of at most {EDITED_BYTES_MAX} bytes (edited_bytes_max): use /api/v1/rules, tollgate check and tollgate diff."
+            ));
+        }
+        let text = self.text.as_deref().unwrap_or_default();
+        str::from_utf8(text)
+            .map_err(|_| "The file is not UTF-8: replace it by one that is.".to_owned())
+    }
+}
+
+fn facts(parts: &Parts, name: &FileName, file: &Shown) -> Markup {
     let rules = rules_by_file(parts);
     let rules = rules.get(name.as_str()).copied().unwrap_or(0);
     let is_rejected = parts.rules.last_error().is_some();
@@ -74,7 +138,7 @@ fn facts(parts: &Parts, name: &FileName, file: &RuleFile) -> Markup {
             }, &html! {
                 @if is_rejected { "the last good configuration serves" } @else { "the newest rules" }
             }))
-            (tile("Size", &html! { (file.bytes.len()) }, &html! { "bytes" }))
+            (tile("Size", &html! { (file.bytes) }, &html! { "bytes" }))
         }
     }
 }
@@ -106,18 +170,4 @@ fn history(versions: &[Version], changes: Changes) -> Markup {
             }
         }
     }
-}
-
-/// The text of a file that can be edited.
-///
-/// # Errors
-/// Why it cannot.
-fn edited(file: &RuleFile) -> Result<&str, String> {
-    if file.bytes.len() > EDITED_BYTES_MAX {
-        return Err(format!(
-            "The editor is for files of at most {EDITED_BYTES_MAX} bytes (edited_bytes_max): use /api/v1/rules, tollgate check and tollgate diff."
-        ));
-    }
-    str::from_utf8(&file.bytes)
-        .map_err(|_| "The file is not UTF-8: replace it by one that is.".to_owned())
 }

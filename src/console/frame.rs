@@ -7,8 +7,6 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::http::response_budget::{self, ResponseBudget};
-
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
 const EDITOR: &str = include_str!("editor.js");
@@ -90,7 +88,6 @@ impl Status {
 
 /// A page of the console.
 pub(crate) fn page(
-    budget: &ResponseBudget,
     head: &Head,
     place: Place,
     title: &str,
@@ -117,10 +114,7 @@ pub(crate) fn page(
             }
         }
     };
-    let Some(body) = budget.body(page.into_string()) else {
-        return (StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL).into_response();
-    };
-    let mut response = (status, body).into_response();
+    let mut response = (status, page.into_string()).into_response();
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::console::history::{Chart, Recent};
+use crate::console::history::Recent;
 use crate::console::parts::{Parts, Reach};
 use crate::console::rules::{href_of, last_hour};
 use crate::console::widgets::{chart, duration, percent, seconds, tile};
@@ -130,19 +130,19 @@ fn health(parts: &Parts, reach: Reach, snapshot: &Snapshot) -> Markup {
 }
 
 fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
-    let mut most: Vec<(&str, &str, [u64; 2], Chart)> = Vec::new();
+    let mut most: Vec<(&str, &str, [u64; 2])> = Vec::new();
     for domain in rules.domains() {
         domain.visit(&mut |nodes| {
             let rule = nodes.last().and_then(|node| node.rule.as_deref());
             let counted = rule.filter(|rule| rule.stats.hits()[1] > 0);
             most.extend(counted.map(|rule| {
                 let chart = parts.history.chart_of(&rule.path, rule.stats.hits());
-                (&*domain.name, &*rule.path, last_hour(&chart), chart)
+                (&*domain.name, &*rule.path, last_hour(&chart))
             }));
         });
     }
-    most.retain(|(_, _, [_, over], _)| *over > 0);
-    most.sort_by_key(|(_, _, [_, over], _)| std::cmp::Reverse(*over));
+    most.retain(|(_, _, [_, over])| *over > 0);
+    most.sort_by_key(|(_, _, [_, over])| std::cmp::Reverse(*over));
     most.truncate(RULES_MAX);
     if most.is_empty() {
         return html! { p.empty { "No hit was over limit." } };
@@ -157,7 +157,7 @@ fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
                     th.number scope="col" { "Share" }
                 } }
                 tbody {
-                    @for (domain, path, [hits, over], _) in &most {
+                    @for (domain, path, [hits, over]) in &most {
                         tr {
                             th scope="row" { a href=(href_of(domain, path)) { (path) } }
                             td.number.over { (over) }

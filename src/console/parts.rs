@@ -130,14 +130,17 @@ impl Parts {
     pub(crate) async fn files(&self) -> Option<Files> {
         let files = self.files.clone()?;
         let ask = async {
-            let listed = spawn_blocking(move || files.list()).await;
+            let reading = files.reading().await.map_err(|busy| busy.to_string());
+            let list = move || reading.and_then(|_reading| files.list());
+            let listed = spawn_blocking(list).await;
             let listed = listed.unwrap_or_else(|_| Err("the list ended unexpectedly".to_owned()));
             listed.map(Arc::from).map_err(Arc::from)
         };
         Some(self.recent(&self.asked.files, ask).await)
     }
 
-    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read.
+    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read. The
+    /// caller has a permit to read files.
     pub(crate) async fn versions(
         &self,
         files: &Arc<RuleFiles>,

@@ -1,43 +1,76 @@
-//! Bounds the bytes of responses that were rendered for one request, until their clients have read
-//! them.
+//! Bounds the memory of responses of a listener, from the request until the client has read them.
 //!
-//! Pages that all requests share are bounded where they are rendered. Without this bound as many
-//! large responses as there are connections would be in memory, if clients do not read them.
+//! ```text
+//!  GET --> place of RENDERED_MAX ----> bytes of RESPONSE_BYTES_MAX
+//!          read files, render, ...     until the client has read them
+//! ```
+//! Without places as many pages as there are connections would be rendered at a time; without the bound of bytes
+//! as many would be in memory, if clients do not read them. A page that requests share ([`crate::admin::page`])
+//! is counted once, by whoever renders it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::Router;
+use axum::body::{Bytes, HttpBody as _, to_bytes};
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use http::{Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of responses of `/api/v1` and the console that are not sent yet: a sixteenth of what the
-/// chart gives a pod.
-// bound response_bytes_max: 503; tollgate_admin_responses_full_total
+/// Bytes of responses of the admin port that are not sent yet, all of them together: a sixteenth of what the chart gives a
+/// pod. A larger one is sent alone.
+// bound response_bytes_max: the request is answered with 503, or with the previous page;
+// tollgate_admin_responses_full_total, tollgate_admin_pages_full_total
 const RESPONSE_BYTES_MAX: usize = 32 << 20;
 /// Bytes of a response that is not counted: the connections of the listener bound them.
-// bound uncounted_bytes_max: counted in `response_bytes_max`; -
+// bound uncounted_response_bytes_max: the response is counted by response_bytes_max; -
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
+/// GET requests to the admin port whose responses are rendered at a time. Probes and /metrics need no place.
+// bound responses_rendered_max: the next one waits; tollgate_admin_responses_full_total
+const RENDERED_MAX: usize = 4;
+/// Time that a GET request waits for others to be rendered.
+// bound response_wait_max: the request is answered with 503; tollgate_admin_responses_full_total
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Why a response is not sent.
-pub(crate) const FULL: &str =
-    "too many bytes of responses are being sent (response_bytes_max); repeat the request";
+pub(crate) const FULL: &str = "too many responses are rendered or being sent (responses_rendered_max, response_bytes_max); repeat the request";
+/// Seconds until the client may try again.
+pub(crate) const RETRY_AFTER_SECS: u64 = 1;
 
 /// The responses of a listener. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseBudget {
-    free: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+    tasks: TaskTracker,
     full: Counter,
 }
 
-/// The bytes of a response, and its part of the budget.
-struct Held {
-    text: Box<str>,
+/// Marks a response whose bytes are counted already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted;
+
+/// Bytes, and their part of a budget.
+#[derive(Debug)]
+pub(crate) struct Held<T> {
+    bytes: T,
     _part: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl<T> Held<T> {
+    pub(crate) fn new(bytes: T, part: OwnedSemaphorePermit) -> Self {
+        Self { bytes, _part: part }
+    }
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
     fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
+        self.bytes.as_ref()
     }
 }
 
@@ -45,47 +78,123 @@ impl ResponseBudget {
     /// Registers the metric.
     pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
-            free: Arc::new(Semaphore::new(RESPONSE_BYTES_MAX)),
+            bytes: Arc::new(Semaphore::new(RESPONSE_BYTES_MAX)),
+            places: Arc::new(Semaphore::new(RENDERED_MAX)),
+            tasks: TaskTracker::new(),
             full: metrics.counter(
                 "tollgate_admin_responses_full_total",
-                "Responses of /api/v1 and the console that were rejected with 503, because 32 MiB of others are still being sent (response_bytes_max).",
+                "Responses of the admin listener that were rejected with 503, because 32 MiB of others are still being sent (response_bytes_max) or 4 others were rendered for 5 s (responses_rendered_max, response_wait_max).",
             ),
         }
     }
 
-    /// The body of a response, which has its part of the budget until it is sent. `None` if too much
-    /// of the budget is in use.
-    pub(crate) fn body(&self, text: String) -> Option<Body> {
-        if text.len() <= UNCOUNTED_BYTES_MAX {
-            return Some(text.into());
-        }
-        let bytes = u32::try_from(text.len().min(RESPONSE_BYTES_MAX)).expect("32 MiB fit");
-        let Ok(part) = self.free.clone().try_acquire_many_owned(bytes) else {
-            self.full.inc();
-            return None;
+    /// Has GET requests to `routes` wait for a place and counts the bytes of all responses. `full` makes the response if
+    /// there are too many.
+    pub(crate) fn bounded<S: Clone + Send + Sync + 'static>(
+        &self,
+        routes: Router<S>,
+        full: impl Fn() -> Response + Clone + Send + Sync + 'static,
+    ) -> Router<S> {
+        let budget = self.clone();
+        let place = {
+            let full = full.clone();
+            move |request: Request, next: Next| {
+                let (budget, full) = (budget.clone(), full.clone());
+                async move { budget.render(request, next, full).await }
+            }
         };
-        let text = text.into_boxed_str();
-        Some(Bytes::from_owner(Held { text, _part: part }).into())
+        self.counted(routes, full).route_layer(from_fn(place))
+    }
+
+    /// Counts the bytes of responses of `routes`, which bound by themselves how many are rendered.
+    pub(crate) fn counted<S: Clone + Send + Sync + 'static>(
+        &self,
+        routes: Router<S>,
+        full: impl Fn() -> Response + Clone + Send + Sync + 'static,
+    ) -> Router<S> {
+        let budget = self.clone();
+        routes.route_layer(from_fn(move |request: Request, next: Next| {
+            let (budget, full) = (budget.clone(), full.clone());
+            async move {
+                let held = budget.hold(next.run(request).await).await;
+                held.unwrap_or_else(|| budget.rejected(full))
+            }
+        }))
+    }
+
+    /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of it is in use.
+    pub(crate) fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes.min(RESPONSE_BYTES_MAX)).expect("32 MiB fit");
+        self.bytes.clone().try_acquire_many_owned(bytes).ok()
+    }
+
+    /// Counts a request that gets `response` instead of what it asked for.
+    pub(crate) fn rejected<T>(&self, response: impl FnOnce() -> T) -> T {
+        self.full.inc();
+        response()
+    }
+
+    async fn render(
+        &self,
+        request: Request,
+        next: Next,
+        full: impl FnOnce() -> Response,
+    ) -> Response {
+        // Others wait for their bodies, and have bounds of their own.
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return next.run(request).await;
+        }
+        let place = timeout(WAIT_MAX, self.places.clone().acquire_owned()).await;
+        let Some(place) = place.ok().and_then(Result::ok) else {
+            return self.rejected(full);
+        };
+        // To its end, even if the client goes away: what was begun on other threads is not cancelled either.
+        let rendering = self.tasks.spawn(async move {
+            let _place = place;
+            next.run(request).await
+        });
+        let rendered = rendering.await;
+        rendered.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+    }
+
+    /// Counts the bytes of a response until they are sent.
+    async fn hold(&self, response: Response) -> Option<Response> {
+        let size = response.body().size_hint().exact().unwrap_or_default();
+        let size = usize::try_from(size).ok()?;
+        if size <= UNCOUNTED_BYTES_MAX || response.extensions().get::<Counted>().is_some() {
+            return Some(response);
+        }
+        let part = self.part(size)?;
+        let (head, body) = response.into_parts();
+        // Its size is known, so it is in memory, and not copied.
+        let bytes = to_bytes(body, size).await.ok()?;
+        let bytes = Bytes::from_owner(Held::new(bytes, part));
+        Some(Response::from_parts(head, bytes.into()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
-    #[test]
-    fn large_bodies_are_counted_until_they_are_dropped() {
+    #[tokio::test]
+    async fn large_bodies_are_counted_until_they_are_dropped() {
         let budget = ResponseBudget::new(&Metrics::new());
-        let body = |bytes: usize| budget.body(" ".repeat(bytes));
+        let hold = async |bytes: usize| {
+            budget
+                .hold(Body::from(" ".repeat(bytes)).into_response())
+                .await
+        };
         let half = RESPONSE_BYTES_MAX / 2;
-        let held = [body(half), body(half)];
+        let held = [hold(half).await, hold(half).await];
         assert!(held.iter().all(Option::is_some));
-        assert!(body(UNCOUNTED_BYTES_MAX + 1).is_none());
-        assert!(body(UNCOUNTED_BYTES_MAX).is_some());
-        assert_eq!(budget.full.get(), 1);
+        assert!(hold(UNCOUNTED_BYTES_MAX + 1).await.is_none());
+        assert!(hold(UNCOUNTED_BYTES_MAX).await.is_some());
         drop(held);
-        let all = body(RESPONSE_BYTES_MAX + 1);
+        let all = hold(RESPONSE_BYTES_MAX + 1).await;
         assert!(all.is_some(), "a body above the bound is sent alone");
-        assert!(body(half).is_none());
+        assert!(hold(half).await.is_none());
     }
 }

@@ -198,8 +198,14 @@ impl RulesWriter {
     pub(crate) async fn make(self: Arc<Self>, change: Change) -> Result<Changed, ChangeError> {
         let turn = timeout(TURN_TIMEOUT, self.turn.lock()).await;
         let _turn = turn.map_err(|_| ChangeError::Busy)?;
+        let reading = self.files.reading().await;
+        let reading = reading.map_err(|_| ChangeError::Busy)?;
         let writer = self.clone();
-        let written = spawn_blocking(move || writer.write(change)).await;
+        let write = move || {
+            let _reading = reading;
+            writer.write(change)
+        };
+        let written = spawn_blocking(write).await;
         let written = written.map_err(|_| ChangeError::Unexpected)??;
         self.reload.request();
         let loaded = self.reload.loaded(&written.path, &written.text);

@@ -16,11 +16,27 @@ pub(crate) enum Expected {
     OneOf(Vec<String>),
 }
 
+/// Makes the ETag of bytes that come in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Hasher(Sha256);
+
+impl Hasher {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> ETag {
+        let hash = self.0.finalize();
+        let digits: Vec<String> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        ETag(format!("\"{}\"", digits.concat()))
+    }
+}
+
 impl ETag {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let hash = Sha256::digest(bytes);
-        let digits: Vec<String> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("\"{}\"", digits.concat()))
+        let mut hasher = Hasher::default();
+        hasher.add(bytes);
+        hasher.finish()
     }
 
     pub(crate) fn as_str(&self) -> &str {

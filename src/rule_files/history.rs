@@ -12,9 +12,10 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::config::yaml::FILE_BYTES_MAX;
 use crate::rule_files::etag::ETag;
 use crate::rule_files::name::FileName;
-use crate::rule_files::read::read_bytes;
+use crate::rule_files::hash::hash;
 use crate::rule_files::write::{replace, write_new};
 use crate::rule_source::files::OWN_FOLDER;
 use crate::time::{MICROS_PER_SECOND, Time};
@@ -58,7 +59,7 @@ impl History {
     pub(crate) fn kept(&self) -> io::Result<Vec<Version>> {
         let files = self.files()?.into_iter();
         let read = files.map(|(number, time, path)| {
-            let etag = ETag::of(&read_bytes(&path)?);
+            let (etag, _) = hash(&path)?;
             Ok(Version { number, time, etag })
         });
         read.collect()
@@ -71,7 +72,8 @@ impl History {
     pub(crate) fn content(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
         let files = self.files()?.into_iter();
         let mut found = files.filter(|(known, ..)| *known == number);
-        found.next().map(|(.., path)| read_bytes(&path)).transpose()
+        let read = |(.., path): (_, _, PathBuf)| regular_file::read_within(&path, FILE_BYTES_MAX);
+        found.next().map(read).transpose()
     }
 
     /// Writes a version to the disk; it is kept when [`Self::keep`] is called.

@@ -1,21 +1,35 @@
-//! Reads a whole file within the bound of rules files.
+//! Hashes a rules file without having it in memory.
 
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
 use crate::config::yaml::FILE_BYTES_MAX;
-use crate::regular_file;
+use crate::regular_file::{self, too_large};
+use crate::rule_files::etag::{ETag, Hasher};
 
+/// Bytes of a file that are hashed at a time.
+const HASHED_BYTES: usize = 64 << 10;
+
+/// The ETag of a file, and its size.
+///
 /// # Errors
 /// It cannot be read, or is larger than rules files are.
-pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut file = regular_file::open(path)?.take(FILE_BYTES_MAX as u64 + 1);
-    // bounded by rules_file_bytes_max
-    file.read_to_end(&mut bytes)?;
-    if bytes.len() > FILE_BYTES_MAX {
-        let error = format!("it has more than {FILE_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+pub(crate) fn hash(path: &Path) -> io::Result<(ETag, usize)> {
+    let mut file = regular_file::open(path)?;
+    let (mut hasher, mut size) = (Hasher::default(), 0);
+    let mut buffer = vec![0; HASHED_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok((hasher.finish(), size)),
+            Ok(read) => {
+                hasher.add(&buffer[..read]);
+                size += read;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(too_large(FILE_BYTES_MAX));
+        }
     }
-    Ok(bytes)
 }

@@ -742,6 +742,11 @@ pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
     status_kib(pid, "VmHWM:")
 }
 
+/// Lets [`resident_peak_kib`] begin anew with the memory in use.
+pub(crate) fn forget_resident_peak(pid: u32) {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("it is our child");
+}
+
 fn status_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let words = status

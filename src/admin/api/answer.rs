@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::api::body::{BodyError, REASON_BYTES_MAX};
-use crate::http::response_budget::{self, ResponseBudget};
+use crate::http::response_budget;
 use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
@@ -92,25 +92,25 @@ impl From<BodyError> for Rejected {
 }
 
 /// The response of the replica with this name.
-pub(crate) fn response(replica: &str, answer: Answer, budget: &ResponseBudget) -> Response {
+pub(crate) fn response(replica: &str, answer: Answer) -> Response {
     match answer {
         Ok(mut body) => {
             body["replica"] = replica.into();
-            found(replica, body.to_string(), budget)
+            found(body.to_string())
         }
         Err(rejected) => rejection(replica, &rejected),
     }
 }
 
-/// 200 with JSON that has the name of the replica already; 503 if too many bytes are being sent.
-pub(crate) fn found(replica: &str, json: String, budget: &ResponseBudget) -> Response {
-    match budget.body(json) {
-        Some(body) => ([(header::CONTENT_TYPE, JSON_TYPE)], body).into_response(),
-        None => {
-            let full = Rejected::new(StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL);
-            rejection(replica, &full)
-        }
-    }
+/// 200 with JSON that has the name of the replica already.
+pub(crate) fn found(json: String) -> Response {
+    ([(header::CONTENT_TYPE, JSON_TYPE)], json).into_response()
+}
+
+/// Why a request is rejected because there are too many others.
+pub(crate) fn full() -> Rejected {
+    let full = Rejected::new(StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL);
+    full.retry_after(response_budget::RETRY_AFTER_SECS)
 }
 
 fn rejection(replica: &str, rejected: &Rejected) -> Response {

@@ -24,10 +24,10 @@ use crate::rule_files::{NO_FILES, ReadError};
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::Metrics;
 
-/// Bytes of a text of `PUT /api/v1/rules/{file}`. Less than a rules file may have: some 100,000
-/// rules.
+/// Bytes of a text of `GET` and `PUT /api/v1/rules/{file}`. Less than a rules file may have: some
+/// 100,000 rules.
 // bound rules_text_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
-const TEXT_BYTES_MAX: usize = 8 << 20;
+pub(crate) const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a body that names a version.
 // bound version_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const VERSION_BYTES_MAX: usize = 1 << 10;

@@ -1,33 +1,23 @@
 //! `/api/v1/rules`: the rules files of this replica.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::Extension;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse as _, Response};
 use http::{StatusCode, header};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 
-use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
-use crate::admin::api::rule_changes::RuleChanges;
+use crate::admin::api::answer::{self, Answer, JSON_TYPE, Rejected};
+use crate::admin::api::rule_changes::{RuleChanges, TEXT_BYTES_MAX};
 use crate::admin::page::SharedPage;
+use crate::http::response_budget::{self, Counted};
 use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
-use crate::rule_files::{Listed, NO_FILES, ReadError, RuleFile, RuleFiles};
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::rule_files::{Listed, NO_FILES, ReadError, Reading, RuleFile, RuleFiles};
 
 const YAML_TYPE: &str = "application/yaml";
-/// Texts of rules files that are being sent. One has up to 64 MiB, and clients may read slowly.
-// bound rules_texts_max: waits for 5 s, then 503; tollgate_admin_rules_texts_full_total
-const TEXTS_MAX: usize = 4;
-/// Time to wait for another text to be sent.
-// bound rules_text_wait_max: 503; tollgate_admin_rules_texts_full_total
-const TEXT_WAIT_MAX: Duration = Duration::from_secs(5);
-
 /// Answers about rules files.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -35,39 +25,19 @@ pub(crate) struct Rules {
     files: Option<Arc<RuleFiles>>,
     changes: Arc<RuleChanges>,
     list: SharedPage,
-    texts: Arc<Semaphore>,
-    texts_full: Counter,
-}
-
-/// A text that is being sent, and its slot.
-struct SentText {
-    bytes: Vec<u8>,
-    _slot: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for SentText {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Rules {
-    /// Registers the metric. `list` is for the page with the list of files.
+    /// `list` is for the page with the list of files.
     pub(crate) fn new(
         files: Option<Arc<RuleFiles>>,
         changes: Arc<RuleChanges>,
         list: SharedPage,
-        metrics: &Metrics,
     ) -> Self {
         Self {
             files,
             changes,
             list,
-            texts: Arc::new(Semaphore::new(TEXTS_MAX)),
-            texts_full: metrics.counter(
-                "tollgate_admin_rules_texts_full_total",
-                "Requests for a rules file that were rejected because 4 are still being sent (rules_texts_max).",
-            ),
         }
     }
 
@@ -78,10 +48,25 @@ impl Rules {
     pub(crate) async fn list(&self, replica: Arc<str>) -> Result<Response, Rejected> {
         let files = self.files()?.clone();
         let changes = self.changes.clone();
-        let list = move || list_page(&replica, &files.list(), changes.unwritable());
-        let page = self.list.get(list);
-        let page = page.await.ok_or_else(unexpected)?;
-        Ok(([(header::CONTENT_TYPE, JSON_TYPE)], page).into_response())
+        let reading = {
+            let files = files.clone();
+            async move { files.reading().await }
+        };
+        let list = move |reading: Result<Reading, ReadError>| {
+            let listed = match reading {
+                Ok(_reading) => files.list(),
+                Err(busy) => Err(busy.to_string()),
+            };
+            list_page(&replica, &listed, changes.unwritable())
+        };
+        match self.list.get_after(reading, list).await {
+            Ok(page) => {
+                let content_type = [(header::CONTENT_TYPE, JSON_TYPE)];
+                Ok((content_type, Extension(Counted), page).into_response())
+            }
+            Err(StatusCode::SERVICE_UNAVAILABLE) => Err(answer::full()),
+            Err(_) => Err(unexpected()),
+        }
     }
 
     /// The text of a file.
@@ -91,16 +76,17 @@ impl Rules {
     pub(crate) async fn read(&self, name: &str) -> Result<Response, Rejected> {
         let files = self.files()?.clone();
         let name = FileName::new(name).map_err(ReadError::from)?;
-        let slot = self.slot().await?;
-        let read = spawn_blocking(move || files.read(&name)).await;
-        let RuleFile { bytes, etag, .. } = read.map_err(|_| unexpected())??;
+        let reading = files.reading().await?;
+        let read = move || (files.read_up_to(&name, TEXT_BYTES_MAX), reading);
+        // The permit counts the text until the response does.
+        let (read, _reading) = spawn_blocking(read).await.map_err(|_| unexpected())?;
+        let RuleFile { bytes, etag, .. } = read?;
         let headers = [
             (header::CONTENT_TYPE, YAML_TYPE),
             (header::ETAG, etag.as_str()),
             (header::CACHE_CONTROL, "no-cache"),
         ];
-        let text = SentText { bytes, _slot: slot };
-        Ok((headers, Body::from(Bytes::from_owner(text))).into_response())
+        Ok((headers, bytes).into_response())
     }
 
     /// The versions of a file.
@@ -110,25 +96,15 @@ impl Rules {
     pub(crate) async fn history(&self, name: &str) -> Answer {
         let files = self.files()?.clone();
         let name = FileName::new(name).map_err(ReadError::from)?;
-        // To hash the versions, their texts are read.
-        let slot = self.slot().await?;
+        let reading = files.reading().await?;
         let read = spawn_blocking(move || {
-            let _slot = slot;
+            let _reading = reading;
             files.versions(&name)
         });
         let versions = read.await.map_err(|_| unexpected())??;
         let shown = |Version { number, time, etag }: &Version| json!({"version": number, "time": time.to_rfc3339_secs(), "etag": etag.as_str()});
         let versions: Vec<_> = versions.iter().map(shown).collect();
         Ok(json!({"versions": versions}))
-    }
-
-    async fn slot(&self) -> Result<OwnedSemaphorePermit, Rejected> {
-        let slot = timeout(TEXT_WAIT_MAX, self.texts.clone().acquire_owned()).await;
-        slot.ok().and_then(Result::ok).ok_or_else(|| {
-            self.texts_full.inc();
-            let reason = "too many rules files are being read";
-            Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1)
-        })
     }
 
     fn files(&self) -> Result<&Arc<RuleFiles>, Rejected> {
@@ -142,9 +118,14 @@ impl From<ReadError> for Rejected {
         let status = match error {
             ReadError::Name(_) => StatusCode::BAD_REQUEST,
             ReadError::Missing(_) => StatusCode::NOT_FOUND,
-            ReadError::Io(..) => StatusCode::SERVICE_UNAVAILABLE,
+            ReadError::TooLarge(..) => StatusCode::PAYLOAD_TOO_LARGE,
+            ReadError::Busy | ReadError::Io(..) => StatusCode::SERVICE_UNAVAILABLE,
         };
-        Self::new(status, error.to_string())
+        let rejected = Self::new(status, error.to_string());
+        match error {
+            ReadError::Busy => rejected.retry_after(response_budget::RETRY_AFTER_SECS),
+            _ => rejected,
+        }
     }
 }
 

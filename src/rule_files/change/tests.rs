@@ -34,7 +34,7 @@ impl World {
             options: CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new())),
             overlay: None,
         };
-        let files = Arc::new(RuleFiles::new(compiler));
+        let files = Arc::new(RuleFiles::new(compiler, &Metrics::new()));
         let (reload, live) = (Reload::default(), Arc::new(LiveRules::default()));
         let clock = Clock::system();
         let metrics = Metrics::new();

@@ -75,6 +75,16 @@ impl Attack {
 
     /// Holds connections from this many addresses of 127.0.0.0/8 in turn.
     pub(super) fn start(self, addr: SocketAddr, addresses: u8) -> Vec<TcpStream> {
+        self.start_few(addr, CLIENTS, addresses)
+    }
+
+    /// The same with this number of connections.
+    pub(super) fn start_few(
+        self,
+        addr: SocketAddr,
+        connections: usize,
+        addresses: u8,
+    ) -> Vec<TcpStream> {
         let bytes = self.bytes();
         let connect = |index: usize| {
             let source = Ipv4Addr::new(
@@ -93,7 +103,7 @@ impl Attack {
             let _ = stream.write_all(&bytes);
             Ok::<_, std::io::Error>(stream)
         };
-        (0..CLIENTS)
+        (0..connections)
             .map(|index| connect(index).expect("the port is open"))
             .collect()
     }
@@ -113,6 +123,10 @@ pub(super) fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     let mut response = String::new();
     stream.read_to_string(&mut response).ok()?;
     response.split(' ').nth(1)?.parse().ok()
+}
+
+pub(super) fn assert_live(server: &TestServer, when: &str) {
+    assert_eq!(probe(server.admin, "/live"), Some(200), "{when}");
 }
 
 pub(super) fn assert_probes(server: &TestServer, when: &str) {
