@@ -27,7 +27,7 @@ use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
 
-pub(crate) mod api;
+pub mod api;
 pub(crate) mod explain;
 pub(crate) mod page;
 pub(crate) mod query_string;

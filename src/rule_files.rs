@@ -15,11 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::config::yaml::FILE_BYTES_MAX;
+use crate::regular_file;
 use crate::rule_files::compile::Compiler;
 use crate::rule_files::etag::ETag;
+use crate::rule_files::hash::hash;
 use crate::rule_files::history::{History, Version};
 use crate::rule_files::name::{FileName, NameError};
-use crate::rule_files::hash::hash;
 use crate::rule_source::files::{Directory, FILES_MAX};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
@@ -28,9 +29,9 @@ pub(crate) mod change;
 pub(crate) mod compile;
 mod diff;
 pub(crate) mod etag;
+mod hash;
 pub(crate) mod history;
 pub(crate) mod name;
-mod hash;
 mod write;
 
 /// Why there are no [`RuleFiles`].

@@ -33,7 +33,7 @@ pub(crate) mod actions;
 pub(crate) mod answer;
 pub(crate) mod change;
 pub(crate) mod counters;
-pub(crate) mod fleet;
+pub mod fleet;
 mod idempotency;
 mod openapi;
 mod outcome;
@@ -43,6 +43,7 @@ pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
+pub(crate) mod top_answer;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]

@@ -44,7 +44,8 @@ pub(super) fn routes(
     (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
     metrics: &Metrics,
 ) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
-    if let Some(address) = settings.admin.advertised(address) {
+    let advertised = settings.admin.advertised(address);
+    if let Some(address) = advertised {
         backend.advertise(address);
     }
     let replica = backend.replica();
@@ -57,7 +58,7 @@ pub(super) fn routes(
     let token = Arc::new(token);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
     let counters = Arc::new(counters);
-    let fleet = Fleet::new(backend.clone(), metrics);
+    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(address), metrics);
     let keys = observers.top_keys.clone();
     let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
     let responses = ResponseBudget::new(metrics);

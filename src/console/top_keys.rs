@@ -1,8 +1,8 @@
 //! The keys of a rule with the most hits, and those most over limit, with a link to each.
 
 use maud::{Markup, html};
-use serde_json::Value;
 
+use crate::admin::api::top_answer::KeyHits;
 use crate::admin::query_string::Pairs;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
@@ -79,15 +79,18 @@ pub(crate) async fn section(
     }
 }
 
-fn row(domain: &str, key: &Value, open: &[bool], is_redacted: bool) -> Markup {
-    let [hits, over] = ["hits", "over_limit"].map(|name| key[name].as_u64().unwrap_or(0));
-    let entries = entries_of(&key["key"]);
-    let name = name_of(&entries, open);
+fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup {
+    let KeyHits {
+        key: entries,
+        counts,
+    } = key;
+    let (hits, over) = (counts.hits, counts.over_limit);
+    let name = name_of(entries, open);
     html! {
         tr {
             th scope="row" {
                 // The counter of a hash is not that of its value.
-                @if is_redacted { (name) } @else { a href=(key_href(domain, &entries)) { (name) } }
+                @if is_redacted { (name) } @else { a href=(key_href(domain, entries)) { (name) } }
             }
             td.number.over[over > 0] { (over) }
             td.number { (hits) }
@@ -124,15 +127,6 @@ fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
         encoded(domain),
         entries.concat()
     )
-}
-
-fn entries_of(key: &Value) -> Vec<[String; 2]> {
-    let entries = key.as_array().map_or(&[][..], Vec::as_slice);
-    let part = |entry: &Value, at: usize| entry[at].as_str().unwrap_or_default().to_owned();
-    entries
-        .iter()
-        .map(|entry| [part(entry, 0), part(entry, 1)])
-        .collect()
 }
 
 fn one_of<const N: usize>(known: &[(&'static str, &str); N], asked: &[u8]) -> &'static str {

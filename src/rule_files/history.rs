@@ -13,9 +13,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::yaml::FILE_BYTES_MAX;
+use crate::regular_file;
 use crate::rule_files::etag::ETag;
-use crate::rule_files::name::FileName;
 use crate::rule_files::hash::hash;
+use crate::rule_files::name::FileName;
 use crate::rule_files::write::{replace, write_new};
 use crate::rule_source::files::OWN_FOLDER;
 use crate::time::{MICROS_PER_SECOND, Time};

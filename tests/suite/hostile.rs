@@ -15,16 +15,16 @@ use crate::support::{
 
 mod admin;
 mod admin_api;
+mod callers;
 mod descriptors;
 mod end;
 mod files;
-mod callers;
 mod grpc;
 mod json;
 mod log;
 mod outage;
-mod redis;
 mod readers;
+mod redis;
 mod tls;
 mod trial;
 

@@ -1,6 +1,6 @@
 //! Answers of the API: JSON with the name of the replica, or why there is none.
 
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ pub(crate) fn response(replica: &str, answer: Answer) -> Response {
 }
 
 /// 200 with JSON that has the name of the replica already.
-pub(crate) fn found(json: String) -> Response {
+pub(crate) fn found(json: impl IntoResponse) -> Response {
     ([(header::CONTENT_TYPE, JSON_TYPE)], json).into_response()
 }
 

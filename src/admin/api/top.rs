@@ -1,6 +1,5 @@
 //! `/api/v1/top`: the keys with the most hits of each rule.
 
-use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -13,14 +12,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::Rejected;
 use crate::admin::api::fleet::{Fleet, Replies};
+use crate::admin::api::top_answer::{Key, KeyHits, RuleHits, Sums};
 use crate::admin::query_string::Pairs;
+use crate::http::response_budget::RETRY_AFTER_SECS;
 use crate::named_enum::named_enum;
 use crate::redact::Redaction;
-use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Descriptor, LiveRules, Query};
 use crate::text::Text;
 use crate::top_keys::windows::{By, Window};
-use crate::top_keys::{RuleKeys, Selection, TOP_KEYS_MAX, TopKeys};
+use crate::top_keys::{RuleKeys, Selection, TopKeys};
 
 named_enum! {
     /// Whose hits are counted.
@@ -32,10 +32,9 @@ named_enum! {
     }
 }
 
-/// Answers of `/api/v1/top` that are prepared at a time. The keys of thousands of rules take tens
-/// of megabytes.
+/// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens of megabytes.
 // bound top_queries_max: the next one waits; -
-const QUERIES_MAX: usize = 4;
+const QUERIES_MAX: usize = 1;
 
 /// Answers which keys have the most hits.
 #[derive(Debug)]
@@ -56,13 +55,6 @@ struct Asked {
     by: By,
     scope: Scope,
 }
-
-/// A key as it is shown: keys and values of its entries.
-type Key = Vec<[String; 2]>;
-
-/// Hits by domain and rule, and by key.
-#[derive(Default)]
-struct Sums(BTreeMap<(String, String), HashMap<Key, HitCounts>>);
 
 /// Hits of this process, and the permit that counts them among those in memory.
 #[derive(Default)]
@@ -94,33 +86,26 @@ impl Top {
         self: &Arc<Self>,
         replica: &str,
         query: &str,
-    ) -> Result<String, Rejected> {
+    ) -> Result<Vec<u8>, Rejected> {
         let asked = Asked::read(query)?;
         let mut answer = json!({"replica": replica});
         let mut replies = Vec::new();
-        let own = self.sums(asked.selection.clone(), asked.window);
-        let own = if asked.scope == Scope::Replica {
-            own.await
-        } else {
-            let path = asked.path();
-            let (own, fleet) = tokio::join!(own, self.fleet.ask(&path, replica));
+        if asked.scope == Scope::Fleet {
+            // First: a replica that asks this one must not wait until all others have answered.
+            let fleet = self.fleet.ask(&asked.path(), replica).await;
             let Replies { answers, missing } = fleet.ok_or_else(busy)?;
-            let mut names = vec![replica.to_owned()];
-            for (name, reply) in answers {
-                names.push(name);
-                replies.push(reply);
-            }
-            answer["replicas"] = names.into();
+            let names = answers.iter().map(|reply| &*reply.replica);
+            answer["replicas"] = std::iter::once(replica).chain(names).collect();
             answer["missing"] = missing.into();
-            own
-        };
+            replies = answers;
+        }
+        let own = self.sums(asked.selection, asked.window).await;
         let show = move || {
             let Prepared { mut sums, query } = own;
-            for reply in &replies {
-                sums.add_answer(reply);
+            for reply in replies {
+                sums.add_answer(reply.rules);
             }
-            answer["rules"] = sums.shown(asked.by).into();
-            (answer.to_string(), query)
+            (json_of(&answer, &sums.first(asked.by)), query)
         };
         let (json, _query) = spawn_blocking(show).await.unwrap_or_default();
         Ok(json)
@@ -132,10 +117,10 @@ impl Top {
         selection: Selection,
         window: Window,
         by: By,
-    ) -> Vec<Value> {
-        let rules = self.sums(selection, window).await.sums.shown(by);
-        let keys = rules.into_iter().next();
-        keys.map_or_else(Vec::new, |rule| list(&rule["keys"]).to_vec())
+    ) -> Vec<KeyHits> {
+        let rules = self.sums(selection, window).await.sums.first(by);
+        let rule = rules.into_iter().next();
+        rule.map_or_else(Vec::new, |rule| rule.keys)
     }
 
     /// The hits that this process counted, on other threads: keys may be many, and this one answers
@@ -178,7 +163,18 @@ impl Top {
 
 fn busy() -> Rejected {
     let reason = "other requests ask the fleet at this moment (fleet_queries_max); repeat it";
-    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
+}
+
+/// An object with `rules` among its fields. Not by a tree of JSON values for all keys, which takes ten times the memory of
+/// the text.
+fn json_of(answer: &Value, rules: &[RuleHits]) -> Vec<u8> {
+    let mut json = answer.to_string().into_bytes();
+    json.pop();
+    json.extend(br#","rules":"#);
+    serde_json::to_writer(&mut json, rules).expect("a buffer can be written");
+    json.push(b'}');
+    json
 }
 
 /// The key of a request with one descriptor.
@@ -236,95 +232,9 @@ fn one_of<T: FromStr<Err = String>>(
         .map_err(|error| Rejected::bad_request(format!("{name} is {value:?}: {error}")))
 }
 
-impl Sums {
-    fn add(&mut self, (domain, rule): (&str, &str), key: Key, counts: HitCounts) {
-        let of_rule = self.0.entry((domain.to_owned(), rule.to_owned()));
-        let of_key = of_rule.or_default().entry(key).or_default();
-        of_key.add(counts);
-    }
-
-    /// Adds the answer of another replica. What is not in the form of one is left out.
-    fn add_answer(&mut self, answer: &Value) {
-        for rule in list(&answer["rules"]) {
-            let (Some(domain), Some(path)) = (rule["domain"].as_str(), rule["rule"].as_str())
-            else {
-                continue;
-            };
-            for key in list(&rule["keys"]) {
-                let hits = |name: &str| key[name].as_u64().unwrap_or_default();
-                let counts = HitCounts {
-                    hits: hits("hits"),
-                    over_limit: hits("over_limit"),
-                };
-                let entries: Option<Key> = list(&key["key"]).iter().map(entry).collect();
-                if let Some(entries) = entries {
-                    self.add((domain, path), entries, counts);
-                }
-            }
-        }
-    }
-
-    /// The first keys of each rule, those without hits left out. Rules without keys are left out.
-    fn shown(self, by: By) -> Vec<Value> {
-        let rules = self.0.into_iter().filter_map(|((domain, rule), keys)| {
-            let keys = keys.into_iter();
-            let mut keys: Vec<_> = keys.filter(|(_, counts)| by.of(*counts) > 0).collect();
-            keys.sort_unstable_by(|(one_key, one), (other_key, other)| {
-                let order = |counts: &HitCounts| (by.of(*counts), counts.hits);
-                let by_hits = order(other).cmp(&order(one));
-                by_hits.then_with(|| one_key.cmp(other_key))
-            });
-            keys.truncate(TOP_KEYS_MAX);
-            let keys = keys.into_iter().map(|(key, counts)| {
-                json!({"key": key, "hits": counts.hits, "over_limit": counts.over_limit})
-            });
-            let keys: Vec<Value> = keys.collect();
-            (!keys.is_empty()).then(|| json!({"domain": domain, "rule": rule, "keys": keys}))
-        });
-        rules.collect()
-    }
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], |list| list)
-}
-
-/// The key and the value of an entry.
-fn entry(entry: &Value) -> Option<[String; 2]> {
-    let text = |at: usize| entry[at].as_str().map(str::to_owned);
-    Some([text(0)?, text(1)?])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(value: &str, hits: u64, over_limit: u64) -> Value {
-        json!({"key": [["user", value]], "hits": hits, "over_limit": over_limit})
-    }
-
-    fn answer(keys: &[Value]) -> Value {
-        json!({"replica": "a", "rules": [{"domain": "d", "rule": "d.user", "keys": keys}]})
-    }
-
-    #[test]
-    fn answers_are_summed_by_key_and_ordered() {
-        let answers = [
-            answer(&[key("ann", 5, 2), key("bob", 9, 0), key("eve", 3, 3)]),
-            answer(&[key("ann", 2, 2), json!({"key": "none"})]),
-        ];
-        let (ann, bob, eve) = (key("ann", 7, 4), key("bob", 9, 0), key("eve", 3, 3));
-        for (by, expected) in [
-            (By::OverLimit, vec![ann.clone(), eve.clone()]),
-            (By::Hits, vec![bob, ann, eve]),
-        ] {
-            let mut sums = Sums::default();
-            for answer in &answers {
-                sums.add_answer(answer);
-            }
-            assert_eq!(json!(sums.shown(by)), answer(&expected)["rules"]);
-        }
-    }
 
     #[test]
     fn parameters_are_read_and_written_for_peers() {

@@ -55,8 +55,8 @@ pub(crate) enum Disposition {
 
 impl HitCounts {
     pub(crate) fn add(&mut self, other: Self) {
-        self.hits += other.hits;
-        self.over_limit += other.over_limit;
+        self.hits = self.hits.saturating_add(other.hits);
+        self.over_limit = self.over_limit.saturating_add(other.over_limit);
     }
 }
 

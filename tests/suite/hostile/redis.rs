@@ -98,7 +98,12 @@ async fn replies_without_an_end_close_the_connection() {
 #[tokio::test]
 async fn a_long_message_on_the_channel_of_heartbeats_ends_the_subscription() {
     let redis = RedisProcess::start();
-    redis.command::<()>(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]);
+    redis.command::<()>(&[
+        "CONFIG",
+        "SET",
+        "client-output-buffer-limit",
+        "pubsub 0 0 0",
+    ]);
     let builder = server("2").with_env("REDIS_URL", &redis.url());
     let attack = UnderAttack::start(builder);
     redis.command::<i64>(&["PUBLISH", "tg:replicas:0", &"a".repeat(300 * MIB)]);
