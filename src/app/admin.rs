@@ -33,12 +33,8 @@ use crate::trial::Trial;
 /// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
 /// and the file of the token. Peers get the address with heartbeats.
 pub(super) fn routes(
-    (settings, token, redaction, address): (
-        &Settings,
-        TokenOptions,
-        Option<Arc<Redaction>>,
-        SocketAddr,
-    ),
+    (settings, address): (&Settings, SocketAddr),
+    (token, redaction): (TokenOptions, Option<Arc<Redaction>>),
     (listener, prometheus): (TcpListener, Option<TcpListener>),
     (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
     (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
@@ -48,14 +44,12 @@ pub(super) fn routes(
     if let Some(address) = advertised {
         backend.advertise(address);
     }
-    let replica = backend.replica();
     let observers = Observers {
         top_keys: TopKeys::new(clock.clone(), metrics),
-        feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),
+        feed: OverLimitFeed::new(&backend.replica(), redaction.clone(), metrics),
     };
     let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
-    let token = Arc::new(token);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
     let counters = Arc::new(counters);
     let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(address), metrics);
@@ -67,7 +61,7 @@ pub(super) fn routes(
     let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
-        replica: replica.into(),
+        replica: backend.replica().into(),
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         top: Arc::new(top),
@@ -99,8 +93,8 @@ pub(super) fn routes(
         .clone()
         .metrics_router(&settings.telemetry.prometheus_path);
     let callers = Callers::new(&settings.admin.admin_hosts, metrics);
-    let pages = admin.router(api).merge(console.router());
-    let mut routes = vec![(listener, callers.guard(pages))];
+    let pages = callers.guard(admin.router(api).merge(console.router()));
+    let mut routes = vec![(listener, pages)];
     routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
     (routes, observers, token_file)
 }

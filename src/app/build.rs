@@ -15,6 +15,7 @@ use crate::api::certificates::{CertificateSource, Files};
 use crate::api::connection::Connections;
 use crate::api::descriptors::ConnectionBounds;
 use crate::api::listener::Listeners;
+use crate::api::tls::Tls;
 use crate::api::{Api, bind};
 use crate::app::admin;
 use crate::app::banner::Summary;
@@ -84,6 +85,7 @@ struct Ports {
     listeners: Listeners,
     admin: TcpListener,
     prometheus: Option<TcpListener>,
+    bounds: ConnectionBounds,
 }
 
 impl App {
@@ -96,15 +98,11 @@ impl App {
             candidate_from,
             backend,
             grpc_tls,
-            record,
             trial,
             statsd,
-            traces,
             ..
         } = resolved;
-        let connection_bounds = ConnectionBounds::of_process(settings.api.workers())?;
-        let clock = Clock::system();
-        let lifecycle = Lifecycle::default();
+        let (clock, lifecycle) = (Clock::system(), Lifecycle::default());
         let metrics = metrics(&settings.telemetry, log);
         let accept_errors = AcceptErrors::new(&metrics);
         let ports = Ports::bind(&settings, &accept_errors)?;
@@ -115,29 +113,21 @@ impl App {
         let candidates = Candidates::load(candidate_from, &settings, &backend, &view, &metrics);
         let trial = trial.map(|options| Trial::new(options, &view, &clock, &metrics));
         let (admin, observers, admin_token) = admin::routes(
-            (
-                &settings,
-                resolved.admin_token,
-                view.redaction,
-                summary.admin,
-            ),
+            (&settings, summary.admin),
+            (resolved.admin_token, view.redaction),
             (ports.admin, ports.prometheus),
             (&rules, &candidates, trial.as_ref()),
             (&backend, &clock, &lifecycle),
             &metrics,
         );
-        let certificates = certificates(grpc_tls, &metrics)?;
-        let tls = certificates.as_ref().map(|source| source.tls(&metrics));
-        let (traces, spans) = open_traces(traces, &clock, &metrics);
-        let (recorder, record) = recording(record, &metrics)?;
+        let (certificates, tls) = certificates(grpc_tls, &metrics)?;
+        let (traces, spans) = open_traces(resolved.traces, &clock, &metrics);
+        let (recorder, record) = recording(resolved.record, &metrics)?;
         let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
+        let limiter = limiter.with_observers(observers.clone());
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            Arc::new(
-                limiter
-                    .with_observers(observers.clone())
-                    .with_recorder(recorder),
-            ),
+            Arc::new(limiter.with_recorder(recorder)),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
@@ -147,8 +137,8 @@ impl App {
         Ok(Self {
             top_keys: observers.top_keys,
             trial_share: trial.as_ref().and_then(Trial::share_file),
-            api: api.with_trial(trial).with_bounds(connection_bounds),
-            admin_bounds: connection_bounds.admin,
+            api: api.with_trial(trial).with_bounds(ports.bounds),
+            admin_bounds: ports.bounds.admin,
             listeners: ports.listeners,
             admin,
             admin_token,
@@ -192,8 +182,11 @@ impl MetricSinks {
 
 impl Ports {
     fn bind(settings: &Settings, errors: &AcceptErrors) -> anyhow::Result<Self> {
+        // First: the limit of file descriptors is raised here.
+        let bounds = ConnectionBounds::of_process(settings.api.workers())?;
         let prometheus = settings.telemetry.prometheus_addr();
         Ok(Self {
+            bounds,
             listeners: Listeners::bind(&settings.api, errors.clone())?,
             admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
             prometheus: prometheus.map(bind_prometheus).transpose()?,
@@ -256,9 +249,11 @@ fn limiter(
 fn certificates(
     files: Option<Files>,
     metrics: &Metrics,
-) -> anyhow::Result<Option<CertificateSource>> {
+) -> anyhow::Result<(Option<CertificateSource>, Option<Tls>)> {
     let source = files.map(|files| CertificateSource::new(files, metrics));
-    source.transpose()
+    let source = source.transpose()?;
+    let tls = source.as_ref().map(|source| source.tls(metrics));
+    Ok((source, tls))
 }
 
 fn recording(

@@ -134,7 +134,7 @@ impl TokenCheck {
         options: TokenOptions,
         clock: Clock,
         metrics: &Metrics,
-    ) -> (Self, Option<TokenFile>) {
+    ) -> (Arc<Self>, Option<TokenFile>) {
         let current = CurrentToken::default();
         if let Some(token) = &options.token {
             current.set(token);
@@ -151,7 +151,7 @@ impl TokenCheck {
             limit: Limit::new(&terms).expect("ten per minute can be counted"),
             clock,
         };
-        (check, file)
+        (Arc::new(check), file)
     }
 
     /// What to configure; `None` if there is a token.
