@@ -27,7 +27,7 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Arc<Semaphore>,
-    slots_max: usize,
+    connections_max: usize,
     /// Oldest first, with some that are not silent any more.
     silent: VecDeque<Silent>,
     evicted: Counter,
@@ -48,11 +48,11 @@ impl Slot {
 
 impl Slots {
     /// `evicted` counts the connections that are closed for new ones.
-    pub(crate) fn new(slots_max: usize, evicted: Counter) -> Self {
+    pub(crate) fn new(connections_max: usize, evicted: Counter) -> Self {
         Self {
             // bounded by grpc_connections_max
-            free: Arc::new(Semaphore::new(slots_max)),
-            slots_max,
+            free: Arc::new(Semaphore::new(connections_max)),
+            connections_max,
             silent: VecDeque::new(),
             evicted,
         }
@@ -66,7 +66,7 @@ impl Slots {
         };
         let eviction = Arc::new(Notify::new());
         self.oldest();
-        if self.silent.len() >= 2 * self.slots_max {
+        if self.silent.len() >= 2 * self.connections_max {
             self.silent
                 .retain(|silent| silent.eviction.strong_count() > 0);
         }

@@ -53,8 +53,7 @@ pub(crate) struct App {
     pub(super) api: Api,
     pub(super) listeners: Listeners,
     pub(super) settings: Settings,
-    pub(super) admin: Vec<(TcpListener, Router)>,
-    pub(super) admin_bounds: Bounds,
+    pub(super) admin: (Vec<(TcpListener, Router)>, Bounds),
     pub(super) admin_token: Option<TokenFile>,
     pub(super) history: History,
     pub(super) accept_errors: AcceptErrors,
@@ -82,10 +81,11 @@ pub(super) struct MetricSinks {
 }
 
 struct Ports {
+    /// Of the connections of each.
+    bounds: ConnectionBounds,
     listeners: Listeners,
     admin: TcpListener,
     prometheus: Option<TcpListener>,
-    bounds: ConnectionBounds,
 }
 
 impl App {
@@ -138,9 +138,8 @@ impl App {
             top_keys: observers.top_keys,
             trial_share: trial.as_ref().and_then(Trial::share_file),
             api: api.with_trial(trial).with_bounds(ports.bounds),
-            admin_bounds: ports.bounds.admin,
             listeners: ports.listeners,
-            admin,
+            admin: (admin, ports.bounds.admin),
             admin_token,
             history: rules.history,
             accept_errors,

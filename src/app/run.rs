@@ -81,7 +81,7 @@ impl App {
         // In threads of their own: requests to the admin listener delay neither the store nor
         // signals.
         let admin = admin::serve(
-            (self.admin, self.admin_bounds),
+            self.admin,
             self.lifecycle.clone(),
             self.accept_errors,
             self.http_metrics,

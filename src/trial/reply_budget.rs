@@ -16,10 +16,11 @@ use crate::telemetry::metric::{Counter, Metrics};
 // bound reply_bytes_max: the call fails with RESOURCE_EXHAUSTED, or is decided here;
 // tollgate_trial_requests_total{outcome="unavailable"}
 const REPLY_BYTES_MAX: usize = 4 << 20;
-/// Bytes of all replies that are held, beyond the first [`BYTES_FREE`] of each.
+/// Bytes of all replies that are held, beyond the first [`BYTES_FREE`] of each. The
+/// allocator keeps up to twice as much where replies grow and are dropped.
 // bound reply_bytes_held_max: the call fails with RESOURCE_EXHAUSTED, or is decided here;
 // tollgate_trial_replies_full_total
-const REPLY_BYTES_HELD_MAX: usize = 32 << 20;
+const REPLY_BYTES_HELD_MAX: usize = 16 << 20;
 /// Bytes of a reply that are not counted: calls in flight are bounded.
 const BYTES_FREE: usize = 4 << 10;
 /// Memory of a header besides its bytes.
@@ -59,7 +60,7 @@ impl ReplyBudget {
             free: Arc::new(Semaphore::new(REPLY_BYTES_HELD_MAX)),
             full: metrics.counter(
                 "tollgate_trial_replies_full_total",
-                "Replies of the upstream of a trial that were not received, because 32 MiB of others are held (reply_bytes_held_max).",
+                "Replies of the upstream of a trial that were not received, because 16 MiB of others are held (reply_bytes_held_max).",
             ),
         }
     }
@@ -151,7 +152,7 @@ mod tests {
             receiving.add(&vec![0; bytes])?;
             Ok::<_, Status>(receiving.finish())
         };
-        let held: Vec<_> = (0..8).map(|_| body(REPLY_BYTES_MAX)).collect();
+        let held: Vec<_> = (0..4).map(|_| body(REPLY_BYTES_MAX)).collect();
         assert!(held.iter().all(Result::is_ok));
         assert!(body(1 << 20).is_err());
         assert!(body(BYTES_FREE).is_ok(), "it is not counted");

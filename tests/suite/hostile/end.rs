@@ -2,9 +2,10 @@
 //! answers that it owes, whatever else is open.
 
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::hostile::grpc::{Attacker, Call, SHOULD_RATE_LIMIT, WATCH, message};
 use crate::hostile::tls::tls_server;
