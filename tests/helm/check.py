@@ -359,10 +359,10 @@ def check_settings(service):
 def check_token(service):
     """The token of the Secret resets a counter, and another one after the Secret has changed."""
     # The first action connects to Redis, and may be too late for that.
-    service.eventually("the token resets a counter", lambda: reset(service, "open-sesame") == 200)
-    pod.publish(service.mounted("/etc/tollgate/admin-token"), {"token": "changed"})
+    service.eventually("the token resets a counter", lambda: reset(service, "open-sesame-open-sesame") == 200)
+    pod.publish(service.mounted("/etc/tollgate/admin-token"), {"token": "changed-open-sesame"})
     service.eventually("the token is reloaded", lambda: "admin token reloaded" in service.said())
-    statuses = [reset(service, token) for token in ("changed", "open-sesame")]
+    statuses = [reset(service, token) for token in ("changed-open-sesame", "open-sesame-open-sesame")]
     if statuses != [200, 401]:
         raise Failed(f"resets with the changed token and the previous one are answered with {statuses}")
 

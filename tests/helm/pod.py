@@ -39,7 +39,7 @@ SECRETS = {
     "redis-auth": {"password": PASSWORD, "both": f"default:{PASSWORD}"},
     "sentinel-auth": {"password": PASSWORD},
     "redis-address": {"url": "REDIS"},
-    "admin-token": {"token": "open-sesame"},
+    "admin-token": {"token": "open-sesame-open-sesame"},
     "redact-key": {"key": "k"},
     "otlp-headers": {"headers": "authorization=Bearer%20t"},
 }
