@@ -26,7 +26,8 @@ fn bearer(token: &str) -> String {
 
 /// A response to a request with exactly these headers.
 fn send(addr: std::net::SocketAddr, line: &str, headers: &[&str], body: &str) -> Reply {
-    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let headers: Vec<String> = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let headers = headers.concat();
     let length = body.len();
     let text = format!("{line} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n{body}");
     let mut connection = Connection::open(addr);
@@ -136,8 +137,8 @@ async fn own_pages_links_and_programs_are_served() {
         "sec-fetch-dest: empty",
         &bearer,
     ];
-    let line = "POST /api/v1/counters/reset";
-    assert_eq!(send(server.admin, line, &of_console, RESET).status, 200);
+    let reset = "POST /api/v1/counters/reset";
+    assert_eq!(send(server.admin, reset, &of_console, RESET).status, 200);
     let link = [
         "sec-fetch-site: cross-site",
         "sec-fetch-mode: navigate",
@@ -193,7 +194,7 @@ async fn nobody_is_locked_out_by_others_of_the_same_address() {
     attacked.finish().await;
 }
 
-/// What a client sends as a value, and its shorter part.
+/// What a client sends as a value.
 const SECRET: &str = "alice-secret-4711@example.com";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
