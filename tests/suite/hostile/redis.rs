@@ -5,20 +5,23 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use crate::hostile::{UnderAttack, server};
-use crate::support::look_until;
+use crate::support::eventually;
 use crate::support::redis::RedisProcess;
 
 const OVERSIZED: &str = "tollgate_store_replies_oversized_total";
+const CLOSED: &str = "ratelimit_redis_pool_cx_local_close";
 const MIB: usize = 1 << 20;
 
-/// What is sent in reply to a call: a start, and then this again and again, 400 MiB in all.
-const REPLIES: [(&str, &str); 6] = [
-    ("$419430400\r\n", "x"),
-    ("+", "x"),
-    ("-ERR ", "x"),
-    ("", "*1\r\n"),
-    ("*2147483648\r\n", "*4096\r\n"),
-    ("*2147483648\r\n", "*1\r\n_\r\n"),
+/// What is sent in reply to a call: a start, and then this again and again, 400 MiB in all; and whether
+/// it is the bound that ends it. Arrays in more than 100 others are no valid reply.
+const REPLIES: [(&str, &str, bool); 7] = [
+    ("$419430400\r\n", "x", true),
+    ("$419430400\r\n", "x\n", true),
+    ("+", "x", true),
+    ("-ERR ", "x", true),
+    ("", "*1\r\n", false),
+    ("*2147483648\r\n", "*4096\r\n", false),
+    ("*2147483648\r\n", "*1\r\n_\r\n", true),
 ];
 
 /// Accepts connections until the test process ends.
@@ -82,15 +85,18 @@ fn number(reader: &mut BufReader<TcpStream>) -> Option<usize> {
 
 #[tokio::test]
 async fn replies_without_an_end_close_the_connection() {
-    for reply in REPLIES {
-        let redis = hostile_redis(reply);
+    for (start, again, is_oversized) in REPLIES {
+        let redis = hostile_redis((start, again));
         let builder = server("2")
             .with_env("REDIS_URL", &redis)
             .with_env("STORE_TIMEOUT", "2s");
         let attack = UnderAttack::start(builder);
-        look_until("replies are cut off", || {
-            attack.server.metric(OVERSIZED) >= Some(4.0)
-        });
+        eventually("connections are closed", async || {
+            attack.server.metric(CLOSED) >= Some(8.0)
+        })
+        .await;
+        let oversized = attack.server.metric(OVERSIZED);
+        assert_eq!(oversized > Some(0.0), is_oversized, "{start:?} {again:?}");
         attack.finish().await;
     }
 }
@@ -107,9 +113,10 @@ async fn a_long_message_on_the_channel_of_heartbeats_ends_the_subscription() {
     let builder = server("2").with_env("REDIS_URL", &redis.url());
     let attack = UnderAttack::start(builder);
     redis.command::<i64>(&["PUBLISH", "tg:replicas:0", &"a".repeat(300 * MIB)]);
-    look_until("the subscription ends", || {
+    eventually("the subscription ends", async || {
         attack.server.metric(OVERSIZED) >= Some(1.0)
-    });
+    })
+    .await;
     assert_eq!(
         attack.server.metric("tollgate_store_breaker_opened_total"),
         Some(0.0),

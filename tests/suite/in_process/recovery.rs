@@ -282,5 +282,6 @@ async fn a_server_that_is_out_of_memory_gets_one_connection_a_second() {
     pass(millis(12_000)).await;
     traffic.finish().await;
     let opened = service.server.opened() - opened;
-    assert!(opened <= 12, "{opened} connections in 12 s");
+    // One at each end.
+    assert!(opened <= 13, "{opened} connections in 12 s");
 }

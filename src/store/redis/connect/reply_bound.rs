@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memrchr};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -36,6 +36,10 @@ pub(crate) const DISCOVERY_BYTES_MAX: usize = 4 << 20;
 /// is sent in.
 // bound redis_reply_lines_max: the connection is closed; tollgate_store_replies_oversized_total
 const REPLY_LINES_MAX: usize = 1 << 17;
+/// Bytes of one line, which the client library reads again from its start whenever more of it arrives.
+/// No reply in use has a longer one: texts of errors have less than 1 KB.
+// bound redis_line_bytes_max: the connection is closed; tollgate_store_replies_oversized_total
+const LINE_BYTES_MAX: usize = 64 << 10;
 /// Lines of so many bytes are not counted: the replies to nearly all calls are shorter.
 const UNCOUNTED_BYTES: usize = 16 << 10;
 
@@ -55,6 +59,8 @@ pub(crate) struct Received(Arc<Counts>);
 struct Counts {
     bytes: AtomicUsize,
     lines: AtomicUsize,
+    /// Since the last line began.
+    line_bytes: AtomicUsize,
 }
 
 /// A stream that fails beyond the bound.
@@ -77,7 +83,7 @@ impl OversizedReplies {
     pub(crate) fn total(metrics: &Metrics) -> Counter {
         metrics.counter(
             "tollgate_store_replies_oversized_total",
-            "Connections to Redis closed because of replies or heartbeats beyond their bound (redis_reply_bytes_max, redis_reply_lines_max, discovery_bytes_max, heartbeat_bytes_max).",
+            "Connections to Redis closed because of replies or heartbeats beyond their bound (redis_reply_bytes_max, redis_reply_lines_max, redis_line_bytes_max, discovery_bytes_max, heartbeat_bytes_max).",
         )
     }
 
@@ -97,6 +103,7 @@ impl Received {
     pub(crate) fn reset(&self) {
         self.0.bytes.store(0, Relaxed);
         self.0.lines.store(0, Relaxed);
+        self.0.line_bytes.store(0, Relaxed);
     }
 
     /// Counts bytes that were read. `false` if there are too many.
@@ -107,7 +114,12 @@ impl Received {
         }
         let new = memchr_iter(b'\n', read).count();
         let lines = self.0.lines.fetch_add(new, Relaxed) + new;
-        bytes <= bytes_max && lines <= REPLY_LINES_MAX
+        let line_bytes = match memrchr(b'\n', read) {
+            Some(end) => read.len() - end,
+            None => self.0.line_bytes.load(Relaxed) + read.len(),
+        };
+        self.0.line_bytes.store(line_bytes, Relaxed);
+        bytes <= bytes_max && lines <= REPLY_LINES_MAX && line_bytes <= LINE_BYTES_MAX
     }
 }
 
@@ -142,7 +154,7 @@ impl AsyncRead for BoundedStream {
             return Poll::Ready(Ok(()));
         }
         let error = format!(
-            "replies of more than {} bytes or {REPLY_LINES_MAX} lines to one call",
+            "replies of more than {} bytes, {REPLY_LINES_MAX} lines or {LINE_BYTES_MAX} bytes in a line",
             self.bytes_max
         );
         self.oversized.record(&error);

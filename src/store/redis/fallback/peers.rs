@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::limit::Share;
 use crate::time::{Span, Time};
 
-/// Tollgate processes on one Redis.
+/// Processes that share the limits on one Redis.
 // bound replicas_max: the others are not counted, so shares are larger; tollgate_replicas
 pub(crate) const REPLICAS_MAX: usize = 1_000;
 /// The interval of heartbeats. Each process receives all of them, so it grows by as much for every
@@ -25,12 +25,13 @@ pub(crate) const LEAVE: char = '-';
 /// Precedes the name of a process that asks for heartbeats. Earlier versions ignore it.
 pub(crate) const ASK: char = '?';
 
+/// What was received on the channel of heartbeats. Public for fuzzing.
 #[derive(Debug, Default)]
-pub(crate) struct Peers {
+pub struct Peers {
     /// By name.
     pub(crate) heartbeats: BTreeMap<String, Heartbeat>,
     /// No peer is missed for heartbeats before this time.
-    pub(crate) subscribed_at: Option<Time>,
+    pub subscribed_at: Option<Time>,
     /// How many processes have received the question of this one, itself included.
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
@@ -55,7 +56,7 @@ impl Peers {
     }
 
     /// Returns whether another process asks for heartbeats. Unknown messages are ignored.
-    pub(crate) fn on_message(&mut self, message: &str, own: &str, now: Time) -> bool {
+    pub fn on_message(&mut self, message: &str, own: &str, now: Time) -> bool {
         let asker = message.strip_prefix(ASK);
         if asker.is_none() {
             self.on_heartbeat(message, now);
@@ -87,7 +88,7 @@ impl Peers {
 
     /// Removes peers that are gone, and returns the known share. Until all peers had the time for a
     /// heartbeat, it only changes for more replicas than before. The own heartbeat must be among them.
-    pub(crate) fn update(&mut self, own: &str, configured: Share, now: Time) -> Option<Share> {
+    pub fn update(&mut self, own: &str, configured: Share, now: Time) -> Option<Share> {
         let since = self.subscribed_at?;
         let mut replicas_min = self.known.unwrap_or(configured).replicas().get();
         if now.since(since) >= self.time_of(HEARTBEATS_AWAITED) {
