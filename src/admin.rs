@@ -15,7 +15,7 @@ use http::{StatusCode, header};
 
 use crate::admin::api::Api;
 use crate::admin::explain::NO_RULES;
-use crate::admin::page::SharedPage;
+use crate::admin::page::{SharedPage, Turn};
 use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::{Bounds, HttpMetrics};
@@ -76,7 +76,8 @@ impl Pages {
             "tollgate_admin_pages_full_total",
             "Pages of the admin listener and PROMETHEUS_ADDR that are not sent, but the previous one or 503 instead, because others are still being sent (pages_max, response_bytes_max).",
         );
-        let page = || SharedPage::budgeted(responses, repeated.clone());
+        let turn = Turn::default();
+        let page = || SharedPage::budgeted(responses, &turn, repeated.clone());
         Self {
             metrics: SharedPage::reserved(repeated.clone()),
             stats: page(),
@@ -91,7 +92,7 @@ impl Pages {
 
 impl Admin {
     /// Routes that are always answered, and their lines on the index page.
-    fn probes() -> [Route; 4] {
+    pub(crate) fn probes() -> [Route; 4] {
         [
             (
                 "/healthcheck",
@@ -113,7 +114,7 @@ impl Admin {
     }
 
     /// The other ones, whose responses are bounded.
-    fn pages() -> [Route; 5] {
+    pub(crate) fn pages() -> [Route; 5] {
         [
             (
                 "/candidate",
@@ -145,15 +146,12 @@ impl Admin {
 
     /// All endpoints.
     pub(crate) fn router(self, api: Api) -> Router {
-        let router = |routes: &[Route]| {
-            let routes = routes.iter().cloned();
-            routes.fold(Router::new(), |router, (path, _, route)| {
-                router.route(path, route)
-            })
-        };
-        let pages = api.responses.bounded(router(&Self::pages()), full);
-        router(&Self::probes())
-            .merge(pages)
+        let add = |router: Router<Self>, (path, _, route): Route| router.route(path, route);
+        let pages = Self::pages().into_iter().fold(Router::new(), add);
+        let pages = api.responses.counted(pages, full);
+        Self::probes()
+            .into_iter()
+            .fold(pages, add)
             .fallback(unknown_path)
             .with_state(self)
             .nest("/api/v1", api.router())

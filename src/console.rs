@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use http::StatusCode;
 use maud::{Markup, html};
 
@@ -42,27 +42,37 @@ impl Console {
         Self(Arc::new(parts))
     }
 
-    /// All views.
+    /// The views, whose responses are bounded.
+    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 10] {
+        [
+            ("/", get(overview)),
+            ("/console/rules", get(rules)),
+            ("/console/rule", get(rule)),
+            ("/console/key", get(key)),
+            ("/console/files", get(files)),
+            ("/console/file", get(file)),
+            ("/console/over-limit", get(over_limit)),
+            ("/console/store", get(store)),
+            ("/console/trial", get(trial)),
+            ("/console/candidate", get(candidate)),
+        ]
+    }
+
+    /// What the views load, from the binary.
+    pub(crate) fn assets() -> [(&'static str, MethodRouter<Self>); 4] {
+        [
+            ("/console/console.css", get(frame::style)),
+            ("/console/console.js", get(frame::script)),
+            ("/console/editor.js", get(frame::editor)),
+            ("/console/icon.svg", get(frame::icon)),
+        ]
+    }
+
     pub(crate) fn router(self) -> Router {
-        let views = Router::new()
-            .route("/", get(overview))
-            .route("/console/rules", get(rules))
-            .route("/console/rule", get(rule))
-            .route("/console/key", get(key))
-            .route("/console/files", get(files))
-            .route("/console/file", get(file))
-            .route("/console/over-limit", get(over_limit))
-            .route("/console/store", get(store))
-            .route("/console/trial", get(trial))
-            .route("/console/candidate", get(candidate));
-        let responses = &self.0.api.responses;
-        responses
-            .bounded(views, admin::full)
-            .route("/console/console.css", get(frame::style))
-            .route("/console/console.js", get(frame::script))
-            .route("/console/editor.js", get(frame::editor))
-            .route("/console/icon.svg", get(frame::icon))
-            .with_state(self)
+        let add = |router: Router<Self>, (path, route)| router.route(path, route);
+        let views = Self::views().into_iter().fold(Router::new(), add);
+        let views = self.0.api.responses.bounded(views, admin::full);
+        Self::assets().into_iter().fold(views, add).with_state(self)
     }
 
     async fn page(&self, place: Place, title: &str, content: &Markup) -> Response {

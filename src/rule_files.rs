@@ -38,10 +38,10 @@ mod write;
 pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
 
 /// Requests that read rules files or their versions at a time. A text has megabytes, and so has its page.
-// bound rules_reads_max: the next one waits; tollgate_rules_reads_full_total
+// bound rules_reads_max: the next one waits; tollgate_admin_rules_texts_full_total
 const READS_MAX: usize = 2;
 /// Time that a request waits for others to read rules files.
-// bound rules_read_wait_max: the request is answered with 503; tollgate_rules_reads_full_total
+// bound rules_read_wait_max: the request is answered with 503; tollgate_admin_rules_texts_full_total
 const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The folder of the rules in force.
@@ -101,7 +101,7 @@ impl RuleFiles {
             compiler,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             full: metrics.counter(
-                "tollgate_rules_reads_full_total",
+                "tollgate_admin_rules_texts_full_total",
                 "Requests that read rules files or their versions and were rejected with 503, because 2 others did for 5 s (rules_reads_max, rules_read_wait_max).",
             ),
         }

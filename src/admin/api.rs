@@ -64,13 +64,12 @@ pub(crate) struct Api {
 
 impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the document.
-    fn routes() -> [(&'static str, MethodRouter<Self>); 10] {
+    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
-            ("/rules", get(list_rules)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
             ("/rules/{file}", get(read_rules).put(put_rules)),
@@ -81,27 +80,25 @@ impl Api {
 
     /// Routes that bound by themselves how many responses are prepared. A query of the fleet must not
     /// take the place that the query of another replica waits for.
-    fn unplaced() -> [(&'static str, MethodRouter<Self>); 3] {
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 4] {
         [
             ("/over-limit", get(follow_over_limit)),
             ("/replica", get(read_replica)),
+            ("/rules", get(list_rules)),
             ("/top", get(read_top)),
         ]
     }
 
     /// All endpoints, for `/api/v1`.
     pub(crate) fn router(self) -> Router {
-        let router = |routes: Vec<(&str, MethodRouter<Self>)>| {
-            let routes = routes.into_iter();
-            routes.fold(Router::new(), |router, (path, route)| {
-                router.route(path, route)
-            })
-        };
+        let add = |router: Router<Self>, (path, route)| router.route(path, route);
         let replica = self.replica.clone();
         let full = move || answer::response(&replica, Err(answer::full()));
         let responses = &self.responses;
-        let placed = responses.bounded(router(Self::routes().into()), full.clone());
-        let unplaced = responses.counted(router(Self::unplaced().into()), full);
+        let placed = Self::routes().into_iter().fold(Router::new(), add);
+        let placed = responses.bounded(placed, full.clone());
+        let unplaced = Self::unplaced().into_iter().fold(Router::new(), add);
+        let unplaced = responses.counted(unplaced, full);
         placed
             .merge(unplaced)
             .fallback(unknown_path)

@@ -32,6 +32,9 @@ const PAGES_MAX: usize = 2;
 /// A page, or the status of a response without one.
 type Page = Result<Bytes, StatusCode>;
 
+/// Held while a page is rendered.
+pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
+
 /// A kind of page. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedPage(Arc<Inner>);
@@ -41,8 +44,7 @@ struct Inner {
     room: Room,
     /// The page of the requests that wait for one whose rendering has not begun.
     next: Mutex<Option<WeakShared<BoxFuture<'static, Page>>>>,
-    /// Held while a page is rendered.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Turn,
     /// The last page, while a response has it.
     last: Mutex<Weak<Held<String>>>,
     repeated: Counter,
@@ -76,19 +78,23 @@ impl Room {
 impl SharedPage {
     /// A page that can always be sent. `repeated` counts the responses that repeat an older page.
     pub(crate) fn reserved(repeated: Counter) -> Self {
-        Self::new(Room::Pages(Arc::new(Semaphore::new(PAGES_MAX))), repeated)
+        Self::new(
+            Room::Pages(Arc::new(Semaphore::new(PAGES_MAX))),
+            Turn::default(),
+            repeated,
+        )
     }
 
-    /// A page whose bytes are part of a budget.
-    pub(crate) fn budgeted(budget: &ResponseBudget, repeated: Counter) -> Self {
-        Self::new(Room::Bytes(budget.clone()), repeated)
+    /// A page whose bytes are part of a budget. Of all pages with this `turn` one is rendered at a time.
+    pub(crate) fn budgeted(budget: &ResponseBudget, turn: &Turn, repeated: Counter) -> Self {
+        Self::new(Room::Bytes(budget.clone()), turn.clone(), repeated)
     }
 
-    fn new(room: Room, repeated: Counter) -> Self {
+    fn new(room: Room, turn: Turn, repeated: Counter) -> Self {
         Self(Arc::new(Inner {
             room,
             next: Mutex::default(),
-            turn: Arc::default(),
+            turn,
             last: Mutex::default(),
             repeated,
         }))

@@ -111,3 +111,38 @@ fn rule_answers(
     let answers = RuleAnswers::new(rules.files.clone(), changes.clone(), list);
     (Arc::new(answers), changes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::console::Console;
+
+    use super::*;
+
+    #[test]
+    fn security_page_has_a_row_for_every_path() {
+        let pages = Admin::pages().into_iter().chain(Admin::probes());
+        let api = Api::routes().into_iter().chain(Api::unplaced());
+        let console = Console::views().into_iter().chain(Console::assets());
+        let routes: BTreeSet<String> = pages
+            .map(|(path, ..)| path.to_owned())
+            .chain(api.map(|(path, _)| format!("/api/v1{path}")))
+            .chain(console.map(|(path, _)| path.to_owned()))
+            .collect();
+        let page = include_str!("../../SECURITY.md");
+        let (_, table) = page
+            .split_once("\n## Paths of port 6070\n")
+            .expect("it has this section");
+        let table = table.split("\n## ").next().unwrap_or_default();
+        let firsts = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+        let rows: BTreeSet<String> = firsts
+            .flat_map(|first| first.split(['`', ',', ' ']))
+            .filter(|path| path.starts_with('/'))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(rows, routes, "rows of SECURITY.md and routes");
+    }
+}

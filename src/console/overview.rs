@@ -1,6 +1,9 @@
 //! The first view: rates, health, and which rules limit most.
 
+use std::sync::Arc;
+
 use maud::{Markup, html};
+use tokio::task::spawn_blocking;
 
 use crate::console::history::Recent;
 use crate::console::parts::{Parts, Reach};
@@ -37,12 +40,22 @@ const TOTALS: [(&str, &str); 7] = [
     ),
 ];
 
+/// A rule, with its hits and hits over limit in the last hour.
+struct Limited {
+    domain: String,
+    path: Arc<str>,
+    hits: [u64; 2],
+}
+
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
     let snapshot = parts.metrics.snapshot();
     let sample = parts.history.sample(&snapshot);
     let recent = parts.history.recent(&sample);
-    let rules = parts.rules_in_force();
+    let most = match parts.rules_in_force() {
+        Some(rules) => Some(most_limited(parts, rules).await),
+        None => None,
+    };
     html! {
         h1 { "Overview" }
         dl.tiles {
@@ -56,8 +69,8 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
         div.columns {
             section aria-labelledby="most" {
                 h2 #most { "Most over limit in the last hour" }
-                @match &rules {
-                    Some(rules) => (most_limited(parts, rules)),
+                @match &most {
+                    Some(most) => (limited(most)),
                     None => p.empty { "No rules are loaded." },
                 }
             }
@@ -129,21 +142,32 @@ fn health(parts: &Parts, reach: Reach, snapshot: &Snapshot) -> Markup {
     }
 }
 
-fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
-    let mut most: Vec<(&str, &str, [u64; 2])> = Vec::new();
-    for domain in rules.domains() {
-        domain.visit(&mut |nodes| {
-            let rule = nodes.last().and_then(|node| node.rule.as_deref());
-            let counted = rule.filter(|rule| rule.stats.hits()[1] > 0);
-            most.extend(counted.map(|rule| {
-                let chart = parts.history.chart_of(&rule.path, rule.stats.hits());
-                (&*domain.name, &*rule.path, last_hour(&chart))
-            }));
-        });
-    }
-    most.retain(|(_, _, [_, over])| *over > 0);
-    most.sort_by_key(|(_, _, [_, over])| std::cmp::Reverse(*over));
-    most.truncate(RULES_MAX);
+/// The rules with the most hits over limit, on another thread: rules may be many, and this one answers
+/// liveness probes.
+async fn most_limited(parts: &Parts, rules: Arc<RuleSet>) -> Vec<Limited> {
+    let history = parts.history.clone();
+    let find = move || {
+        let mut most = Vec::new();
+        for domain in rules.domains() {
+            domain.visit(&mut |nodes| {
+                let rule = nodes.last().and_then(|node| node.rule.as_deref());
+                let counted = rule.filter(|rule| rule.stats.hits()[1] > 0);
+                most.extend(counted.map(|rule| Limited {
+                    domain: domain.name.to_string(),
+                    path: rule.path.clone(),
+                    hits: last_hour(&history.chart_of(&rule.path, rule.stats.hits())),
+                }));
+            });
+        }
+        most.retain(|rule| rule.hits[1] > 0);
+        most.sort_by_key(|rule| std::cmp::Reverse(rule.hits[1]));
+        most.truncate(RULES_MAX);
+        most
+    };
+    spawn_blocking(find).await.unwrap_or_default()
+}
+
+fn limited(most: &[Limited]) -> Markup {
     if most.is_empty() {
         return html! { p.empty { "No hit was over limit." } };
     }
@@ -157,7 +181,7 @@ fn most_limited(parts: &Parts, rules: &RuleSet) -> Markup {
                     th.number scope="col" { "Share" }
                 } }
                 tbody {
-                    @for (domain, path, [hits, over]) in &most {
+                    @for Limited { domain, path, hits: [hits, over] } in most {
                         tr {
                             th scope="row" { a href=(href_of(domain, path)) { (path) } }
                             td.number.over { (over) }

@@ -194,9 +194,12 @@ impl Parts {
     async fn read_usages(&self, rules: &RuleSet) -> Usages {
         let mut single = Vec::new();
         for domain in rules.domains() {
-            domain.visit(&mut |nodes| single.extend(one_counter(domain, nodes)));
+            domain.visit(&mut |nodes| {
+                if single.len() < USAGE_RULES_MAX {
+                    single.extend(one_counter(domain, nodes));
+                }
+            });
         }
-        single.truncate(USAGE_RULES_MAX);
         let usages = single.into_iter().map(|(query, rule)| async move {
             let counters = self.api.counters.read(query).await.ok()?;
             let counter = counters.first()?;

@@ -23,17 +23,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of responses of the admin port that are not sent yet, all of them together: a sixteenth of what the chart gives a
+/// Bytes of responses of the admin port that are not sent yet, all of them together: a part of what the chart gives a
 /// pod. A larger one is sent alone.
 // bound response_bytes_max: the request is answered with 503, or with the previous page;
 // tollgate_admin_responses_full_total, tollgate_admin_pages_full_total
-const RESPONSE_BYTES_MAX: usize = 32 << 20;
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a response that is not counted: the connections of the listener bound them.
 // bound uncounted_response_bytes_max: the response is counted by response_bytes_max; -
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
-/// GET requests to the admin port whose responses are rendered at a time. Probes and /metrics need no place.
+/// GET requests to the console and to `/api/v1` whose responses are rendered at a time, but those of pages that requests share.
 // bound responses_rendered_max: the next one waits; tollgate_admin_responses_full_total
-const RENDERED_MAX: usize = 4;
+const RENDERED_MAX: usize = 2;
 /// Time that a GET request waits for others to be rendered.
 // bound response_wait_max: the request is answered with 503; tollgate_admin_responses_full_total
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ impl ResponseBudget {
             tasks: TaskTracker::new(),
             full: metrics.counter(
                 "tollgate_admin_responses_full_total",
-                "Responses of the admin listener that were rejected with 503, because 32 MiB of others are still being sent (response_bytes_max) or 4 others were rendered for 5 s (responses_rendered_max, response_wait_max).",
+                "Responses of the admin listener that were rejected with 503, because 16 MiB of others are still being sent (response_bytes_max) or 2 others were rendered for 5 s (responses_rendered_max, response_wait_max).",
             ),
         }
     }
@@ -124,7 +124,7 @@ impl ResponseBudget {
 
     /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of it is in use.
     pub(crate) fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes.min(RESPONSE_BYTES_MAX)).expect("32 MiB fit");
+        let bytes = u32::try_from(bytes.min(RESPONSE_BYTES_MAX)).expect("16 MiB fit");
         self.bytes.clone().try_acquire_many_owned(bytes).ok()
     }
 
@@ -188,11 +188,11 @@ mod tests {
                 .await
         };
         let half = RESPONSE_BYTES_MAX / 2;
-        let held = [hold(half).await, hold(half).await];
-        assert!(held.iter().all(Option::is_some));
+        let unread = [hold(half).await, hold(half).await];
+        assert!(unread.iter().all(Option::is_some));
         assert!(hold(UNCOUNTED_BYTES_MAX + 1).await.is_none());
         assert!(hold(UNCOUNTED_BYTES_MAX).await.is_some());
-        drop(held);
+        drop(unread);
         let all = hold(RESPONSE_BYTES_MAX + 1).await;
         assert!(all.is_some(), "a body above the bound is sent alone");
         assert!(hold(half).await.is_none());

@@ -19,6 +19,7 @@ mod callers;
 mod descriptors;
 mod end;
 mod files;
+mod fleet;
 mod grpc;
 mod json;
 mod log;

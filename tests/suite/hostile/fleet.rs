@@ -1,0 +1,192 @@
+//! Processes that publish heartbeats of replicas, and answer as no replica does.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::hostile::{UnderAttack, server};
+use crate::support::http;
+use crate::support::redis::RedisProcess;
+use crate::support::{Builder, TestServer, look_until};
+
+const FLEET: &str = "/api/v1/top?scope=fleet&by=hits&domain=d&rule=secret";
+const NAME_PATH: &str = "/api/v1/replica";
+/// Bytes of a hostile answer.
+const ANSWER_BYTES: usize = 4 << 20;
+
+/// A process that answers every connection. It ends with the test process.
+struct Peer {
+    name: String,
+    address: SocketAddr,
+    /// The paths that were asked for.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Peer {
+    /// Says that its name is `says`, and answers other paths with `answer`.
+    fn start(number: u64, says: Option<&str>, answer: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let name = format!("{number:016x}");
+        let address = listener.local_addr().expect("it is bound");
+        let named = json!({"replica": says.unwrap_or(&name)}).to_string();
+        let answer: Arc<str> = answer.replace("NAME", &name).into();
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let asking = asked.clone();
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (asked, named, answer) = (asking.clone(), named.clone(), answer.clone());
+                thread::spawn(move || serve(&connection, &asked, &named, &answer));
+            }
+        });
+        Self {
+            name,
+            address,
+            asked,
+        }
+    }
+
+    /// Sends a heartbeat.
+    fn publish(&self, redis: &RedisProcess) {
+        let Self { name, address, .. } = self;
+        for message in [name.clone(), format!("{name} {address}")] {
+            let _: u64 = redis.command(&["PUBLISH", "tg:replicas:0", &message]);
+        }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("no one panics").clone()
+    }
+}
+
+fn serve(mut connection: &TcpStream, asked: &Mutex<Vec<String>>, named: &str, answer: &str) {
+    let mut lines = BufReader::new(connection).lines();
+    while let Some(Ok(line)) = lines.next() {
+        let Some(path) = line
+            .strip_prefix("GET ")
+            .and_then(|line| line.split(' ').next())
+        else {
+            continue;
+        };
+        asked.lock().expect("no one panics").push(path.to_owned());
+        let body = if path == NAME_PATH { named } else { answer };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        if connection
+            .write_all(format!("{head}{body}").as_bytes())
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn replica(redis: &RedisProcess, host: &str) -> Builder {
+    server("1").with_envs(&[("REDIS_URL", &redis.url()), ("DEBUG_HOST", host)])
+}
+
+fn get(server: &TestServer) -> Value {
+    let reply = http::get(server.admin, FLEET);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    serde_json::from_str(&reply.body).expect("it is JSON")
+}
+
+/// Publishes heartbeats until an answer has this number of replicas in a list.
+fn answer_with(server: &TestServer, redis: &RedisProcess, peers: &[Peer], list: &str) -> Value {
+    let expected = peers.len() + usize::from(list == "replicas");
+    let mut answer = Value::Null;
+    look_until("the peers are known", || {
+        for peer in peers {
+            peer.publish(redis);
+        }
+        answer = get(server);
+        answer[list]
+            .as_array()
+            .is_some_and(|names| names.len() == expected)
+    });
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_answers_of_replicas_use_little_memory() {
+    let redis = RedisProcess::start();
+    let attacked = UnderAttack::start(replica(&redis, "127.0.0.1"));
+    let keys = r#"{"key":[["",""]],"hits":1},"#.repeat(99);
+    let keys = format!(r#"{{"keys":[{keys}{{"key":[["",""]],"hits":1}}]}},"#);
+    let entries = r#"["",""],"#;
+    for (begin, repeated, end) in [
+        ("", r#""","#, "0"),
+        ("", "0,", "0"),
+        ("", "[],", "0"),
+        ("", r#"{"a":0},"#, "0"),
+        ("", keys.as_str(), "0"),
+        (r#"{"keys":[{"hits":1,"key":["#, entries, r#"["",""]]}]}"#),
+    ] {
+        let answer = |bytes: usize| {
+            let rules = repeated.repeat(bytes / repeated.len());
+            format!(r#"{{"replica":"NAME","rules":[{begin}{rules}{end}]}}"#)
+        };
+        // As large as is read, and larger.
+        for bytes in [2_000_000, ANSWER_BYTES] {
+            let answer = answer(bytes);
+            let peers: Vec<_> = (1..=7)
+                .map(|number| Peer::start(number, None, &answer))
+                .collect();
+            answer_with(&attacked.server, &redis, &peers, "missing");
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let status = http::get(attacked.server.admin, FLEET).status;
+                        assert!(matches!(status, 200 | 503), "{status}");
+                    });
+                }
+            });
+        }
+    }
+    attacked.finish().await;
+}
+
+#[tokio::test]
+async fn hits_of_replicas_saturate() {
+    let redis = RedisProcess::start();
+    let server = replica(&redis, "127.0.0.1").start();
+    let key = format!(
+        r#"{{"key":[["k","v"]],"hits":{},"over_limit":1}}"#,
+        u64::MAX
+    );
+    let answer =
+        format!(r#"{{"replica":"NAME","rules":[{{"domain":"d","rule":"r","keys":[{key}]}}]}}"#);
+    let peers = [1, 2, 3].map(|number| Peer::start(number, None, &answer));
+    let answer = answer_with(&server, &redis, &peers, "replicas");
+    let key = &answer["rules"][0]["keys"][0];
+    assert_eq!(
+        (&key["hits"], &key["over_limit"]),
+        (&json!(u64::MAX), &json!(3))
+    );
+}
+
+#[tokio::test]
+async fn process_with_another_name_is_asked_for_nothing_else() {
+    let redis = RedisProcess::start();
+    let server = replica(&redis, "127.0.0.1").start();
+    let peers = [Peer::start(1, Some("0000000000000002"), "{}")];
+    let answer = answer_with(&server, &redis, &peers, "missing");
+    assert_eq!(answer["missing"], json!([peers[0].name]));
+    look_until("it was asked for its name", || !peers[0].asked().is_empty());
+    assert!(
+        peers[0].asked().iter().all(|path| path == NAME_PATH),
+        "{:?}",
+        peers[0].asked()
+    );
+}
+
+/// An address of the machine itself, which no replica elsewhere has.
+#[tokio::test]
+async fn implausible_addresses_are_not_connected_to() {
+    let redis = RedisProcess::start();
+    let server = replica(&redis, "0.0.0.0").start();
+    let peers = [Peer::start(1, None, "{}")];
+    answer_with(&server, &redis, &peers, "missing");
+    assert_eq!(peers[0].asked(), [""; 0]);
+}
