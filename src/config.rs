@@ -8,6 +8,7 @@ use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
 use crate::config::spec::RulesFile;
+use crate::config::yaml::NODES_MAX;
 use crate::rules::RuleSet;
 
 pub use source::{CompileOptions, Source};
@@ -31,7 +32,7 @@ pub(crate) trait Input {
     fn source(&self) -> &Source;
 
     /// Its rules; `None` after a problem that leaves none.
-    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile>;
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>>;
 }
 
 /// Valid rules, and warnings about them.
@@ -48,8 +49,8 @@ impl Input for Source {
         self
     }
 
-    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-        schema::read(findings)
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
+        schema::read(NODES_MAX, findings)
     }
 }
 
@@ -80,6 +81,7 @@ pub(crate) fn load_inputs(
     for input in inputs {
         let mut findings = findings.of(input.source());
         if let Some(file) = input.read(&mut findings) {
+            file.check(&mut findings);
             compiler.add(input.source(), file, &mut findings);
         }
     }

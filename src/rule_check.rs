@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::redact::Redaction;
 use crate::rule_check::keys::{ChangedKeys, Keys};
 use crate::rule_check::simulate::{Outcome, Scenario};
-use crate::rule_files::compile::Compiled;
+use crate::rule_files::compile::{Compiled, Sender};
 use crate::rule_files::name::FileName;
 use crate::rule_files::{NO_FILES, RuleFiles};
 use crate::rules::diff::{Difference, diff};
@@ -50,7 +50,7 @@ pub(crate) struct RuleCheck {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) file: FileName,
-    pub(crate) text: String,
+    pub(crate) text: Arc<str>,
 }
 
 /// The result of a check.
@@ -150,6 +150,6 @@ impl RuleCheck {
         Change { file, text }: Change,
     ) -> Result<Result<Compiled, Vec<Value>>, NoResult> {
         let files = self.files.as_ref().ok_or(NoResult::NoFiles)?;
-        Ok(files.compiler.compile(&file, text))
+        Ok(files.compiler.compile(&file, text, Sender::Unknown))
     }
 }

@@ -11,7 +11,7 @@ use crate::config::overlay::Overlay;
 use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::RulesFile;
 use crate::config::tollgate::Block;
-use crate::config::yaml::{Diagnostic, Located, Location};
+use crate::config::yaml::{Diagnostic, Located, Location, shortened};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::rules::key::KeyHead;
 use crate::rules::tree::{Domain, Level, RuleSet};
@@ -59,7 +59,7 @@ impl<'o> Compiler<'o> {
     pub(crate) fn add(
         &mut self,
         source: &Source,
-        file: RulesFile,
+        file: RulesFile<'_>,
         findings: &mut SourceFindings<'_>,
     ) {
         let Located {
@@ -111,12 +111,15 @@ impl<'o> Compiler<'o> {
             source,
             options: self.options,
         };
-        context.add_level(
-            &mut building.domain.root,
-            &mut building.labels,
-            file.descriptors,
-            &mut findings.at(format_args!("domain {name} > ")),
-        );
+        if let Some(descriptors) = &file.descriptors {
+            let place = format!("domain {} > ", shortened(&name));
+            context.add_level(
+                &mut building.domain.root,
+                &mut building.labels,
+                &**descriptors,
+                &mut findings.at(place),
+            );
+        }
     }
 
     pub(crate) fn finish(self) -> RuleSet {

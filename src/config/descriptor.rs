@@ -5,18 +5,21 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::config::error::SourceFindings;
+use crate::config::error::{Findings, SourceFindings};
 use crate::config::overlay::{DomainOverlay, path_in_domain};
 use crate::config::source::{CompileOptions, Source};
-use crate::config::spec::{DescriptorSpec, RateLimitSpec};
+use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::KeyTail;
-use crate::rules::tree::{Level, Node};
+use crate::rules::tree::{self, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
+
+/// How often a path is in memory: in the rule, in its counters and in their table.
+const PATH_COPIES: usize = 3;
 
 /// The position of a descriptor in the rules, and what applies there.
 #[derive(Clone, Copy)]
@@ -38,13 +41,20 @@ pub(crate) struct Context<'c> {
 impl Context<'_> {
     pub(crate) fn add_level(
         self,
-        level: &mut Level,
+        level: &mut tree::Level,
         labels: &mut HashSet<String>,
-        specs: Vec<DescriptorSpec>,
+        specs: &dyn Level,
         findings: &mut SourceFindings<'_>,
     ) {
-        for (index, spec) in specs.into_iter().enumerate() {
+        for index in 0..specs.len() {
+            if findings.is_full() {
+                return;
+            }
             let findings = &mut findings.at(format_args!("descriptors[{index}]"));
+            // What is invalid about it was reported before.
+            let Some(spec) = specs.read(index, &mut Findings::default().of(self.source)) else {
+                continue;
+            };
             if spec.key.value.is_empty() {
                 let problem = Diagnostic::new(spec.key.location, "descriptor has empty key");
                 findings.problem(
@@ -53,6 +63,10 @@ impl Context<'_> {
                 continue;
             }
             let label = label(&spec.key.value, &spec.value);
+            let path_bytes = PATH_COPIES * (self.path.len() + label.len() + 1);
+            if !findings.fits(path_bytes, spec.key.location) {
+                return;
+            }
             let path = format!("{}.{label}", self.path);
             let metric_part = self.options.metric_dots.part(&label);
             let metric_path = format!("{}.{metric_part}", self.metric_path);
@@ -76,7 +90,7 @@ impl Context<'_> {
     fn node(
         self,
         label: Box<str>,
-        spec: DescriptorSpec,
+        spec: DescriptorSpec<'_>,
         findings: &mut SourceFindings<'_>,
     ) -> Node {
         let rule = self.rule(&spec, findings).map(Box::new);
@@ -89,10 +103,10 @@ impl Context<'_> {
                     .hint("remove it, or write a value with a *"),
             );
         }
-        let below = (!spec.descriptors.is_empty()).then(|| {
-            let mut level = Level::default();
+        let below = spec.descriptors.map(|descriptors| {
+            let mut level = tree::Level::default();
             let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
-            self.add_level(&mut level, labels, spec.descriptors, findings);
+            self.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)
         });
         Node {

@@ -7,10 +7,22 @@ use std::mem;
 
 use crate::config::source::Source;
 use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
+use crate::text::prefix;
 
-/// Problems of a load that are reported: more of them are mostly one mistake, repeated.
-// bound findings_max: counted in the last one; -
-const FINDINGS_MAX: usize = 100;
+/// Problems of a load, and warnings: more of them are mostly one mistake, repeated.
+// bound findings_max: the rest of the rules is not read, and the last problem says so; -
+pub(crate) const FINDINGS_MAX: usize = 1_000;
+/// Problems and warnings that are kept; the others are counted.
+// bound findings_shown_max: the last one says how many there are; -
+const FINDINGS_SHOWN_MAX: usize = 100;
+/// Bytes of the text and of the hint of a finding, which may quote the rules.
+// bound finding_bytes_max: the rest is left out; -
+const FINDING_BYTES_MAX: usize = 1_024;
+/// Memory of what rules have of their own: paths, names and metadata. A long domain is in the path of each
+/// of its rules, and an alias in the metadata of each that names it.
+// bound rules_bytes_max: the rules are rejected, the previous rules stay;
+// ratelimit_service_config_load_error
+const RULES_BYTES_MAX: usize = 48 << 20;
 /// The most characters of a line shown around the caret.
 const EXCERPT_CHARS: usize = 120;
 
@@ -27,16 +39,24 @@ pub struct Finding {
     pub text: String,
     /// What to write instead.
     pub hint: Option<String>,
-    /// The number of findings dropped after this one.
+    /// What else was found after this one.
     left_out: usize,
 }
 
 /// The findings about all sources.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    problems: Vec<Finding>,
-    warnings: Vec<Finding>,
-    left_out: usize,
+    problems: Kept,
+    warnings: Kept,
+    /// Of [`RULES_BYTES_MAX`].
+    rules_bytes: usize,
+}
+
+/// The first findings, and how many there are, up to [`FINDINGS_MAX`].
+#[derive(Debug, Default)]
+struct Kept {
+    first: Vec<Finding>,
+    count: usize,
 }
 
 /// Adds findings about one place in a source.
@@ -58,11 +78,25 @@ impl Findings {
     }
 
     /// Problems and warnings. The first problem is the one that envoyproxy/ratelimit reports.
-    pub(crate) fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
-        if let Some(last) = self.problems.last_mut() {
-            last.left_out = self.left_out;
+    pub(crate) fn into_parts(self) -> (Vec<Finding>, Vec<Finding>) {
+        (self.problems.into_list(), self.warnings.into_list())
+    }
+}
+
+impl Kept {
+    fn add(&mut self, finding: impl FnOnce() -> Finding) {
+        if self.first.len() < FINDINGS_SHOWN_MAX {
+            self.first.push(finding());
         }
-        (self.problems, self.warnings)
+        self.count = FINDINGS_MAX.min(self.count + 1);
+    }
+
+    fn into_list(mut self) -> Vec<Finding> {
+        let left_out = self.count - self.first.len();
+        if let Some(last) = self.first.last_mut() {
+            last.left_out = left_out;
+        }
+        self.first
     }
 }
 
@@ -80,8 +114,8 @@ impl SourceFindings<'_> {
     ///
     /// # Errors
     /// The first syntax error.
-    pub(crate) fn read_yaml(&mut self) -> Result<Option<Node>, Diagnostic> {
-        let document = yaml::read(&self.source.text)?;
+    pub(crate) fn read_yaml(&mut self, nodes_max: usize) -> Result<Option<Node>, Diagnostic> {
+        let document = yaml::read_within(&self.source.text, nodes_max)?;
         for warning in document.warnings {
             self.warning(warning);
         }
@@ -90,40 +124,58 @@ impl SourceFindings<'_> {
 
     /// The rules are rejected.
     pub(crate) fn problem(&mut self, problem: Diagnostic) {
-        if self.all.problems.len() < FINDINGS_MAX {
-            let finding = self.finding(problem);
-            self.all.problems.push(finding);
-        } else {
-            self.all.left_out += 1;
-        }
+        let (source, place) = (self.source, &self.place);
+        let problems = &mut self.all.problems;
+        problems.add(|| Finding::new(problem, source, place));
     }
 
     /// The rules are valid, but may not mean what their author thinks.
     pub(crate) fn warning(&mut self, warning: Diagnostic) {
-        if self.all.warnings.len() < FINDINGS_MAX {
-            let finding = self.finding(warning);
-            self.all.warnings.push(finding);
-        }
+        let (source, place) = (self.source, &self.place);
+        let warnings = &mut self.all.warnings;
+        warnings.add(|| Finding::new(warning, source, place));
     }
 
     /// The number of problems so far, about all sources.
     pub(crate) fn problem_count(&self) -> usize {
-        self.all.problems.len() + self.all.left_out
+        self.all.problems.count
     }
 
-    fn finding(&self, about: Diagnostic) -> Finding {
-        Finding {
-            source: self.source.clone(),
-            location: (about.location.line > 0).then_some(about.location),
-            place: self.place.clone(),
-            text: about.text,
-            hint: about.hint,
-            left_out: 0,
+    /// Adds memory of what a rule has of its own. Beyond [`RULES_BYTES_MAX`] that is a problem, and
+    /// nothing else is read.
+    pub(crate) fn fits(&mut self, bytes: usize, location: Location) -> bool {
+        self.all.rules_bytes = self.all.rules_bytes.saturating_add(bytes);
+        let fits = self.all.rules_bytes <= RULES_BYTES_MAX;
+        if !fits && !self.is_full() {
+            let text = format!(
+                "the names, paths and metadata of the rules take more than {} MiB of memory (rules_bytes_max)",
+                RULES_BYTES_MAX >> 20
+            );
+            let hint = "write shorter names and less metadata: each rule has its own copy";
+            self.problem(Diagnostic::new(location, text).hint(hint));
+            self.all.problems.count = FINDINGS_MAX;
         }
+        fits
+    }
+
+    /// Whether there are so many problems that the rest is not read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problem_count() >= FINDINGS_MAX
     }
 }
 
 impl Finding {
+    fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
+        Self {
+            source: source.clone(),
+            location: (about.location.line > 0).then_some(about.location),
+            place: place.to_owned(),
+            text: shortened(about.text),
+            hint: about.hint.map(shortened),
+            left_out: 0,
+        }
+    }
+
     /// `name: text`, as envoyproxy/ratelimit reports it.
     pub fn headline(&self) -> String {
         format!("{}: {}", self.source.name, self.message())
@@ -134,8 +186,11 @@ impl Finding {
         let text = &self.text;
         match self.left_out {
             0 => text.clone(),
-            1 => format!("{text} (and 1 more problem, not shown)"),
-            many => format!("{text} (and {many} more problems, not shown)"),
+            1 => format!("{text} (and 1 more, not shown)"),
+            many if many + FINDINGS_SHOWN_MAX >= FINDINGS_MAX => format!(
+                "{text} (and at least {many} more, not shown; the rest was not read after {FINDINGS_MAX} of them, findings_max)"
+            ),
+            many => format!("{text} (and {many} more, not shown)"),
         }
     }
 
@@ -166,6 +221,15 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// At most [`FINDING_BYTES_MAX`] of a text.
+fn shortened(text: String) -> String {
+    let kept = prefix(&text, FINDING_BYTES_MAX);
+    if kept.len() == text.len() {
+        return text;
+    }
+    format!("{kept}...")
 }
 
 /// A line, or the part of it around a location, with carets below.
@@ -240,8 +304,8 @@ mod tests {
             text: "".into(),
         };
         let mut findings = Findings::default();
-        for number in 0..FINDINGS_MAX + 2 {
-            let line = u32::try_from(FINDINGS_MAX * 2 - number).unwrap();
+        for number in 0..FINDINGS_SHOWN_MAX + 2 {
+            let line = u32::try_from(FINDINGS_SHOWN_MAX * 2 - number).unwrap();
             let location = Location {
                 line,
                 column: 1,
@@ -253,9 +317,6 @@ mod tests {
         let found = in_file_order(findings.into_parts().0);
         let headlines: Vec<String> = found.iter().map(Finding::headline).collect();
         assert_eq!((&*headlines[0], &*headlines[1]), ("r: 101", "r: 102"));
-        assert_eq!(
-            headlines.last().unwrap(),
-            "r: 200 (and 2 more problems, not shown)"
-        );
+        assert_eq!(headlines.last().unwrap(), "r: 200 (and 2 more, not shown)");
     }
 }

@@ -5,12 +5,30 @@ use serde_json::{Map, Number, Value as Json};
 use crate::config::yaml::{Kind, Node, Scalar, Value};
 use crate::rules::Metadata;
 
+/// Memory of a map: its node of a B-tree has room for eleven pairs.
+const MAP_BYTES: usize = 640;
+/// Memory of another value, besides its text.
+const VALUE_BYTES: usize = 64;
+
 /// Keys of the map keep their text; keys of maps in it have their YAML 1.1 value, so `y` is `true`.
-pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
+pub fn to_json<'n>(pairs: impl IntoIterator<Item = &'n (Node, Node)>) -> Metadata {
     pairs
-        .iter()
+        .into_iter()
         .map(|(key, value)| (text_of(key), value_of(value)))
         .collect()
+}
+
+/// Memory of a pair as JSON.
+pub(crate) fn json_bytes((key, value): &(Node, Node)) -> usize {
+    bytes_of(key) + bytes_of(value)
+}
+
+fn bytes_of(node: &Node) -> usize {
+    match &node.kind {
+        Kind::Scalar(scalar) => VALUE_BYTES + scalar.text.len(),
+        Kind::List(items) => VALUE_BYTES + items.iter().map(bytes_of).sum::<usize>(),
+        Kind::Map(pairs) => MAP_BYTES + pairs.iter().map(json_bytes).sum::<usize>(),
+    }
 }
 
 fn value_of(node: &Node) -> Json {
@@ -49,27 +67,52 @@ pub(crate) fn text_of(node: &Node) -> String {
     }
 }
 
+/// The beginning of [`go_text`] for a message.
+pub(crate) fn go_text_in_message(node: &Node) -> String {
+    const BYTES_MAX: usize = 1_024;
+    let mut text = String::new();
+    write_go_text(node, BYTES_MAX, &mut text);
+    text
+}
+
 /// As Go prints the value in the messages of envoyproxy/ratelimit.
-pub(crate) fn go_text(node: &Node) -> String {
+fn go_text(node: &Node) -> String {
+    let mut text = String::new();
+    write_go_text(node, usize::MAX, &mut text);
+    text
+}
+
+/// Writes no further value when there are `bytes_max`.
+fn write_go_text(node: &Node, bytes_max: usize, out: &mut String) {
+    if out.len() >= bytes_max {
+        return;
+    }
     match &node.kind {
         Kind::Scalar(scalar) => match scalar.value() {
-            Value::Null => "<nil>".to_owned(),
-            Value::Bool(value) => value.to_string(),
-            Value::Int(value) => value.to_string(),
-            Value::BigInt(value) => value.to_string(),
-            Value::Float(value) => go_float(value),
-            Value::Text => scalar.text.to_string(),
+            Value::Null => *out += "<nil>",
+            Value::Bool(value) => *out += &value.to_string(),
+            Value::Int(value) => *out += &value.to_string(),
+            Value::BigInt(value) => *out += &value.to_string(),
+            Value::Float(value) => *out += &go_float(value),
+            Value::Text => *out += &scalar.text,
         },
-        Kind::List(items) => format!(
-            "[{}]",
-            items.iter().map(go_text).collect::<Vec<_>>().join(" ")
-        ),
+        Kind::List(items) => {
+            *out += "[";
+            for (index, item) in items.iter().enumerate() {
+                *out += if index > 0 { " " } else { "" };
+                write_go_text(item, bytes_max, out);
+            }
+            *out += "]";
+        }
         Kind::Map(pairs) => {
-            let pairs: Vec<_> = pairs
-                .iter()
-                .map(|(key, value)| format!("{}:{}", go_text(key), go_text(value)))
-                .collect();
-            format!("map[{}]", pairs.join(" "))
+            *out += "map[";
+            for (index, (key, value)) in pairs.iter().enumerate() {
+                *out += if index > 0 { " " } else { "" };
+                write_go_text(key, bytes_max, out);
+                *out += ":";
+                write_go_text(value, bytes_max, out);
+            }
+            *out += "]";
         }
     }
 }

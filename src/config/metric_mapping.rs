@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{flag, list, map, word};
-use crate::config::yaml::{Diagnostic, Kind, Node};
+use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Kind, Node};
 use crate::regular_file;
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
@@ -114,7 +114,7 @@ fn read(source: &Source) -> Result<Loaded, Vec<Finding>> {
 }
 
 fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
-    let root = findings.read_yaml();
+    let root = findings.read_yaml(CHECK_NODES_MAX);
     let root = root.map_err(|error| findings.problem(error)).ok()?;
     let Some(root) = root else {
         return Some(Mapping::default());

@@ -19,7 +19,7 @@ use crate::config::error::SourceFindings;
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
 use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
-use crate::config::yaml::{Diagnostic, Located, Location, Node};
+use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Provenance, Rule};
@@ -76,7 +76,7 @@ impl Overlay {
             file: source.path.clone(),
             domains: Vec::new(),
         };
-        let root = match findings.read_yaml() {
+        let root = match findings.read_yaml(CHECK_NODES_MAX) {
             Ok(Some(root)) => root,
             Ok(None) => return overlay,
             Err(error) => {

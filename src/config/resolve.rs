@@ -46,13 +46,13 @@ impl ResolvedOptions<'_> {
     pub(crate) fn on_limit(&self) -> OnLimit {
         match self.on_limit_word() {
             OnLimitWord::Reject => OnLimit::Reject {
-                body: self.response_body.map(|body| body.0.clone()),
+                body: self.response_body.map(|body| body.text.clone()),
             },
             OnLimitWord::Queue => OnLimit::Queue,
             OnLimitWord::Degrade => OnLimit::Degrade {
                 request_headers: self
                     .request_headers
-                    .map(|headers| (*headers).clone())
+                    .map(|headers| headers.pairs.clone())
                     .unwrap_or_default(),
             },
         }

@@ -5,14 +5,16 @@
 //! flat set: an unknown key is an error, a known key at the wrong level is ignored with a warning.
 //! The second reads the values.
 
+use std::rc::Rc;
+
 use crate::config::error::SourceFindings;
-use crate::config::metadata::to_json;
+use crate::config::metadata::{json_bytes, text_of, to_json};
 use crate::config::schema::reader::{
     ROOT_KEYS, check_keys, flag, is_known, key_of, list, map, mistyped, number, text,
 };
-use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
+use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, read_block, read_root_block};
-use crate::config::yaml::{Located, Location, Node};
+use crate::config::yaml::{Located, Location, Node, shortened};
 use crate::rules::Metadata;
 
 mod reader;
@@ -20,9 +22,16 @@ mod reader;
 /// The key of Tollgate's block in `metadata`.
 const BLOCK: &str = "tollgate";
 
-/// `None` if the source is no YAML or no map.
-pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-    let root = match findings.read_yaml() {
+/// The descriptors of a list.
+#[derive(Debug)]
+struct Descriptors(Rc<[Node]>);
+
+/// `None` if the source is no YAML or no map, or has more than `nodes_max` nodes.
+pub(crate) fn read(
+    nodes_max: usize,
+    findings: &mut SourceFindings<'_>,
+) -> Option<RulesFile<'static>> {
+    let root = match findings.read_yaml(nodes_max) {
         Ok(Some(root)) => root,
         Ok(None) => return Some(RulesFile::at_top()),
         Err(mut error) => {
@@ -44,10 +53,11 @@ pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
     if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
         file.domain = text(domain, "domain", findings);
     }
-    let mut findings = findings.at(format_args!("domain {}", file.domain.value));
+    let domain = shortened(&file.domain.value);
+    let mut findings = findings.at(format_args!("domain {domain}"));
     for (key, value) in pairs {
         match key_of(key) {
-            "descriptors" => file.descriptors = descriptors(value, " > ", &mut findings),
+            "descriptors" => file.descriptors = descriptors(value, &mut findings),
             // Other keys in it are ignored, as in envoyproxy/ratelimit.
             "metadata" => {
                 if let Some(block) = block_in(value) {
@@ -60,28 +70,29 @@ pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
     Some(file)
 }
 
-fn descriptors(
-    node: &Node,
-    separator: &str,
-    findings: &mut SourceFindings<'_>,
-) -> Vec<DescriptorSpec> {
-    let items = list(node, "descriptors", findings);
-    let mut specs = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        // The first pass reported items that are no maps.
-        if let Some(pairs) = item.pairs() {
-            let mut findings = findings.at(format_args!("{separator}descriptors[{index}]"));
-            specs.push(descriptor(item.location, pairs, &mut findings));
-        }
+impl Level for Descriptors {
+    fn len(&self) -> usize {
+        self.0.len()
     }
-    specs
+
+    fn read(&self, index: usize, findings: &mut SourceFindings<'_>) -> Option<DescriptorSpec<'_>> {
+        let item = &self.0[index];
+        // The first pass reported items that are no maps.
+        let pairs = item.pairs()?;
+        Some(descriptor(item.location, pairs, findings))
+    }
+}
+
+fn descriptors(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Box<dyn Level>> {
+    let items = list(node, "descriptors", findings)?;
+    (!items.is_empty()).then(|| Box::new(Descriptors(items.clone())) as Box<dyn Level>)
 }
 
 fn descriptor(
     location: Location,
     pairs: &[(Node, Node)],
     findings: &mut SourceFindings<'_>,
-) -> DescriptorSpec {
+) -> DescriptorSpec<'static> {
     let mut spec = DescriptorSpec {
         location,
         ..DescriptorSpec::default()
@@ -92,7 +103,7 @@ fn descriptor(
             name @ "key" => spec.key = text(value, name, findings),
             name @ "value" => spec.value = text(value, name, findings).value,
             "rate_limit" => spec.rate_limit = rate_limit(value, findings),
-            "descriptors" => spec.descriptors = descriptors(value, ".", findings),
+            "descriptors" => spec.descriptors = descriptors(value, findings),
             name @ "shadow_mode" => spec.shadow_mode = flag(value, name, findings),
             name @ "quota_mode" => spec.quota_mode = flag(value, name, findings),
             name @ "detailed_metric" => spec.detailed_metric = flag(value, name, findings),
@@ -133,7 +144,8 @@ fn rate_limit(node: &Node, findings: &mut SourceFindings<'_>) -> Option<RateLimi
 
 fn replaces(node: &Node, findings: &mut SourceFindings<'_>) -> Vec<Located<String>> {
     let mut names = Vec::new();
-    for item in list(node, "replaces", findings) {
+    let items = list(node, "replaces", findings);
+    for item in items.map_or(&[][..], |items| items) {
         let Some(pairs) = item.pairs() else { continue };
         let name = pairs.iter().find(|(key, _)| key_of(key) == "name");
         names.push(match name {
@@ -155,8 +167,11 @@ pub(crate) fn metadata(
     let Some(pairs) = map(node, "metadata", findings) else {
         return (None, None);
     };
-    let mut metadata = to_json(pairs);
-    metadata.remove(BLOCK);
+    let others = || pairs.iter().filter(|(key, _)| text_of(key) != BLOCK);
+    if !findings.fits(others().map(json_bytes).sum(), node.location) {
+        return (None, None);
+    }
+    let metadata = to_json(others());
     let block =
         block_in(node).and_then(|block| read_block(block, &mut findings.at(".metadata.tollgate")));
     (Some(metadata), block)

@@ -1,22 +1,38 @@
 //! The specs of a file of rules, before they are compiled. YAML and xDS resources have the same ones.
 
+use std::fmt;
+
+use crate::config::error::SourceFindings;
 use crate::config::tollgate::{Block, RootBlock};
-use crate::config::yaml::{Located, Location};
+use crate::config::yaml::{Located, Location, shortened};
 use crate::rules::Metadata;
 
+/// Memory of a name besides its text.
+const NAME_BYTES: usize = 32;
+
 #[derive(Debug, Default)]
-pub(crate) struct RulesFile {
+pub(crate) struct RulesFile<'f> {
     pub(crate) domain: Located<String>,
-    pub(crate) descriptors: Vec<DescriptorSpec>,
+    pub(crate) descriptors: Option<Box<dyn Level + 'f>>,
     pub(crate) block: Option<RootBlock>,
 }
 
+/// The descriptors of one level. They are read one at a time, first for what is invalid about them and
+/// then to be compiled: all together they would take more memory than the text.
+pub(crate) trait Level: fmt::Debug {
+    fn len(&self) -> usize;
+
+    /// Reads a descriptor; `None` if it is none, which was reported.
+    fn read(&self, index: usize, findings: &mut SourceFindings<'_>) -> Option<DescriptorSpec<'_>>;
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct DescriptorSpec {
+pub(crate) struct DescriptorSpec<'f> {
     pub(crate) key: Located<String>,
     pub(crate) value: String,
     pub(crate) rate_limit: Option<RateLimitSpec>,
-    pub(crate) descriptors: Vec<Self>,
+    /// `None` if there are none.
+    pub(crate) descriptors: Option<Box<dyn Level + 'f>>,
     pub(crate) shadow_mode: bool,
     pub(crate) quota_mode: bool,
     pub(crate) detailed_metric: bool,
@@ -40,7 +56,16 @@ pub(crate) struct RateLimitSpec {
     pub(crate) location: Location,
 }
 
-impl RulesFile {
+impl RulesFile<'_> {
+    /// Reports what is invalid about each descriptor on its own.
+    pub(crate) fn check(&self, findings: &mut SourceFindings<'_>) {
+        if let Some(descriptors) = &self.descriptors {
+            let domain = shortened(&self.domain.value);
+            let place = format!("domain {domain} > ");
+            check(&**descriptors, &mut findings.at(place));
+        }
+    }
+
     /// An empty file; what it lacks is reported at its top.
     pub(super) fn at_top() -> Self {
         let top = Location {
@@ -54,6 +79,27 @@ impl RulesFile {
                 location: top,
             },
             ..Self::default()
+        }
+    }
+}
+
+fn check(level: &dyn Level, findings: &mut SourceFindings<'_>) {
+    for index in 0..level.len() {
+        if findings.is_full() {
+            return;
+        }
+        let mut findings = findings.at(format_args!("descriptors[{index}]"));
+        let Some(spec) = level.read(index, &mut findings) else {
+            continue;
+        };
+        if let Some(limit) = &spec.rate_limit {
+            let replaced = limit.replaces.iter();
+            let replaced = replaced.map(|name| NAME_BYTES + name.value.len());
+            let bytes = limit.name.len() + replaced.sum::<usize>();
+            findings.fits(bytes, limit.location);
+        }
+        if let Some(below) = spec.descriptors {
+            check(&*below, &mut findings.at("."));
         }
     }
 }

@@ -9,11 +9,14 @@
 //! text --> precheck --> tree (lines, scalar, merge) --> Document
 //! ```
 
+pub(crate) use node::{CHECK_NODES_MAX, NODES_MAX, shortened};
 pub use node::{
     Diagnostic, Document, FILE_BYTES_MAX, Kind, Located, Location, NOT_UTF8, Node, Scalar, Value,
 };
 
+mod input;
 mod lines;
+mod memory;
 mod merge;
 mod node;
 mod precheck;
@@ -25,8 +28,16 @@ mod tree;
 /// # Errors
 /// The first syntax error, or a size or depth beyond the bounds.
 pub fn read(text: &str) -> Result<Document, Diagnostic> {
+    read_within(text, NODES_MAX)
+}
+
+/// [`read`] for a text that has at most `nodes_max` nodes.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_within(text: &str, nodes_max: usize) -> Result<Document, Diagnostic> {
     precheck::check(text)?;
-    tree::build(text)
+    tree::build(text, nodes_max)
 }
 
 #[cfg(test)]

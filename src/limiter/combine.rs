@@ -85,7 +85,7 @@ fn body(plan: &Plan<'_>, rejects: impl Fn(usize) -> bool) -> Option<Box<str>> {
         .iter()
         .enumerate()
         .find_map(|(index, step)| match &step.rule()?.on_limit {
-            OnLimit::Reject { body } if rejects(index) => body.clone(),
+            OnLimit::Reject { body } if rejects(index) => body.as_deref().map(Into::into),
             _ => None,
         })
 }

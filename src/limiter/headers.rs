@@ -63,7 +63,7 @@ pub(crate) fn of_request(
         let OnLimit::Degrade { request_headers } = &rule.on_limit else {
             continue;
         };
-        for (name, value) in request_headers {
+        for (name, value) in request_headers.iter() {
             let is_known = |(known, _): &Header| known.eq_ignore_ascii_case(name);
             if !headers[first..].iter().any(is_known) {
                 headers.push(header(name, value.to_string()));

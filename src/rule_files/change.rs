@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::rule_files::compile::Sender;
 use crate::rule_files::diff::unified;
 use crate::rule_files::etag::{ETag, Expected};
 use crate::rule_files::history::{History, Version, with_current};
@@ -138,7 +139,7 @@ struct Written {
     warnings: Vec<Value>,
     counts: [usize; 2],
     path: String,
-    text: String,
+    text: Arc<str>,
 }
 
 /// The version of a file as it is.
@@ -255,7 +256,9 @@ impl RulesWriter {
         };
         let text = read_text_from(&bytes[..], name.as_str())
             .map_err(|error| ChangeError::Io(path.clone(), io::Error::other(error)))?;
-        let compiled = self.files.compiler.compile(name, text.clone());
+        let text: Arc<str> = text.into();
+        let files = &self.files;
+        let compiled = files.compiler.compile(name, text.clone(), Sender::Operator);
         let compiled = compiled.map_err(ChangeError::Invalid)?;
         let is_new = bytes != file.bytes;
         if is_new {

@@ -1,11 +1,14 @@
 //! Compiles the rules with another text of one file, as a reload would. Blocks as long as that.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::config::error::{Finding, in_file_order};
-use crate::config::{self, CompileOptions, Source};
+use crate::config::error::{Finding, SourceFindings, in_file_order};
+use crate::config::spec::RulesFile;
+use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
+use crate::config::{self, CompileOptions, Input, Source, schema};
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::{Directory, read_overlay};
 use crate::rules::RuleSet;
@@ -22,6 +25,21 @@ pub(crate) struct Compiler {
     pub(crate) overlay: Option<PathBuf>,
 }
 
+/// Who sent a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A request without a token.
+    Unknown,
+    /// A request with the token of operators: as large as files may be.
+    Operator,
+}
+
+/// A file, and how many nodes its text may have.
+struct BoundedSource {
+    source: Source,
+    nodes_max: usize,
+}
+
 /// Valid rules that are not in force.
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -36,7 +54,12 @@ impl Compiler {
     ///
     /// # Errors
     /// Every error, as an object of JSON.
-    pub(crate) fn compile(&self, name: &FileName, text: String) -> Result<Compiled, Vec<Value>> {
+    pub(crate) fn compile(
+        &self,
+        name: &FileName,
+        text: Arc<str>,
+        sender: Sender,
+    ) -> Result<Compiled, Vec<Value>> {
         let path = self.directory.path.join(name.as_str());
         let read = self.directory.read_with(&path, text).and_then(|sources| {
             let overlay = self.overlay.as_deref().map(read_overlay);
@@ -49,7 +72,15 @@ impl Compiler {
             stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
             ..self.options.clone()
         };
-        let loaded = config::load(&sources, &options).map_err(|found| self.shown(found))?;
+        let bounded = |source: Source| BoundedSource {
+            nodes_max: match sender {
+                Sender::Unknown if Path::new(&*source.path) == path => CHECK_NODES_MAX,
+                _ => NODES_MAX,
+            },
+            source,
+        };
+        let sources: Vec<_> = sources.into_iter().map(bounded).collect();
+        let loaded = config::load_inputs(&sources, &options).map_err(|found| self.shown(found))?;
         Ok(Compiled {
             rules: loaded.rules,
             warnings: self.shown(loaded.warnings),
@@ -77,6 +108,16 @@ impl Compiler {
         let path = Path::new(&*source.path);
         let below = path.strip_prefix(&self.directory.path).unwrap_or(path);
         below.to_string_lossy().into_owned()
+    }
+}
+
+impl Input for BoundedSource {
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
+        schema::read(self.nodes_max, findings)
     }
 }
 

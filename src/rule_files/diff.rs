@@ -11,6 +11,9 @@ const DIFF_BYTES_MAX: usize = 16 << 10;
 /// Time to compare large texts in detail.
 // bound diff_time_max: similar parts may be shown as removed and added; -
 const DIFF_TIME_MAX: Duration = Duration::from_millis(200);
+/// Lines of a text that is compared: a text of line ends alone has 60 times its bytes in memory.
+// bound diff_lines_max: only the number of lines is in the log; -
+const DIFF_LINES_MAX: usize = 200_000;
 /// Unchanged lines around changed ones, as in `diff -u`.
 const CONTEXT_LINES: usize = 3;
 
@@ -37,6 +40,11 @@ impl io::Write for Bounded {
 /// A unified diff of at most [`DIFF_BYTES_MAX`] bytes and the number of bytes left out; empty for equal
 /// texts.
 pub(crate) fn unified(before: &[u8], after: &[u8]) -> String {
+    let lines = |text: &[u8]| memchr::memchr2_iter(b'\n', b'\r', text).count();
+    let [lines_before, lines_after] = [lines(before), lines(after)];
+    if before != after && lines_before.max(lines_after) > DIFF_LINES_MAX {
+        return format!("{lines_before} lines before, {lines_after} lines after");
+    }
     let [before, after] = [before, after].map(String::from_utf8_lossy);
     let mut config = TextDiff::configure();
     let lines = config.timeout(DIFF_TIME_MAX).diff_lines(&*before, &*after);
@@ -69,6 +77,9 @@ mod tests {
 
     #[test]
     fn a_diff_is_bounded() {
+        let many = "\n".repeat(DIFF_LINES_MAX + 1);
+        let diff = unified(b"", many.as_bytes());
+        assert_eq!(diff, "0 lines before, 200001 lines after");
         let text = "text\n".repeat(DIFF_BYTES_MAX);
         let diff = unified(b"", text.as_bytes());
         let (shown, left_out) = diff.rsplit_once("\n... ").expect("a part is left out");

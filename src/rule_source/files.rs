@@ -3,6 +3,7 @@
 
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use walkdir::{DirEntry, WalkDir};
@@ -72,32 +73,46 @@ impl Directory {
     /// # Errors
     /// A missing directory, an unreadable file, more or larger files than the bounds allow.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<Source>> {
-        let files = self.files()?;
-        let read = |path: &PathBuf| Ok(self.source(path, read_text(path)?));
-        files.iter().map(read).collect()
+        self.read_all(&self.files()?, 0)
     }
 
     /// Reads every file, with `text` in place of that of one file, which need not exist.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn read_with(&self, changed: &Path, text: String) -> anyhow::Result<Vec<Source>> {
+    pub(crate) fn read_with(&self, changed: &Path, text: Arc<str>) -> anyhow::Result<Vec<Source>> {
         let mut files = self.files()?;
         files.retain(|path| path != changed);
         let at = files.partition_point(|path| &**path < changed);
-        let read = |path: &PathBuf| Ok(self.source(path, read_text(path)?));
-        let mut sources: Vec<Source> = files.iter().map(read).collect::<anyhow::Result<_>>()?;
+        let mut sources = self.read_all(&files, text.len())?;
         sources.insert(at, self.source(changed, text));
         Ok(sources)
     }
 
-    fn source(&self, path: &Path, text: String) -> Source {
+    /// Reads files that together with `bytes` of others are not too large.
+    fn read_all(&self, files: &[PathBuf], mut bytes: usize) -> anyhow::Result<Vec<Source>> {
+        let mut sources = Vec::with_capacity(files.len());
+        for path in files {
+            let text = read_text(path)?;
+            bytes += text.len();
+            if bytes > FILE_BYTES_MAX {
+                let folder = self.path.display();
+                bail!(
+                    "the files of {folder} have more than {FILE_BYTES_MAX} bytes together (rules_files_bytes_max)"
+                );
+            }
+            sources.push(self.source(path, text.into()));
+        }
+        Ok(sources)
+    }
+
+    fn source(&self, path: &Path, text: Arc<str>) -> Source {
         let below = path.strip_prefix(&self.path).unwrap_or(path);
         let below = below.to_string_lossy().replace('/', ".");
         Source {
             name: format!("{}{below}", self.name_prefix).into(),
             path: path.to_string_lossy().into(),
-            text: text.into(),
+            text,
         }
     }
 

@@ -14,5 +14,6 @@
 pub(crate) mod client;
 mod convert;
 pub(crate) mod settings;
+mod size;
 pub(crate) mod stream;
 pub(crate) mod updates;

@@ -149,7 +149,7 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
     match &rule.on_limit {
         OnLimit::Reject { body } => {
             options.push(("on_limit", json!("reject")));
-            options.extend(body.as_ref().map(|body| ("response_body", json!(body))));
+            options.extend(body.as_ref().map(|body| ("response_body", json!(&**body))));
         }
         OnLimit::Queue => options.extend([
             ("on_limit", json!("queue")),

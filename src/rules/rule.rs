@@ -57,7 +57,7 @@ pub struct EffectiveOption {
     /// As in rules files.
     pub key: &'static str,
     /// As `explain` shows it.
-    pub value: Box<str>,
+    pub value: Arc<str>,
     /// The kind of block that set it.
     pub provenance: Provenance,
     /// The place of its value.
@@ -98,14 +98,14 @@ pub enum OnLimit {
     /// It is rejected.
     Reject {
         /// The body of the response; `None` for Envoy's own.
-        body: Option<Box<str>>,
+        body: Option<Arc<str>>,
     },
     /// It waits for its slot, and is rejected if that is later than the limit's `max_wait`.
     Queue,
     /// It passes, with headers that ask the upstream for a cheaper response.
     Degrade {
         /// Names in lower case. May be empty: dynamic metadata is set in any case.
-        request_headers: Box<[(Box<str>, Box<str>)]>,
+        request_headers: Arc<[(Box<str>, Box<str>)]>,
     },
 }
 

@@ -636,7 +636,7 @@ fn cases(theme: &str) -> Vec<Case> {
     let Some(yaml::Kind::Map(pairs)) = document.root.map(|root| root.kind) else {
         panic!("{path}: no map")
     };
-    let mut shared = config::metadata::to_json(&pairs);
+    let mut shared = config::metadata::to_json(pairs.iter());
     assert_keys(&path, &shared, &[&SHARED_KEYS]);
     let shared_rules = rules(&mut shared);
     let case = |case: &Value| {

@@ -26,6 +26,7 @@ mod log;
 mod outage;
 mod readers;
 mod redis;
+mod texts;
 mod tls;
 mod trial;
 

@@ -128,6 +128,7 @@ impl RuleChecks {
         // Bytes that are not UTF-8 are errors of their line.
         let text = read_text_from(&body[..], file.as_str())
             .map_err(|error| Rejected::bad_request(format!("{error:#}")))?;
+        let text = text.into();
         let change = Change { file, text };
         Ok(Held { change, permit })
     }

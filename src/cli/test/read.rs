@@ -10,7 +10,7 @@ use crate::cli::test::value::{fields, span, whole};
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
 use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Located, Location, Node};
+use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::limit::EXACT_MAX;
 use crate::time::{Span, Time};
 use crate::traffic::Request;
@@ -58,7 +58,7 @@ pub(super) fn read(sources: Vec<Source>) -> Result<Vec<CaseFile>, Vec<Finding>> 
 }
 
 fn file(findings: &mut SourceFindings<'_>) -> Vec<Case> {
-    let root = match findings.read_yaml() {
+    let root = match findings.read_yaml(NODES_MAX) {
         Ok(Some(root)) => root,
         Ok(None) => {
             let start = Location {

@@ -83,7 +83,7 @@ fn entries(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<Entry>>
 
 fn item(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Entry> {
     match &node.kind {
-        Kind::List(pair) => match &***pair {
+        Kind::List(pair) => match &**pair {
             [key] => entry(key, None, findings),
             [key, value] => entry(key, Some(value), findings),
             _ => {

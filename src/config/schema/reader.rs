@@ -1,7 +1,9 @@
 //! Reads values of the schema with their locations, and checks the keys of all maps.
 
+use std::rc::Rc;
+
 use crate::config::error::{SourceFindings, did_you_mean};
-use crate::config::metadata::go_text;
+use crate::config::metadata::go_text_in_message;
 use crate::config::yaml::{Diagnostic, Kind, Located, Node, Value};
 
 /// The keys of each level. envoyproxy/ratelimit accepts all of them at every level.
@@ -29,9 +31,15 @@ pub(super) fn check_keys(
 ) {
     let here = expected.join(", ");
     for (key, value) in pairs {
+        if findings.is_full() {
+            return;
+        }
         let name = key_of(key);
         if name.is_empty() && key.value() != Some(Value::Text) {
-            let text = format!("config error, key is not of type string: {}", go_text(key));
+            let text = format!(
+                "config error, key is not of type string: {}",
+                go_text_in_message(key)
+            );
             findings.problem(Diagnostic::new(key.location, text).hint(
                 "YAML 1.1 reads this as another type than text; the keys are in the documentation",
             ));
@@ -70,13 +78,16 @@ fn check_value(node: &Node, key: &str, findings: &mut SourceFindings<'_>) {
         Kind::Map(pairs) => check_keys(pairs, below, findings),
         Kind::List(items) => {
             for item in items.iter() {
+                if findings.is_full() {
+                    return;
+                }
                 if let Kind::Map(pairs) = &item.kind {
                     check_keys(pairs, below, findings);
                     continue;
                 }
                 let text = format!(
                     "config error, yaml file contains list of type other than map: {}",
-                    go_text(item)
+                    go_text_in_message(item)
                 );
                 let hint = if key == "replaces" {
                     "write {name: …}"
@@ -143,15 +154,19 @@ pub(super) fn number(node: &Node, key: &str, findings: &mut SourceFindings<'_>) 
     0
 }
 
-/// The items of a list; none of a null.
-pub(super) fn list<'n>(node: &'n Node, key: &str, findings: &mut SourceFindings<'_>) -> &'n [Node] {
+/// The items of a list; `None` of a null.
+pub(super) fn list<'n>(
+    node: &'n Node,
+    key: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Option<&'n Rc<[Node]>> {
     if let Kind::List(items) = &node.kind {
-        return items;
+        return Some(items);
     }
     if !node.is_null() {
         mistyped(node, &format!("a list for `{key}`"), findings);
     }
-    &[]
+    None
 }
 
 pub(super) fn map<'n>(

@@ -151,7 +151,7 @@ impl<T: OptionValue> Sourced<'_, T> {
     fn effective(&self, key: &'static str) -> EffectiveOption {
         EffectiveOption {
             key,
-            value: self.located.value.display().into(),
+            value: self.located.value.display(),
             provenance: self.layer.provenance,
             origin: Origin {
                 file: self.layer.file.clone(),

@@ -1,5 +1,7 @@
 //! The values of options: how each type is read from a node and shown.
 
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue};
 
 use crate::config::error::SourceFindings;
@@ -31,7 +33,7 @@ pub(crate) trait OptionValue: Sized {
     /// Reports an invalid value.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self>;
     /// As `explain` shows it.
-    fn display(&self) -> String;
+    fn display(&self) -> Arc<str>;
 }
 
 named_enum! {
@@ -46,12 +48,21 @@ named_enum! {
     }
 }
 
-/// Names in lower case, and values.
-pub(crate) type RequestHeaders = Box<[(Box<str>, Box<str>)]>;
-
-/// At most [`RESPONSE_BODY_BYTES_MAX`].
+/// Headers that many rules may share.
 #[derive(Debug, Clone)]
-pub(crate) struct ResponseBody(pub(crate) Box<str>);
+pub(crate) struct RequestHeaders {
+    /// Names in lower case, and values.
+    pub(crate) pairs: Arc<[(Box<str>, Box<str>)]>,
+    shown: Arc<str>,
+}
+
+/// A body that many rules may share.
+#[derive(Debug, Clone)]
+pub(crate) struct ResponseBody {
+    /// At most [`RESPONSE_BODY_BYTES_MAX`].
+    pub(crate) text: Arc<str>,
+    shown: Arc<str>,
+}
 
 macro_rules! words {
     ($($type:ty),*) => {
@@ -60,8 +71,8 @@ macro_rules! words {
                 reader::word(node, key, &Self::ALL.map(|word| (word.name(), word)), findings)
             }
 
-            fn display(&self) -> String {
-                self.name().to_owned()
+            fn display(&self) -> Arc<str> {
+                self.name().into()
             }
         })*
     };
@@ -82,8 +93,8 @@ impl OptionValue for u32 {
         None
     }
 
-    fn display(&self) -> String {
-        self.to_string()
+    fn display(&self) -> Arc<str> {
+        self.to_string().into()
     }
 }
 
@@ -100,8 +111,8 @@ impl OptionValue for EnforcedShare {
         None
     }
 
-    fn display(&self) -> String {
-        self.percent().to_string()
+    fn display(&self) -> Arc<str> {
+        self.percent().to_string().into()
     }
 }
 
@@ -122,8 +133,8 @@ impl OptionValue for Span {
         None
     }
 
-    fn display(&self) -> String {
-        self.to_string()
+    fn display(&self) -> Arc<str> {
+        self.to_string().into()
     }
 }
 
@@ -132,8 +143,8 @@ impl OptionValue for Box<str> {
         reader::text(node, key, findings).map(Self::from)
     }
 
-    fn display(&self) -> String {
-        self.to_string()
+    fn display(&self) -> Arc<str> {
+        (**self).into()
     }
 }
 
@@ -141,7 +152,10 @@ impl OptionValue for ResponseBody {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let body = reader::text(node, key, findings)?;
         if body.len() <= RESPONSE_BODY_BYTES_MAX {
-            return Some(Self(body.into()));
+            return Some(Self {
+                text: body.into(),
+                shown: format!("{body:?}").into(),
+            });
         }
         let text = format!(
             "`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max",
@@ -152,8 +166,8 @@ impl OptionValue for ResponseBody {
         None
     }
 
-    fn display(&self) -> String {
-        format!("{:?}", self.0)
+    fn display(&self) -> Arc<str> {
+        self.shown.clone()
     }
 }
 
@@ -201,15 +215,18 @@ impl OptionValue for RequestHeaders {
             );
             findings.problem(Diagnostic::new(node.location, text).hint(fewer));
         }
-        Some(headers.into())
+        let shown = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}"));
+        let shown: Vec<_> = shown.collect();
+        Some(Self {
+            shown: shown.join(", ").into(),
+            pairs: headers.into(),
+        })
     }
 
-    fn display(&self) -> String {
-        let headers: Vec<_> = self
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect();
-        headers.join(", ")
+    fn display(&self) -> Arc<str> {
+        self.shown.clone()
     }
 }
 

@@ -11,7 +11,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::mem;
-use std::rc::Rc;
 
 use crate::config::yaml::node::{Diagnostic, Kind, Location, Node, WARNINGS_MAX, shortened};
 
@@ -30,8 +29,9 @@ struct Merged {
     value: Node,
     /// The `<<` it came from.
     merge: Option<Location>,
-    /// `value` has the pairs of several maps one after another, so keys may repeat.
-    joined: bool,
+    /// The pairs of several maps one after another, `value` the last of them, so keys may repeat. Empty
+    /// for a value that was not joined.
+    joined: Vec<Pair>,
 }
 
 /// The effective pairs of a map. Most maps have no merges or repeats and are returned unchanged.
@@ -49,8 +49,10 @@ pub(super) fn apply(
     for (key, value) in pairs {
         if is_merge(&key) {
             let merge = Some(key.location);
-            for (key, value) in pairs_of(value)? {
-                merged.insert(key, value, merge, warnings);
+            for map in maps_of(&value)? {
+                for (key, value) in map.iter().cloned() {
+                    merged.insert(key, value, merge, warnings);
+                }
             }
         } else {
             merged.insert(key, value, None, warnings);
@@ -72,7 +74,7 @@ impl Pairs {
             key,
             value,
             merge,
-            joined: false,
+            joined: Vec::new(),
         };
         match index {
             Entry::Vacant(index) => {
@@ -112,44 +114,36 @@ impl Merged {
             (Some(_), _) => None,
         };
         warnings.extend(warning.filter(|_| warnings.len() < WARNINGS_MAX));
-        if let (Kind::Map(below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
-            let mut joined = Rc::unwrap_or_clone(below);
-            joined.extend(above.iter().cloned());
-            *above = Rc::new(joined);
-            self.joined = true;
+        if let (Kind::Map(below), Kind::Map(above)) = (old.value.kind, &self.value.kind) {
+            self.joined = old.joined;
+            if self.joined.is_empty() {
+                self.joined.extend_from_slice(&below);
+            }
+            self.joined.extend_from_slice(above);
         }
     }
 
     fn into_pair(mut self) -> Pair {
-        if let Kind::Map(pairs) = &mut self.value.kind
-            && self.joined
-        {
-            *pairs = Rc::new(last_of_each(Rc::unwrap_or_clone(mem::take(pairs))));
+        if !self.joined.is_empty() {
+            self.value.kind = Kind::Map(last_of_each(self.joined).into());
         }
         (self.key, self.value)
     }
 }
 
-/// The pairs of a `<<`, lowest precedence first: yaml.v2 goes through a list of maps backwards.
-fn pairs_of(value: Node) -> Result<Vec<Pair>, Diagnostic> {
-    let no_map = |location| {
-        Diagnostic::new(location, "`<<` takes a map or a list of maps")
-            .hint("quote '<<' if it is meant as a key")
-    };
-    match value.kind {
-        Kind::Map(pairs) => Ok(Rc::unwrap_or_clone(pairs)),
-        Kind::List(items) => {
-            let mut pairs = Vec::new();
-            for item in items.iter().rev() {
-                let Kind::Map(more) = &item.kind else {
-                    return Err(no_map(item.location));
-                };
-                pairs.extend(more.iter().cloned());
-            }
-            Ok(pairs)
-        }
-        Kind::Scalar(_) => Err(no_map(value.location)),
+/// The maps of a `<<`, lowest precedence first: yaml.v2 goes through a list of maps backwards.
+fn maps_of(value: &Node) -> Result<Vec<&[Pair]>, Diagnostic> {
+    match &value.kind {
+        Kind::List(items) => items.iter().rev().map(merged_map).collect(),
+        _ => merged_map(value).map(|map| vec![map]),
     }
+}
+
+fn merged_map(node: &Node) -> Result<&[Pair], Diagnostic> {
+    node.pairs().ok_or_else(|| {
+        Diagnostic::new(node.location, "`<<` takes a map or a list of maps")
+            .hint("quote '<<' if it is meant as a key")
+    })
 }
 
 /// Below two joined maps nothing is joined: the last of repeated keys replaces the others.

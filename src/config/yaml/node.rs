@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-/// Bytes of a rules file. Ten times what 100,000 rules take; a ConfigMap holds at most 1 MiB.
-// bound rules_file_bytes_max: rejected, the previous rules stay;
+/// Bytes of a file, and of all rules files together. Twice what 100,000 rules take; a ConfigMap holds
+/// at most 1 MiB.
+// bound rules_files_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
-pub const FILE_BYTES_MAX: usize = 64 << 20;
+pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// Stands for bytes that are not UTF-8, so that the error about them has a line and a column. YAML
 /// does not allow this character.
@@ -15,8 +16,18 @@ pub const NOT_UTF8: char = '\u{FFFF}';
 ///
 /// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come
 /// from aliases.
-// bound yaml_nodes_max: rejected, the previous rules stay; ratelimit_service_config_load_error
+// bound rules_nodes_max: the rules are rejected, the previous rules stay;
+// ratelimit_service_config_load_error
 pub(crate) const NODES_MAX: usize = 4_000_000;
+
+/// Nodes of a text that no token came with, and of a file that is not rules: some 9,000 rules.
+// bound check_nodes_max: an error of the text, and nothing of it is compiled; -
+pub(crate) const CHECK_NODES_MAX: usize = 100_000;
+
+/// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its items.
+// bound rules_items_max: the rules are rejected, the previous rules stay;
+// ratelimit_service_config_load_error
+pub(crate) const ITEMS_MAX: usize = 250_000;
 
 /// Levels of lists and maps in a file, aliases expanded. A descriptor takes two levels.
 ///
@@ -68,9 +79,9 @@ pub enum Kind {
     /// Text, a number and so on: see [`Scalar::value`].
     Scalar(Scalar),
     /// In file order.
-    List(Rc<Vec<Node>>),
+    List(Rc<[Node]>),
     /// In file order. Keys are scalars with distinct texts.
-    Map(Rc<Vec<(Node, Node)>>),
+    Map(Rc<[(Node, Node)]>),
 }
 
 /// A scalar as written, after unquoting and folding.
@@ -206,7 +217,7 @@ impl Diagnostic {
 }
 
 /// For messages: one line of at most 60 characters.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     let line = text.lines().next().unwrap_or_default();
     if line.len() == text.len() && line.chars().count() <= CHARS_MAX {

@@ -1,17 +1,9 @@
-//! Rejects a text before parsing: too long, too many tokens, or characters that YAML forbids.
+//! Rejects a text before parsing: too long, or characters that YAML forbids.
 
-use crate::config::yaml::node::{Diagnostic, FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8};
-
-/// Tokens of a file by a generous estimate, in block and flow style.
-///
-/// The parser keeps a flow collection (`[..]`, `{..}`) in memory up to its end, at up to 200 bytes a
-/// token: without this bound 64 MiB of `[? ? ?` would take 11 GB. 100,000 rules written as JSON have
-/// four million.
-// bound tokens_max: rejected, the previous rules stay; ratelimit_service_config_load_error
-const TOKENS_MAX: usize = 2 * NODES_MAX;
+use crate::config::yaml::node::{Diagnostic, FILE_BYTES_MAX, Location, NOT_UTF8};
 
 /// # Errors
-/// Too long, too many tokens, or a character that yaml.v2 rejects: the parser takes a NUL for the
+/// Too long, or a character that yaml.v2 rejects: the parser takes a NUL for the
 /// end of the file, and a byte order mark where two files were joined for a part of a key.
 pub(super) fn check(text: &str) -> Result<(), Diagnostic> {
     if text.len() > FILE_BYTES_MAX {
@@ -20,13 +12,6 @@ pub(super) fn check(text: &str) -> Result<(), Diagnostic> {
             text.len()
         );
         return Err(Diagnostic::new(Location::new(1, 1, 1), text));
-    }
-    let tokens: usize = text.bytes().map(tokens_of).sum();
-    if tokens > TOKENS_MAX {
-        return Err(Diagnostic::new(
-            Location::new(1, 1, 1),
-            format!("the file has about {tokens} tokens, more than the {TOKENS_MAX} allowed"),
-        ));
     }
     let Some((at, c)) = text.char_indices().find(|(at, c)| is_forbidden(*at, *c)) else {
         return Ok(());
@@ -47,16 +32,6 @@ pub(super) fn check(text: &str) -> Result<(), Diagnostic> {
     );
     Err(Diagnostic::new(location, text)
         .hint("in double quotes it can be written as \\xNN or \\uNNNN"))
-}
-
-/// The most tokens that a character makes: a colon makes `key`, its text and `value`.
-fn tokens_of(byte: u8) -> usize {
-    match byte {
-        b':' => 3,
-        b',' => 2,
-        b'[' | b']' | b'{' | b'}' | b'?' | b'!' | b'&' | b'*' | b'"' | b'\'' => 1,
-        _ => 0,
-    }
 }
 
 fn is_forbidden(at: usize, c: char) -> bool {
@@ -80,12 +55,6 @@ mod tests {
                 .unwrap_err()
                 .text
                 .contains("bytes long")
-        );
-        assert!(
-            read(&format!("[{}", "? ".repeat(TOKENS_MAX + 1)))
-                .unwrap_err()
-                .text
-                .contains("tokens")
         );
         let mut rules = "domain: d\ndescriptors:\n".to_owned();
         for i in 0..100_000 {

@@ -3,14 +3,15 @@
 //! It has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
+use crate::config::yaml::input::{BoundedInput, Introduced, KeptTokens};
 use crate::config::yaml::lines::{Lines, location};
+use crate::config::yaml::memory::{TreeMemory, too_large};
 use crate::config::yaml::merge;
 use crate::config::yaml::node::{
-    DEPTH_MAX, Diagnostic, Document, Kind, Location, NODES_MAX, Node, Scalar,
+    DEPTH_MAX, Diagnostic, Document, ITEMS_MAX, Kind, Location, Node, Scalar,
 };
 
 /// Files with fewer nodes, or fewer nodes from aliases, may have any share of aliases, as in yaml.v2.
@@ -29,6 +30,8 @@ struct Builder<'t> {
     kept: HashMap<usize, (Node, Size)>,
     /// So far, aliases expanded.
     nodes: usize,
+    nodes_max: usize,
+    memory: TreeMemory,
     /// Those that come from aliases, and the last alias.
     nodes_aliased: usize,
     last_alias: Location,
@@ -61,30 +64,44 @@ struct Size {
     depth: usize,
 }
 
-/// Parses the first document of a text.
+/// Parses the first document of a text, if it has at most `nodes_max` nodes.
 ///
 /// # Errors
-/// The first syntax error: what follows it cannot be interpreted.
-pub(super) fn build(text: &str) -> Result<Document, Diagnostic> {
-    let mut parser = Parser::new_from_str(text);
-    let mut builder = Builder::new(text);
-    while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| syntax_error(text, &error))?;
+/// The first syntax error: what follows it cannot be interpreted. Or a bound that is exceeded.
+pub(super) fn build(text: &str, nodes_max: usize) -> Result<Document, Diagnostic> {
+    let introduced = Introduced::new(text);
+    let kept = KeptTokens::default();
+    let input = BoundedInput::new(introduced.text(text), kept.clone());
+    let mut parser = Parser::new(input);
+    let mut builder = Builder::new(text, nodes_max);
+    let mut last = Location::new(1, 1, 1);
+    loop {
+        kept.begin(builder.memory.tokens_max());
+        let event = parser.next_event();
+        if kept.is_exceeded() {
+            return Err(too_large(last));
+        }
+        builder.memory.add_tokens(kept.count());
+        let Some(event) = event else { break };
+        let (event, span) = event
+            .map_err(|error| syntax_error(text, introduced.mark(*error.marker()), error.info()))?;
         if event == Event::DocumentEnd {
             match parser.next_event() {
                 None | Some(Ok((Event::StreamEnd, _))) => {}
                 Some(Ok((_, span))) => builder.warnings.push(Diagnostic::new(
-                    location(span.start),
+                    location(introduced.mark(span.start)),
                     "a second document starts here and is not read",
                 )),
                 // A stray word, or the first line is indented and the second is not.
                 Some(Err(error)) => builder.warnings.push(Diagnostic::new(
-                    location(*error.marker()),
+                    location(introduced.mark(*error.marker())),
                     "the document ended above and nothing is read from here on: is its first line indented?",
                 )),
             }
             break;
         }
+        let span = introduced.span(span);
+        last = location(span.start);
         builder.take(event, span)?;
     }
     let mut warnings = builder.warnings;
@@ -96,13 +113,15 @@ pub(super) fn build(text: &str) -> Result<Document, Diagnostic> {
 }
 
 impl<'t> Builder<'t> {
-    fn new(text: &'t str) -> Self {
+    fn new(text: &'t str, nodes_max: usize) -> Self {
         Builder {
             lines: Lines::new(text),
             open: Vec::new(),
             root: None,
             kept: HashMap::new(),
             nodes: 0,
+            nodes_max,
+            memory: TreeMemory::default(),
             nodes_aliased: 0,
             last_alias: Location::default(),
             warnings: Vec::new(),
@@ -122,8 +141,8 @@ impl<'t> Builder<'t> {
             Event::Scalar(text, style, anchor, tag) => {
                 let location = self.lines.location_of(span, style, &text);
                 self.count(1, location)?;
-                // `Rc<str>` is exactly as long as the text; the parser's buffers are three times that.
-                let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), location)?;
+                let text = self.memory.text(&text);
+                let scalar = Scalar::new(text, style, tag.as_deref(), location)?;
                 self.put(
                     Node {
                         location,
@@ -151,6 +170,7 @@ impl<'t> Builder<'t> {
     fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), Diagnostic> {
         let location = location(span.start);
         self.count(1, location)?;
+        self.memory.add_shared(location)?;
         if self.open.len() >= DEPTH_MAX {
             return Err(Diagnostic::new(
                 location,
@@ -180,14 +200,19 @@ impl<'t> Builder<'t> {
             return Ok(());
         };
         let kind = match content {
-            Content::List(items) => Kind::List(Rc::new(items)),
+            Content::List(items) => Kind::List(items.into()),
             Content::Map { pairs, .. } => {
                 if let Some((key, _)) = pairs.first()
                     && (key.location.line, key.location.column) == (location.line, location.column)
                 {
                     location = key.location;
                 }
-                Kind::Map(Rc::new(merge::apply(pairs, &mut self.warnings)?))
+                let written = pairs.len();
+                let pairs = merge::apply(pairs, &mut self.warnings)?;
+                // Merged pairs are copies.
+                let merged = pairs.len().saturating_sub(written);
+                self.memory.add_nodes(2 * merged, location)?;
+                Kind::Map(pairs.into())
             }
         };
         self.put(Node { location, kind }, size, anchor)
@@ -233,11 +258,16 @@ impl<'t> Builder<'t> {
         if anchor != 0 {
             self.kept.insert(anchor, (node.clone(), size));
         }
+        self.memory.add_nodes(1, node.location)?;
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
         open.size.add(size);
+        if open.content.len() >= ITEMS_MAX {
+            let text = format!("a list or a map has more than {ITEMS_MAX} items (rules_items_max)");
+            return Err(Diagnostic::new(node.location, text));
+        }
         match &mut open.content {
             Content::List(items) => items.push(node),
             Content::Map { pairs, key } => match key.take() {
@@ -264,17 +294,25 @@ impl<'t> Builder<'t> {
             return Err(Diagnostic::new(self.last_alias, text)
                 .hint("write out what the aliases of aliases expand to"));
         }
-        if self.nodes > NODES_MAX {
-            return Err(Diagnostic::new(
-                location,
-                format!("the file has more than {NODES_MAX} nodes up to here"),
-            ));
+        let nodes_max = self.nodes_max;
+        if self.nodes > nodes_max {
+            let text = format!("the text has more than {nodes_max} nodes up to here");
+            return Err(Diagnostic::new(location, text));
         }
         Ok(())
     }
 
     fn in_brackets(&self) -> bool {
         self.open.last().is_some_and(|open| open.in_brackets)
+    }
+}
+
+impl Content {
+    fn len(&self) -> usize {
+        match self {
+            Self::List(items) => items.len(),
+            Self::Map { pairs, .. } => pairs.len(),
+        }
     }
 }
 
@@ -301,15 +339,15 @@ fn aliased_percent_max(nodes: usize) -> usize {
 
 /// The parser reports the end of the text on the line after it; editors do not show that line, so
 /// the end of the last line with text is reported.
-fn syntax_error(text: &str, error: &ScanError) -> Diagnostic {
-    let mut at = location(*error.marker());
+fn syntax_error(text: &str, mark: Marker, info: &str) -> Diagnostic {
+    let mut at = location(mark);
     let end = text.trim_end();
     let lines = end.matches('\n').count() + 1;
     if at.line as usize > lines {
         let last = end.rsplit('\n').next().unwrap_or_default();
         at = Location::new(lines, last.chars().count().max(1), 1);
     }
-    let text = error.info().strip_prefix("while ").unwrap_or(error.info());
+    let text = info.strip_prefix("while ").unwrap_or(info);
     Diagnostic::new(at, text).hint(SYNTAX_HINT)
 }
 

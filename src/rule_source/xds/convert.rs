@@ -3,22 +3,22 @@
 //! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are bytes
 //! until here (see `build.rs`).
 
-use std::rc::Rc;
 use std::sync::Arc;
 
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 use prost_types::value::Kind as ValueKind;
 use prost_types::{Any, Struct, Value};
 
 use crate::config::error::SourceFindings;
 use crate::config::metadata::go_float;
 use crate::config::schema::metadata;
-use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
-use crate::config::yaml::{Diagnostic, Kind, Located, Location, Node, Scalar};
+use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
+use crate::config::yaml::{Diagnostic, Kind, Located, Location, Node, Scalar, shortened};
 use crate::config::{Input, Source};
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
+use crate::rule_source::xds::size::{DECODED_BYTES_MAX, decoded_bytes};
 use crate::text::Text;
 
 /// The type of the resources.
@@ -35,6 +35,10 @@ pub(crate) struct Resource {
     config: RateLimitConfig,
 }
 
+/// The descriptors of a level.
+#[derive(Debug)]
+struct Descriptors<'r>(&'r [RateLimitDescriptor]);
+
 /// The first fields of a [`RateLimitConfig`], to name a resource whose rest cannot be decoded.
 #[derive(prost::Message)]
 struct Head {
@@ -45,11 +49,11 @@ struct Head {
 }
 
 impl Resource {
-    /// Decodes an [`Any`].
+    /// Decodes an [`Any`], and takes its memory from what the resources of a response may have.
     ///
     /// # Errors
-    /// It has another type, or an invalid encoding.
-    pub(crate) fn read(resource: &[u8]) -> Result<Self, String> {
+    /// It has another type or an invalid encoding, or takes more memory than `bytes_left`.
+    pub(crate) fn read(resource: &[u8], bytes_left: &mut usize) -> Result<Self, String> {
         let any = Any::decode(resource)
             .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
         if any.type_url != TYPE_URL {
@@ -58,16 +62,23 @@ impl Resource {
                 any.type_url
             ));
         }
-        let config = RateLimitConfig::decode(&*any.value).map_err(|error| {
-            match Head::decode(&*any.value) {
-                Ok(Head { name, domain }) => format!(
-                    "resource {:?} of domain {:?} cannot be decoded: {error}",
-                    Text(&name),
-                    Text(&domain)
-                ),
-                Err(_) => format!("a resource cannot be decoded: {error}"),
-            }
+        let named = |problem: String| match Head::decode(&*any.value) {
+            Ok(Head { name, domain }) => format!(
+                "resource {:?} of domain {:?} {problem}",
+                Text(&name),
+                Text(&domain)
+            ),
+            Err(_) => format!("a resource {problem}"),
+        };
+        let undecodable = |error: DecodeError| named(format!("cannot be decoded: {error}"));
+        let bytes = decoded_bytes(&any.value).map_err(undecodable)?;
+        *bytes_left = bytes_left.checked_sub(bytes).ok_or_else(|| {
+            let mib = DECODED_BYTES_MAX >> 20;
+            named(format!(
+                "and those before it take more than {mib} MiB when they are decoded (xds_decoded_bytes_max)"
+            ))
         })?;
+        let config = RateLimitConfig::decode(&*any.value).map_err(undecodable)?;
         let name: Arc<str> = Text(&config.name).shown().into();
         Ok(Self {
             source: Source {
@@ -90,12 +101,13 @@ impl Input for Resource {
         &self.source
     }
 
-    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
-        let findings = &mut findings.at(format_args!("domain {}", Text(&self.config.domain)));
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
+        let domain = Text(&self.config.domain).to_string();
+        let findings = &mut findings.at(format_args!("domain {}", shortened(&domain)));
         text("name", &self.config.name, findings);
         Some(RulesFile {
             domain: located("domain", &self.config.domain, findings),
-            descriptors: level(&self.config.descriptors, &mut findings.at(" > ")),
+            descriptors: level(&self.config.descriptors),
             block: None,
         })
     }
@@ -119,25 +131,29 @@ fn located(field: &str, bytes: &[u8], findings: &mut SourceFindings<'_>) -> Loca
     }
 }
 
-fn level(
-    descriptors: &[RateLimitDescriptor],
-    findings: &mut SourceFindings<'_>,
-) -> Vec<DescriptorSpec> {
-    let numbered = descriptors.iter().enumerate();
-    numbered
-        .map(|(index, one)| descriptor(one, &mut findings.at(format_args!("descriptors[{index}]"))))
-        .collect()
+impl Level for Descriptors<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, index: usize, findings: &mut SourceFindings<'_>) -> Option<DescriptorSpec<'_>> {
+        Some(descriptor(&self.0[index], findings))
+    }
 }
 
-fn descriptor(
-    descriptor: &RateLimitDescriptor,
+fn level(descriptors: &[RateLimitDescriptor]) -> Option<Box<dyn Level + '_>> {
+    (!descriptors.is_empty()).then(|| Box::new(Descriptors(descriptors)) as Box<dyn Level>)
+}
+
+fn descriptor<'r>(
+    descriptor: &'r RateLimitDescriptor,
     findings: &mut SourceFindings<'_>,
-) -> DescriptorSpec {
+) -> DescriptorSpec<'r> {
     let key = located("key", &descriptor.key, findings);
     let value = text("value", &descriptor.value, findings);
     let policy = descriptor.rate_limit.as_ref();
     let rate_limit = policy.map(|policy| rate_limit(policy, findings));
-    let descriptors = level(&descriptor.descriptors, &mut findings.at("."));
+    let descriptors = level(&descriptor.descriptors);
     let (metadata, block) = match &descriptor.metadata {
         Some(fields) => metadata(&map(fields), findings),
         None => (None, None),
@@ -186,7 +202,7 @@ fn map(fields: &Struct) -> Node {
     let pairs = pairs.map(|(key, value)| (node(Scalar::quoted(&**key)), value_node(value)));
     Node {
         location: Location::default(),
-        kind: Kind::Map(Rc::new(pairs.collect())),
+        kind: Kind::Map(pairs.collect()),
     }
 }
 
@@ -199,7 +215,7 @@ fn value_node(value: &Value) -> Node {
         Some(ValueKind::StructValue(fields)) => map(fields),
         Some(ValueKind::ListValue(list)) => Node {
             location: Location::default(),
-            kind: Kind::List(Rc::new(list.values.iter().map(value_node).collect())),
+            kind: Kind::List(list.values.iter().map(value_node).collect()),
         },
     }
 }

@@ -10,12 +10,19 @@ use crate::backoff::Backoff;
 use crate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 use crate::rule_source::publisher::{RulePublisher, hash_of};
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
+use crate::rule_source::xds::size::DECODED_BYTES_MAX;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::{Text, prefix};
 
 /// Bytes of the errors in a NACK. The log has all of them.
 // bound error_bytes_max: truncated, with the number of missing bytes; the log has all; -
 const ERROR_BYTES_MAX: usize = 16 << 10;
+/// Resources of a response. Each is decoded, named and compiled on its own.
+// bound xds_resources_max: the response is rejected, the previous rules stay; tollgate_rules_rejected
+const RESOURCES_MAX: usize = 10_000;
+/// Resources that are named because they cannot be decoded; the others are not read.
+// bound xds_problems_max: the rest is not read; -
+const PROBLEMS_MAX: usize = 100;
 /// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is short.
 const NACK_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(200), Duration::from_secs(5), 2.0, 0.5);
@@ -80,7 +87,9 @@ impl Updates {
     }
 
     /// Publishes the rules of a response, unless it equals the last one.
-    pub(crate) fn handle_response(&mut self, response: DiscoveryResponse) -> Reply {
+    pub(crate) fn handle_response(&mut self, mut response: DiscoveryResponse) -> Reply {
+        // What is rejected is not hashed.
+        response.resources.truncate(RESOURCES_MAX + 1);
         let content = response.resources.iter().map(|resource| ("", &**resource));
         let hash = hash_of(content.chain([("type_url", &*response.type_url)]));
         let repeated = self.last.take().filter(|(last, _)| *last == hash);
@@ -141,11 +150,20 @@ impl Updates {
                 Text(&response.type_url)
             )]));
         }
+        if response.resources.len() > RESOURCES_MAX {
+            return Err(self.publisher.reject(vec![format!(
+                "a response has more than {RESOURCES_MAX} resources (xds_resources_max)"
+            )]));
+        }
         let (mut resources, mut problems) = (Vec::new(), Vec::new());
+        let mut bytes_left = DECODED_BYTES_MAX;
         for resource in &response.resources {
-            match Resource::read(resource) {
+            match Resource::read(resource, &mut bytes_left) {
                 Ok(resource) => resources.push(resource),
                 Err(problem) => problems.push(problem),
+            }
+            if problems.len() >= PROBLEMS_MAX {
+                break;
             }
         }
         if !problems.is_empty() {
