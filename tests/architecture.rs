@@ -29,11 +29,7 @@ limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-<<<<<<< HEAD
-config: limit named_enum regular_file rules settings/parse telemetry time
-=======
-config: limit named_enum rules settings/parse telemetry text time
->>>>>>> 54c307b (config: bound the memory that a text takes)
+config: limit named_enum regular_file rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
 redact: named_enum rules settings/parse

@@ -17,8 +17,11 @@ const NODE_BYTES: usize = size_of::<Node>();
 const SHARED_BYTES: usize = 32;
 /// Memory of a token that the parser keeps: 104 bytes, in a queue that doubles.
 const TOKEN_BYTES: usize = 256;
-/// Texts that all nodes share are at most so long, and so many: keys, units and numbers.
+/// Bytes of a text that all nodes share, such as a key, a unit or a number.
+// bound shared_text_bytes_max: kept once for each node; -
 const SHARED_TEXT_BYTES_MAX: usize = 24;
+/// Texts that all nodes share.
+// bound shared_texts_max: kept once for each node; -
 const SHARED_TEXTS_MAX: usize = 1_000;
 
 /// The memory of a tree so far.
