@@ -37,7 +37,8 @@ mod write;
 /// Why there are no [`RuleFiles`].
 pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
 
-/// Requests that read rules files or their versions at a time. A text has megabytes, and so has its page.
+/// Requests that read rules files or their versions at a time. A text has megabytes, and so has its
+/// page.
 // bound rules_reads_max: the next one waits; tollgate_admin_rules_texts_full_total
 const READS_MAX: usize = 2;
 /// Time that a request waits for others to read rules files.
@@ -52,8 +53,8 @@ pub(crate) struct RuleFiles {
     full: Counter,
 }
 
-/// A request that reads rules files, among [`READS_MAX`]. Held until what was read is no more in memory, or is counted
-/// elsewhere.
+/// A request that reads rules files, among [`READS_MAX`]. Held until what was read is no more in
+/// memory, or is counted elsewhere.
 #[derive(Debug)]
 pub(crate) struct Reading {
     _permit: OwnedSemaphorePermit,

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 /// to the kernel when a thread ends, and an idle process has no other reason to.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Threads for blocking tasks of one runtime. The allocator keeps memory for each. Of the tasks of the admin port, which has most,
-/// a check, a change and the reads of rules files may last for seconds, one or two of each at a time.
+/// Threads for blocking tasks of one runtime. The allocator keeps memory for each. The admin port has
+/// most tasks; of those, a check, a change and two reads of rules files may last for seconds.
 // bound blocking_threads_max: the next task waits; -
 const BLOCKING_THREADS_MAX: usize = 8;
 

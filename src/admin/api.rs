@@ -63,7 +63,8 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the document.
+    /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the
+    /// document.
     pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
         [
             ("/counters", get(read_counter).post(read_counters)),

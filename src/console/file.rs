@@ -26,8 +26,8 @@ struct Shown {
     text: Option<Vec<u8>>,
 }
 
-/// The title and the content, and the permit that it counts for. With `text=no` the text is left out: the script has it
-/// already.
+/// The title and the content, and the permit that counts for it. With `text=no` the text is left out:
+/// the script has it already.
 ///
 /// # Errors
 /// There is no such file.

@@ -4,9 +4,9 @@
 //!  GET --> place of RENDERED_MAX ----> bytes of RESPONSE_BYTES_MAX
 //!          read files, render, ...     until the client has read them
 //! ```
-//! Without places as many pages as there are connections would be rendered at a time; without the bound of bytes
-//! as many would be in memory, if clients do not read them. A page that requests share ([`crate::admin::page`])
-//! is counted once, by whoever renders it.
+//! Without places as many pages as there are connections would be rendered at a time; without the
+//! bound of bytes as many would be in memory, if clients do not read them. The bytes of a page that
+//! requests share are counted once, where it is rendered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of responses of the admin port that are not sent yet, all of them together: a part of what the chart gives a
-/// pod. A larger one is sent alone.
+/// Bytes of responses of the admin port that are not sent yet, all of them together. A larger one is
+/// sent alone.
 // bound response_bytes_max: the request is answered with 503, or with the previous page;
 // tollgate_admin_responses_full_total, tollgate_admin_pages_full_total
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a response that is not counted: the connections of the listener bound them.
 // bound uncounted_response_bytes_max: the response is counted by response_bytes_max; -
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
-/// GET requests to the console and to `/api/v1` whose responses are rendered at a time, but those of pages that requests share.
+/// GET requests to the console and to `/api/v1` whose responses are rendered at a time, other than
+/// of pages that requests share.
 // bound responses_rendered_max: the next one waits; tollgate_admin_responses_full_total
 const RENDERED_MAX: usize = 2;
 /// Time that a GET request waits for others to be rendered.
@@ -88,8 +89,8 @@ impl ResponseBudget {
         }
     }
 
-    /// Has GET requests to `routes` wait for a place and counts the bytes of all responses. `full` makes the response if
-    /// there are too many.
+    /// Has GET requests to `routes` wait for a place and counts the bytes of all responses. `full`
+    /// makes the response if there are too many.
     pub(crate) fn bounded<S: Clone + Send + Sync + 'static>(
         &self,
         routes: Router<S>,
@@ -122,7 +123,8 @@ impl ResponseBudget {
         }))
     }
 
-    /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of it is in use.
+    /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of it
+    /// is in use.
     pub(crate) fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(RESPONSE_BYTES_MAX)).expect("16 MiB fit");
         self.bytes.clone().try_acquire_many_owned(bytes).ok()
@@ -148,7 +150,8 @@ impl ResponseBudget {
         let Some(place) = place.ok().and_then(Result::ok) else {
             return self.rejected(full);
         };
-        // To its end, even if the client goes away: what was begun on other threads is not cancelled either.
+        // To its end, even if the client goes away: what was begun on other threads is not cancelled
+        // either.
         let rendering = self.tasks.spawn(async move {
             let _place = place;
             next.run(request).await

@@ -1,7 +1,7 @@
 //! Asks the other replicas, whose names and addresses are in their heartbeats.
 //!
-//! A client that can publish heartbeats can name any address. So only plausible ones are asked, and first for
-//! their name: a process that answers with another one gets no further request.
+//! A client that can publish heartbeats can name any address. So only plausible ones are asked, and
+//! first for their name: a process that answers with another one gets no further request.
 //!
 //! ```text
 //!  heartbeat NAME ADDRESS    GET /api/v1/replica -> NAME    GET /api/v1/top?... -> hits
@@ -131,8 +131,8 @@ impl Fleet {
     }
 }
 
-/// Whether an address of a heartbeat may be that of a replica's admin listener: on the port of this one,
-/// or on the same machine.
+/// Whether an address of a heartbeat may be that of a replica's admin listener: on the port of this
+/// one, or on the same machine.
 fn may_be_asked(peer: SocketAddr, own: SocketAddr) -> bool {
     let [ip, own_ip] = [peer, own].map(|address| address.ip().to_canonical());
     let is_never_a_replica = match ip {

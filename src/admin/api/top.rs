@@ -166,8 +166,8 @@ fn busy() -> Rejected {
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
 }
 
-/// An object with `rules` among its fields. Not by a tree of JSON values for all keys, which takes ten times the memory of
-/// the text.
+/// An object with `rules` among its fields. Not by a tree of JSON values for all keys, which takes ten
+/// times the memory of the text.
 fn json_of(answer: &Value, rules: &[RuleHits]) -> Vec<u8> {
     let mut json = answer.to_string().into_bytes();
     json.pop();

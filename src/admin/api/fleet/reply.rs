@@ -1,7 +1,7 @@
 //! The answer of another replica, read into its type.
 //!
-//! Whoever has the address of a replica decides what is in it, so no value is read that an answer does not have:
-//! a tree of any JSON takes tens of times the memory of its text.
+//! The process at the address of a heartbeat need not be a replica, so no value is read that an answer
+//! does not have: a tree of any JSON takes tens of times the memory of its text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -197,7 +197,7 @@ mod tests {
             rule(&[r#"{"key":[["a","b"]],"hits":-1}"#]),
             rule(&["{}"]),
             rule(&[]),
-            vec!["{}"; 2].join(","),
+            ["{}"; 2].join(","),
             r#""",0"#.to_owned(),
             "[],0".to_owned(),
             r#"{"a":0},0"#.to_owned(),
