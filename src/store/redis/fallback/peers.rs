@@ -89,7 +89,9 @@ impl Peers {
     /// Removes peers that are gone, and returns the known share. Until all peers had the time for a
     /// heartbeat, it only changes for more replicas than before. The own heartbeat must be among them.
     pub fn update(&mut self, own: &str, configured: Share, now: Time) -> Option<Share> {
-        let since = self.subscribed_at?;
+        let Some(since) = self.subscribed_at else {
+            return self.known;
+        };
         let mut replicas_min = self.known.unwrap_or(configured).replicas().get();
         if now.since(since) >= self.time_of(HEARTBEATS_AWAITED) {
             let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
@@ -158,7 +160,7 @@ mod tests {
         let mut peers = subscribed();
         assert_eq!(after(&mut peers, 0, &[7]), None, "the own one is missing");
         assert_eq!(after(&mut peers, 0, &[5]), Some((2, 0)));
-        assert_eq!(after(&mut peers, 1, &[5, 7, 3]), Some((3, 1)));
+        assert_eq!(after(&mut peers, 2, &[5, 7, 3]), Some((3, 1)));
         assert_eq!(after(&mut peers, 3, &[5, 7, 1]), Some((4, 2)));
         for second in 4..=12 {
             assert_eq!(after(&mut peers, second, &[5, 7]), Some((4, 2)), "{second}");
