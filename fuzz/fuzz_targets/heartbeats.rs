@@ -17,10 +17,8 @@ const LIMIT: u32 = 10;
 
 fuzz_target!(|text: &str| {
     let configured = Share::one_of(NonZeroU32::MIN);
-    let mut peers = Peers {
-        subscribed_at: Some(START),
-        ..Peers::default()
-    };
+    let mut peers = Peers::default();
+    peers.subscribed_at = Some(START);
     let mut now = START;
     for message in text.split('\n') {
         now = now.plus(Span::from_micros(100_000));

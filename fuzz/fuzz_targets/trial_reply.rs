@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let length = u32::try_from(message.len()).expect("it is short").to_be_bytes();
     let framed = [&[0], &length[..], message].concat();
-    for reply in [&framed, message] {
+    for reply in [&framed[..], message] {
         let differences = differences_of(reply, descriptors.into());
         // One for each descriptor, or one for the response.
         assert!(differences.is_none_or(|differences| differences <= usize::from(descriptors).max(1)));

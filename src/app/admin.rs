@@ -41,12 +41,11 @@ pub(super) fn routes(
     metrics: &Metrics,
 ) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
     let advertised = settings.admin.advertised(address);
-    if let Some(address) = advertised {
-        backend.advertise(address);
-    }
+    advertised.into_iter().for_each(|at| backend.advertise(at));
+    let replica = backend.replica();
     let observers = Observers {
         top_keys: TopKeys::new(clock.clone(), metrics),
-        feed: OverLimitFeed::new(&backend.replica(), redaction.clone(), metrics),
+        feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),
     };
     let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
@@ -61,7 +60,7 @@ pub(super) fn routes(
     let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
-        replica: backend.replica().into(),
+        replica: replica.into(),
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         top: Arc::new(top),
