@@ -31,6 +31,7 @@ use crate::shutdown::Lifecycle;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
+mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;

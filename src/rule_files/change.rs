@@ -2,7 +2,7 @@
 //! the rules are in force.
 //!
 //! ```text
-//!  one at a time in this process:  [ lock | compare ETags | compile | versions | rename ][ reload ]
+//!  one at a time in this process:  [ lock | compare ETags | compile | versions | exchange, compare ][ reload ]
 //!  and of those who share a volume: [------------------ lock -------------------------]
 //! ```
 //! A process that is killed leaves the old file or the new one. The version in force is kept before it
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -25,7 +26,7 @@ use crate::rule_files::diff::unified;
 use crate::rule_files::etag::{ETag, Expected};
 use crate::rule_files::history::{History, Version, with_current};
 use crate::rule_files::name::FileName;
-use crate::rule_files::write::{refusal, replace, unwritable, unwritable_file, write_new};
+use crate::rule_files::write::{refusal, replace_expected, unwritable, unwritable_file, write_new};
 use crate::rule_files::{ReadError, RuleFile, RuleFiles};
 use crate::rule_source::files::{OWN_FOLDER, read_text_from};
 use crate::rule_source::reload::Reload;
@@ -68,7 +69,7 @@ pub(crate) struct RulesWriter {
 /// What a file is to be replaced by.
 #[derive(Debug)]
 pub(crate) enum Replacement {
-    Text(Vec<u8>),
+    Text(Bytes),
     /// The text of this version.
     Version(u64),
 }
@@ -248,10 +249,13 @@ impl RulesWriter {
         let current = Current::of(&file, &history).map_err(failed(&own))?;
         let bytes = match change.replacement {
             Replacement::Text(bytes) => bytes,
-            Replacement::Version(number) if number == current.version.number => file.bytes.clone(),
+            Replacement::Version(number) if number == current.version.number => {
+                file.bytes.clone().into()
+            }
             Replacement::Version(number) => {
                 let content = history.content(number).map_err(failed(&own))?;
-                content.ok_or_else(|| ChangeError::UnknownVersion(number, name.clone()))?
+                let unknown = || ChangeError::UnknownVersion(number, name.clone());
+                content.ok_or_else(unknown)?.into()
             }
         };
         let text = read_text_from(&bytes[..], name.as_str())
@@ -296,8 +300,8 @@ impl RulesWriter {
         let new = own.join(NEW);
         write_new(&new, bytes, &like).map_err(failed(&own))?;
         // An editor may have been faster than the compiler.
-        self.read_expected(name, &Expected::read(file.etag.as_str()))?;
-        replace(&new, &path).map_err(failed(&path))?;
+        let replaced = replace_expected(&new, &path, &file.etag).map_err(failed(&path))?;
+        replaced.map_err(ChangeError::Changed)?;
         match history.keep(number + 1, self.clock.now()) {
             Ok(dropped) => self.dropped.inc_by(dropped as u64),
             // The next change keeps it.

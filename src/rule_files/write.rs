@@ -6,12 +6,18 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, CWD, RenameFlags, access, renameat_with};
+use rustix::io::Errno;
 
+use crate::rule_files::etag::ETag;
+use crate::rule_files::read::read_bytes;
 use crate::rule_source::files::Directory;
 
 /// What kubelet adds to a mounted ConfigMap: a link to the current version of its files.
 const CONFIG_MAP_LINK: &str = "..data";
+/// How often a file is put back that editors replace meanwhile.
+// bound restores_max: what an editor wrote last may be in the folder of versions; -
+const RESTORES_MAX: usize = 100;
 /// The permissions of a mode, without the type of the file.
 const PERMISSIONS: u32 = 0o7777;
 
@@ -86,16 +92,83 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], like: &Metadata) -> io::Resul
 /// The other one is still there.
 pub(crate) fn replace(new: &Path, path: &Path) -> io::Result<()> {
     fs::rename(new, path)?;
-    // The change is made; only after a power failure the old file could be back.
+    sync_folder_of(path);
+    Ok(())
+}
+
+/// Puts a file in the place of another if that has the expected content; else returns the ETag of what it
+/// has, and the other file is as it was.
+///
+/// The two are exchanged, and then what was there is compared, so no write of an editor that replaces the
+/// file is lost. An editor that opened the file before and writes to it in place afterwards writes to the
+/// version that was replaced. File systems that cannot exchange files (NFS, and some by FUSE) compare
+/// before they replace: a write between the two is lost.
+///
+/// # Errors
+/// The other one is still there.
+pub(crate) fn replace_expected(
+    new: &Path,
+    path: &Path,
+    expected: &ETag,
+) -> io::Result<Result<(), ETag>> {
+    let ours = etag_of(new)?;
+    match exchange(new, path) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let found = etag_of(path)?;
+            if found != *expected {
+                return Ok(Err(found));
+            }
+            return replace(new, path).map(Ok);
+        }
+        exchanged => exchanged?,
+    }
+    let found = etag_of(new);
+    if found.as_ref().is_ok_and(|found| found == expected) {
+        sync_folder_of(path);
+        // What remains is replaced by the next change.
+        let _ = fs::remove_file(new);
+        return Ok(Ok(()));
+    }
+    restore(new, path, ours)?;
+    found.map(Err)
+}
+
+/// Puts a file back in the place of the one with the ETag `put`. If another is there, an editor was faster,
+/// and that is put back instead.
+fn restore(taken: &Path, path: &Path, mut put: ETag) -> io::Result<()> {
+    for _ in 0..RESTORES_MAX {
+        let restored = etag_of(taken);
+        exchange(taken, path)?;
+        // A folder or the like is put back once.
+        let (Ok(restored), Ok(found)) = (restored, etag_of(taken)) else {
+            break;
+        };
+        if found == put {
+            break;
+        }
+        put = restored;
+    }
+    sync_folder_of(path);
+    Ok(())
+}
+
+fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
+}
+
+fn etag_of(path: &Path) -> io::Result<ETag> {
+    read_bytes(path).map(|bytes| ETag::of(&bytes))
+}
+
+/// The change is made; only after a power failure the old file could be back.
+fn sync_folder_of(path: &Path) {
     if let Some(Err(error)) = path.parent().map(|folder| File::open(folder)?.sync_all()) {
         tracing::warn!(%error, path = %path.display(), "cannot write a folder to the disk");
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
     use tempfile::TempDir;
 
     use super::*;
@@ -117,6 +190,33 @@ mod tests {
                 .map(|reason| expected.is_some_and(|text| reason.contains(text)));
             assert_eq!(named, expected.map(|_| true), "{errno}: {reason:?}");
         }
+    }
+
+    #[test]
+    fn only_the_expected_content_is_replaced() {
+        let folder = TempDir::new().unwrap();
+        let [path, new] = ["a.yaml", "new"].map(|name| folder.path().join(name));
+        let texts = || [&path, &new].map(|path| fs::read_to_string(path).ok());
+        fs::write(&path, "old").unwrap();
+        fs::write(&new, "new").unwrap();
+        // An editor wrote after the file was read.
+        let replaced = replace_expected(&new, &path, &ETag::of(b"older")).unwrap();
+        assert_eq!(replaced, Err(ETag::of(b"old")));
+        assert_eq!(texts(), [Some("old".into()), Some("new".into())]);
+        let replaced = replace_expected(&new, &path, &ETag::of(b"old")).unwrap();
+        assert_eq!(replaced, Ok(()));
+        assert_eq!(texts(), [Some("new".into()), None]);
+    }
+
+    #[test]
+    fn what_an_editor_writes_while_a_file_is_put_back_stays() {
+        let folder = TempDir::new().unwrap();
+        let [path, taken] = ["a.yaml", "new"].map(|name| folder.path().join(name));
+        fs::write(&taken, "first of the editor").unwrap();
+        // It replaced what this process had put there.
+        fs::write(&path, "second of the editor").unwrap();
+        restore(&taken, &path, ETag::of(b"ours")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second of the editor");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod descriptors;
 mod end;
 mod files;
 mod fleet;
+mod editor;
 mod grpc;
 mod json;
 mod log;

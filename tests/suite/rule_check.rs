@@ -2,13 +2,14 @@
 //! asking changes nothing.
 
 use std::fs;
+use std::thread;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::http::{self, Connection, Reply};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Code, TestServer, eventually, write};
+use crate::support::{Builder, Code, TestServer, eventually, look_until, write};
 
 const RULES: &str = "
 domain: shop
@@ -462,31 +463,30 @@ fn texts_beyond_the_bound_are_rejected() {
     ));
 }
 
-#[tokio::test]
-async fn checks_beyond_the_bound_are_rejected_and_counted() {
+#[test]
+fn checks_beyond_the_bound_are_rejected_and_counted() {
     let server = service().start();
-    let unfinished: Vec<Connection> = (0..4)
-        .map(|_| {
-            let mut connection = Connection::open(server.admin);
-            let head = "POST /api/v1/rules/rules.yaml/check HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\n";
-            connection.write(head.as_bytes()).expect("it is sent");
-            connection
-        })
-        .collect();
-    eventually("four checks wait for their body", async || {
-        let reply = post(&server, "rules.yaml/check", RULES);
-        let is_full = reply.status == 429;
-        assert!(!is_full || reply.has_header("retry-after: 1"), "{reply:?}");
-        is_full
-    })
-    .await;
+    let rules = (0..2_000).map(|number| {
+        format!("  - {{key: k{number}, rate_limit: {{unit: year, requests_per_unit: 5}}}}\n")
+    });
+    let text: Vec<_> = std::iter::once(RULES.to_owned()).chain(rules).collect();
+    let text = text.concat();
+    look_until("there are more checks than places", || {
+        let check = || post(&server, "rules.yaml/check", &text);
+        let replies: Vec<_> = thread::scope(|scope| {
+            let checks: Vec<_> = (0..12).map(|_| scope.spawn(check)).collect();
+            let ended = checks.into_iter().map(thread::ScopedJoinHandle::join);
+            ended.map(|reply| reply.expect("it ends")).collect()
+        });
+        let full = replies.iter().filter(|reply| reply.status == 429);
+        for reply in full.clone() {
+            assert!(reply.has_header("retry-after: 1"), "{reply:?}");
+        }
+        full.count() > 0
+    });
     let full = server.metric("tollgate_rule_checks_full_total");
     assert!(full >= Some(1.0), "{full:?}");
-    drop(unfinished);
-    eventually("another check is admitted", async || {
-        post(&server, "rules.yaml/check", RULES).status == 200
-    })
-    .await;
+    assert_nothing_found(&check(&server, RULES));
 }
 
 /// What passes of requests for `user=ann`, with this text and these parameters.

@@ -11,9 +11,9 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::api::bodies::{Text, Texts};
 use crate::admin::api::outcome::{Outcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
-use crate::api::body::read_body;
 use crate::named_enum::named_enum;
 use crate::rule_files::change::{
     Change, ChangeError, Changed, NotInForce, Replacement, RulesWriter,
@@ -28,6 +28,10 @@ use crate::telemetry::metric::Metrics;
 /// 100,000 rules.
 // bound rules_text_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 pub(crate) const TEXT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of texts of rules files that are arriving or written.
+// bound change_texts_bytes_max: the text that has been arriving for the longest time is answered with
+// 503; tollgate_rule_texts_given_up_total{request="change"}
+const CHANGE_TEXTS_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a body that names a version.
 // bound version_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const VERSION_BYTES_MAX: usize = 1 << 10;
@@ -52,7 +56,17 @@ pub(crate) struct RuleChanges {
     writer: Option<Arc<RulesWriter>>,
     token: Arc<TokenCheck>,
     outcomes: Outcomes,
+    texts: Arc<Texts>,
     tasks: TaskTracker,
+}
+
+/// An authorized change.
+struct Authorized {
+    writer: Arc<RulesWriter>,
+    change: Change,
+    remote: Option<IpAddr>,
+    /// Its memory, until the change is made.
+    _text: Text,
 }
 
 /// A request for a change.
@@ -76,6 +90,7 @@ impl RuleChanges {
             writer,
             token,
             outcomes: Outcomes::new(&RuleAction::ALL.map(RuleAction::name), metrics),
+            texts: Texts::new(CHANGE_TEXTS_BYTES_MAX, "change", metrics),
             tasks: TaskTracker::new(),
         }
     }
@@ -94,9 +109,9 @@ impl RuleChanges {
         let action = request.action;
         let answer = match self.read(request).await {
             Err(rejected) => Err(rejected),
-            Ok((writer, change, remote)) => {
+            Ok(authorized) => {
                 let acting = self.clone();
-                let act = async move { acting.change(action, writer, change, remote).await };
+                let act = async move { acting.change(action, authorized).await };
                 // Cancelled only by a panic, or with the process.
                 let done = self.tasks.spawn(act).await;
                 done.unwrap_or_else(|_| Err(ChangeError::Unexpected.into()))
@@ -111,10 +126,7 @@ impl RuleChanges {
     }
 
     /// Authorizes a request, and reads the change.
-    async fn read(
-        &self,
-        request: ChangeRequest,
-    ) -> Result<(Arc<RulesWriter>, Change, Option<IpAddr>), Rejected> {
+    async fn read(&self, request: ChangeRequest) -> Result<Authorized, Rejected> {
         let ChangeRequest {
             action,
             file,
@@ -132,19 +144,20 @@ impl RuleChanges {
         }
         let name = FileName::new(&file).map_err(ReadError::from)?;
         let expected = expected(&headers);
-        let (expected, replacement) = match action {
+        let (expected, replacement, text) = match action {
             RuleAction::Put => {
                 let expected = expected.ok_or_else(|| {
                     let reason = "send the ETag that GET /api/v1/rules/{file} answered as If-Match";
                     Rejected::new(StatusCode::PRECONDITION_REQUIRED, reason)
                 })?;
-                let text = read_body(body, TEXT_BYTES_MAX, |_| true).await?;
-                (expected, Replacement::Text(text.into()))
+                let text = self.texts.read(body, TEXT_BYTES_MAX).await?;
+                let replacement = Replacement::Text(text.bytes.clone());
+                (expected, replacement, text)
             }
             RuleAction::Rollback => {
-                let body = read_body(body, VERSION_BYTES_MAX, |_| true).await?;
-                let version = Replacement::Version(version(&body)?);
-                (expected.unwrap_or(Expected::Any), version)
+                let body = self.texts.read(body, VERSION_BYTES_MAX).await?;
+                let version = Replacement::Version(version(&body.bytes)?);
+                (expected.unwrap_or(Expected::Any), version, body)
             }
         };
         let change = Change {
@@ -152,16 +165,21 @@ impl RuleChanges {
             expected,
             replacement,
         };
-        Ok((writer.clone(), change, remote))
+        Ok(Authorized {
+            writer: writer.clone(),
+            change,
+            remote,
+            _text: text,
+        })
     }
 
-    async fn change(
-        &self,
-        action: RuleAction,
-        writer: Arc<RulesWriter>,
-        change: Change,
-        remote: Option<IpAddr>,
-    ) -> Answer {
+    async fn change(&self, action: RuleAction, authorized: Authorized) -> Answer {
+        let Authorized {
+            writer,
+            change,
+            remote,
+            _text,
+        } = authorized;
         let name = change.name.clone();
         let (action, file) = (action.name(), name.as_str());
         let remote = remote.map_or_else(String::new, |remote| remote.to_string());

@@ -12,9 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::answer::{Answer, Rejected};
+use crate::admin::api::bodies::{Text, Texts};
 use crate::admin::api::counters::Counters;
 use crate::admin::query_string::Pairs;
-use crate::api::body::read_body;
 use crate::rule_check::keys::{ChangedKey, ChangedKeys};
 use crate::rule_check::simulate::{PERIODS_MAX, Scenario};
 use crate::rule_check::{Change, NoResult, RuleCheck};
@@ -24,19 +24,23 @@ use crate::rule_source::files::read_text_from;
 use crate::settings::parse;
 use crate::simulation::traffic::Pattern;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text::Text;
+use crate::text;
 use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
 
-/// Bytes of a text to check or simulate: some 15,000 rules, and as many as a ConfigMap has. Less
-/// than a rules file may have, because no token is needed, and compiling takes fifty times the
-/// memory. `tollgate check` reads larger files.
-// bound check_bytes_max: 413; -
+/// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may have,
+/// because no token is needed. `tollgate check` reads larger files.
+// bound check_text_bytes_max: 413; -
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Requests at a time, from their body on. One of them is compiled, the others wait.
+/// Requests to check or simulate at a time whose text has arrived. One of them is compiled, the
+/// others wait.
 // bound rule_checks_max: 429; tollgate_rule_checks_full_total
 const RULE_CHECKS_MAX: usize = 4;
+/// Bytes of texts to check or simulate that are arriving or compiled.
+// bound check_texts_bytes_max: the text that has been arriving for the longest time is answered with
+// 503; tollgate_rule_texts_given_up_total{request="check"}
+const CHECK_TEXTS_BYTES_MAX: usize = 8 << 20;
 /// Compilations of texts to check at a time: serving needs the other processors.
 // bound rule_compilations_max: the next one waits; -
 const COMPILED_MAX: usize = 1;
@@ -54,6 +58,7 @@ pub(crate) struct RuleChecks {
     check: Arc<RuleCheck>,
     top_keys: TopKeys,
     counters: Arc<Counters>,
+    texts: Arc<Texts>,
     requests: Arc<Semaphore>,
     compiling: Arc<Semaphore>,
     full: Counter,
@@ -62,6 +67,7 @@ pub(crate) struct RuleChecks {
 /// A change that was read, and the place of its request among [`RULE_CHECKS_MAX`].
 struct Held {
     change: Change,
+    text: Text,
     permit: OwnedSemaphorePermit,
 }
 
@@ -77,6 +83,7 @@ impl RuleChecks {
             check: Arc::new(check),
             top_keys,
             counters,
+            texts: Texts::new(CHECK_TEXTS_BYTES_MAX, "check", metrics),
             requests: Arc::new(Semaphore::new(RULE_CHECKS_MAX)),
             compiling: Arc::new(Semaphore::new(COMPILED_MAX)),
             full: metrics.counter(
@@ -89,7 +96,7 @@ impl RuleChecks {
     /// Compiles the rules with another text of a file, and compares them with those in force.
     pub(crate) async fn check(&self, file: &str, query: &str, body: Body) -> Answer {
         let window = Pairs::new(query).first("window").to_owned();
-        let window = match &*Text(&window).shown() {
+        let window = match &*text::Text(&window).shown() {
             "" => Window::Hour,
             given => Window::from_str(given)
                 .map_err(|known| Rejected::bad_request(format!("window is {given:?}: {known}")))?,
@@ -119,29 +126,40 @@ impl RuleChecks {
     /// Reads a request, if there are not too many.
     async fn hold(&self, file: &str, body: Body) -> Result<Held, Rejected> {
         let file = FileName::new(file).map_err(ReadError::from)?;
+        // A client that sends half a text takes no place.
+        let text = self.texts.read(body, TEXT_BYTES_MAX).await?;
         let permit = self.requests.clone().try_acquire_owned().map_err(|_| {
             self.full.inc();
             let reason = "other rules are checked at this moment (rule_checks_max); repeat it";
             Rejected::new(StatusCode::TOO_MANY_REQUESTS, reason).retry_after(RETRY_AFTER_SECS)
         })?;
-        let body = read_body(body, TEXT_BYTES_MAX, |_| true).await?;
         // Bytes that are not UTF-8 are errors of their line.
-        let text = read_text_from(&body[..], file.as_str())
+        let read = read_text_from(&text.bytes[..], file.as_str())
             .map_err(|error| Rejected::bad_request(format!("{error:#}")))?;
-        let text = text.into();
-        let change = Change { file, text };
-        Ok(Held { change, permit })
+        let change = Change {
+            file,
+            text: read.into(),
+        };
+        Ok(Held {
+            change,
+            text,
+            permit,
+        })
     }
 
     /// Runs a blocking call. The bounds hold until its end, even if its client goes away.
     async fn run<T: Send + 'static>(
         &self,
-        Held { change, permit }: Held,
+        Held {
+            change,
+            text,
+            permit,
+        }: Held,
         call: impl FnOnce(Change) -> Result<T, NoResult> + Send + 'static,
     ) -> Result<T, Rejected> {
         let compiling = self.compiling.clone().acquire_owned().await;
         let ended = spawn_blocking(move || {
-            let _held = (permit, compiling);
+            let _held = (text, permit, compiling);
             call(change)
         });
         match ended.await {
@@ -187,7 +205,7 @@ fn scenario(pairs: &Pairs) -> Result<Scenario, Rejected> {
     }
     let text = |name: &str| {
         let value = pairs.first(name);
-        (!value.is_empty()).then(|| Text(value).shown().into_owned())
+        (!value.is_empty()).then(|| text::Text(value).shown().into_owned())
     };
     let invalid = |name: &str, error: String| Rejected::bad_request(format!("{name}: {error}"));
     let pattern = text("traffic").map_or(Ok(Pattern::Steady), |given| Pattern::read(&given));

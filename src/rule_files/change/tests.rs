@@ -58,7 +58,7 @@ impl World {
         let change = Change {
             name: FileName::new("a.yaml").expect("it is one"),
             expected: Expected::Any,
-            replacement: Replacement::Text(CHANGED.into()),
+            replacement: Replacement::Text(CHANGED.as_bytes().into()),
         };
         let made = self.writer.clone().make(change).await;
         made.expect("it is written")
