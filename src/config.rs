@@ -11,7 +11,7 @@ use crate::config::spec::RulesFile;
 use crate::config::yaml::NODES_MAX;
 use crate::rules::RuleSet;
 
-pub use source::{CompileOptions, Source};
+pub use source::{BoundedSource, CompileOptions, Source};
 
 mod compile;
 mod descriptor;
@@ -54,12 +54,33 @@ impl Input for Source {
     }
 }
 
+impl Input for BoundedSource {
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
+        schema::read(self.nodes_max, findings)
+    }
+}
+
 /// Compiles files into one rule set.
 ///
 /// # Errors
 /// Every problem of every file. One rejects all, because a part of the rules is not what their
 /// author wrote.
 pub fn load(sources: &[Source], options: &CompileOptions) -> Result<Loaded, Vec<Finding>> {
+    load_inputs(sources, options)
+}
+
+/// [`load`] of files of which each has a bound of its own.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_bounded(
+    sources: &[BoundedSource],
+    options: &CompileOptions,
+) -> Result<Loaded, Vec<Finding>> {
     load_inputs(sources, options)
 }
 

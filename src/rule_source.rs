@@ -17,7 +17,7 @@ mod loader;
 pub(crate) mod publisher;
 pub(crate) mod reload;
 pub(crate) mod settings;
-pub(crate) mod xds;
+pub mod xds;
 
 /// A source of rules that does not follow changes yet.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
 use crate::limit::{Algorithm, Months};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
@@ -17,6 +18,31 @@ pub struct Source {
     pub path: Arc<str>,
     /// Its content.
     pub text: Arc<str>,
+}
+
+/// A file of rules with a bound on the nodes of its text.
+#[derive(Debug)]
+pub struct BoundedSource {
+    pub(crate) source: Source,
+    pub(crate) nodes_max: usize,
+}
+
+impl BoundedSource {
+    /// A text that no token came with.
+    pub fn of_unknown(source: Source) -> Self {
+        Self {
+            source,
+            nodes_max: CHECK_NODES_MAX,
+        }
+    }
+
+    /// A file, or a text of an operator.
+    pub fn of_operator(source: Source) -> Self {
+        Self {
+            source,
+            nodes_max: NODES_MAX,
+        }
+    }
 }
 
 /// See the settings of the same names.

@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::config::error::{Finding, SourceFindings, in_file_order};
-use crate::config::spec::RulesFile;
-use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
-use crate::config::{self, CompileOptions, Input, Source, schema};
+use crate::config::error::{Finding, in_file_order};
+use crate::config::{self, BoundedSource, CompileOptions, Source};
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::{Directory, read_overlay};
 use crate::rules::RuleSet;
@@ -32,12 +30,6 @@ pub(crate) enum Sender {
     Unknown,
     /// A request with the token of operators: as large as files may be.
     Operator,
-}
-
-/// A file, and how many nodes its text may have.
-struct BoundedSource {
-    source: Source,
-    nodes_max: usize,
 }
 
 /// Valid rules that are not in force.
@@ -72,15 +64,14 @@ impl Compiler {
             stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
             ..self.options.clone()
         };
-        let bounded = |source: Source| BoundedSource {
-            nodes_max: match sender {
-                Sender::Unknown if Path::new(&*source.path) == path => CHECK_NODES_MAX,
-                _ => NODES_MAX,
-            },
-            source,
+        let bounded = |source: Source| match sender {
+            Sender::Unknown if Path::new(&*source.path) == path => {
+                BoundedSource::of_unknown(source)
+            }
+            _ => BoundedSource::of_operator(source),
         };
         let sources: Vec<_> = sources.into_iter().map(bounded).collect();
-        let loaded = config::load_inputs(&sources, &options).map_err(|found| self.shown(found))?;
+        let loaded = config::load_bounded(&sources, &options).map_err(|found| self.shown(found))?;
         Ok(Compiled {
             rules: loaded.rules,
             warnings: self.shown(loaded.warnings),
@@ -108,16 +99,6 @@ impl Compiler {
         let path = Path::new(&*source.path);
         let below = path.strip_prefix(&self.directory.path).unwrap_or(path);
         below.to_string_lossy().into_owned()
-    }
-}
-
-impl Input for BoundedSource {
-    fn source(&self) -> &Source {
-        &self.source
-    }
-
-    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
-        schema::read(self.nodes_max, findings)
     }
 }
 

@@ -1,0 +1,30 @@
+//! Any bytes as a text of `/api/v1/rules/{file}/check`, with the bounds of a request without a token. Memory is
+//! bounded by `-rss_limit_mb`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate::config::{self, BoundedSource, CompileOptions, Source};
+use tollgate::rules::stats::StatsTable;
+use tollgate::telemetry::metric::Metrics;
+
+/// As many as a body of the endpoint has.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+fuzz_target!(|bytes: &[u8]| {
+    if bytes.len() > TEXT_BYTES_MAX {
+        return;
+    }
+    // The endpoint marks bytes that are not UTF-8 by a character that YAML forbids, too.
+    let text = String::from_utf8_lossy(bytes).replace('\u{fffd}', "\u{ffff}");
+    let source = Source {
+        name: "a.yaml".into(),
+        path: "a.yaml".into(),
+        text: text.into(),
+    };
+    let options = CompileOptions::new(StatsTable::new(100, &Metrics::new()));
+    match config::load_bounded(&[BoundedSource::of_unknown(source)], &options) {
+        Ok(loaded) => assert!(loaded.warnings.len() <= 100),
+        Err(problems) => assert!((1..=100).contains(&problems.len())),
+    }
+});
