@@ -29,18 +29,35 @@ pub(crate) mod client;
 pub(crate) mod health;
 pub(crate) mod response_budget;
 
-/// Bounds of HOST:PORT, for each worker. One address may be a proxy with all callers of `/json`
-/// behind it.
+/// HTTP connections of a worker.
+// bound http_connections_max: the one that has waited longest for its client is closed;
+// tollgate_http_connections_full_total
+const CONNECTIONS_MAX: usize = 1_024;
+/// HTTP connections of a worker from one IPv4 address or IPv6 /64 network. It may be a proxy with
+/// all callers of `/json` behind it.
+// bound http_peer_connections_max: the one of that client that has waited longest for it is closed;
+// tollgate_http_connections_full_total
+const PEER_CONNECTIONS_MAX: usize = 768;
+/// Connections of the admin listener, and of PROMETHEUS_ADDR. Kubelets, Prometheus and operators
+/// need a handful.
+// bound admin_connections_max: the one that has waited longest for its client is closed;
+// tollgate_http_connections_full_total
+const ADMIN_CONNECTIONS_MAX: usize = 128;
+/// Connections of either from one IPv4 address or IPv6 /64 network. Clients of one node may share an
+/// address.
+// bound admin_peer_connections_max: the one of that client that has waited longest for it is closed;
+// tollgate_http_connections_full_total
+const ADMIN_PEER_CONNECTIONS_MAX: usize = 32;
+/// Bounds of HOST:PORT, for each worker.
 pub(crate) const SERVICE_BOUNDS: Bounds = Bounds {
-    connections_max: 1_024,
-    peer_connections_max: 768,
+    connections_max: CONNECTIONS_MAX,
+    peer_connections_max: PEER_CONNECTIONS_MAX,
     overload: Overload::CloseNewest,
 };
-/// Bounds of the admin listener and of PROMETHEUS_ADDR. Kubelets, Prometheus and operators need a
-/// handful of connections; those of one node may share an address.
+/// Bounds of the admin listener and of PROMETHEUS_ADDR.
 pub(crate) const ADMIN_BOUNDS: Bounds = Bounds {
-    connections_max: 128,
-    peer_connections_max: 32,
+    connections_max: ADMIN_CONNECTIONS_MAX,
+    peer_connections_max: ADMIN_PEER_CONNECTIONS_MAX,
     overload: Overload::CloseOldest,
 };
 /// Time for a client to send the head of an HTTP request, and for a connection to be idle.

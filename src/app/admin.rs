@@ -41,12 +41,11 @@ pub(super) fn routes(
     metrics: &Metrics,
 ) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
     let advertised = settings.admin.advertised(address);
-    advertised.into_iter().for_each(|at| backend.advertise(at));
+    if let Some(address) = advertised {
+        backend.advertise(address);
+    }
     let replica = backend.replica();
-    let observers = Observers {
-        top_keys: TopKeys::new(clock.clone(), metrics),
-        feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),
-    };
+    let observers = observers(&replica, redaction.clone(), clock, metrics);
     let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
@@ -96,6 +95,18 @@ pub(super) fn routes(
     let mut routes = vec![(listener, pages)];
     routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
     (routes, observers, token_file)
+}
+
+fn observers(
+    replica: &str,
+    redaction: Option<Arc<Redaction>>,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Observers {
+    Observers {
+        top_keys: TopKeys::new(clock.clone(), metrics),
+        feed: OverLimitFeed::new(replica, redaction, metrics),
+    }
 }
 
 /// Answers about rules files, and their changes.

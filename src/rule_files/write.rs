@@ -10,7 +10,7 @@ use rustix::fs::{Access, CWD, RenameFlags, access, renameat_with};
 use rustix::io::Errno;
 
 use crate::rule_files::etag::ETag;
-use crate::rule_files::read::read_bytes;
+use crate::rule_files::hash::hash;
 use crate::rule_source::files::Directory;
 
 /// What kubelet adds to a mounted ConfigMap: a link to the current version of its files.
@@ -157,7 +157,7 @@ fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
 }
 
 fn etag_of(path: &Path) -> io::Result<ETag> {
-    read_bytes(path).map(|bytes| ETag::of(&bytes))
+    hash(path).map(|(etag, _)| etag)
 }
 
 /// The change is made; only after a power failure the old file could be back.

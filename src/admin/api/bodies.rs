@@ -79,6 +79,7 @@ impl Texts {
             given_up,
         };
         let bytes = tokio::select! {
+            // bounded by rules_text_bytes_max
             read = read_body(body, text_bytes_max, |bytes| share.grow(bytes)) => read?,
             () = share.given_up.cancelled() => return Err(BodyError::OverBudget.into()),
         };
