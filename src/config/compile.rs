@@ -241,6 +241,18 @@ descriptors:
         assert_eq!(policies, expected);
     }
 
+    #[test]
+    fn a_hundred_thousand_rules_load() {
+        let rules: Vec<_> = (0..100_000)
+            .map(|number| {
+                format!("- {{\"key\": \"k\", \"value\": \"v{number}\", \"rate_limit\": {{\"unit\": \"hour\", \"requests_per_unit\": 5}}}}\n")
+            })
+            .collect();
+        let text = format!("domain: d\ndescriptors:\n{}", rules.concat());
+        assert!(text.len() > 8 << 20);
+        assert_eq!(loaded(&[("d.yaml", &text)]).rule_count(), 100_000);
+    }
+
     fn loaded(files: &[(&str, &str)]) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
         let options = CompileOptions {

@@ -49,20 +49,13 @@ mod tests {
     use crate::config::yaml::read;
 
     #[test]
-    fn size_is_bounded_and_fits_100_000_rules() {
+    fn size_is_bounded() {
         assert!(
             read(&"#".repeat(FILE_BYTES_MAX + 1))
                 .unwrap_err()
                 .text
                 .contains("bytes long")
         );
-        let mut rules = "domain: d\ndescriptors:\n".to_owned();
-        for i in 0..100_000 {
-            rules += &format!(
-                "- {{\"key\": \"k\", \"value\": \"v{i}\", \"rate_limit\": {{\"unit\": \"hour\", \"requests_per_unit\": 5}}}}\n"
-            );
-        }
-        assert!(read(&rules).is_ok());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::yaml::node::WARNINGS_MAX;
-use crate::config::yaml::read;
-use crate::config::yaml::tests::shape::{shape, shape_of, value_at};
+use crate::config::yaml::tests::shape::{collect_locations, shape, shape_of, value_at};
+use crate::config::yaml::{read, read_within};
 
 #[test]
 fn the_tree_has_the_shape_of_the_text() {
@@ -186,4 +186,53 @@ fn syntax_errors_have_a_location_and_a_hint() {
 fn warnings_are_bounded() {
     let warnings = read(&"k: v\n".repeat(100_000)).unwrap().warnings;
     assert_eq!(warnings.len(), WARNINGS_MAX);
+}
+
+#[test]
+fn nodes_are_counted_with_those_of_aliases() {
+    for (text, nodes) in [("[a, b]", 3), ("[&a [b], *a]", 6), ("{a: b}", 3)] {
+        assert!(read_within(text, nodes).is_ok(), "{text}");
+        let error = read_within(text, nodes - 1).unwrap_err();
+        assert!(error.text.contains("nodes up to here"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn large_lists_of_json_are_read_and_those_that_may_be_keys_are_bounded() {
+    let items = r#"{"b": 1}, "#.repeat(50_000);
+    let json = format!("{{\"a\": [{items}]}}");
+    assert!(read(&json).is_ok());
+    assert!(
+        read(&format!("\n# JSON\n{json}")).is_err(),
+        "with a comment it may be a key"
+    );
+    let error = read(&format!("- {json}")).unwrap_err();
+    assert!(error.text.contains("rules_tree_bytes_max"), "{error}");
+}
+
+#[test]
+fn locations_in_json_are_those_of_the_text() {
+    for before in ["", "\u{feff}", "\n \n"] {
+        let root = read(&format!("{before}{{\"a\": b,\n \"c\": d}}"))
+            .unwrap()
+            .root;
+        let mut locations = Vec::new();
+        collect_locations(&root.unwrap(), &mut locations);
+        let line = 1 + before.matches('\n').count();
+        let expected = [
+            (line, 1),
+            (line, 2),
+            (line, 7),
+            (line + 1, 2),
+            (line + 1, 7),
+        ];
+        let locations = locations
+            .iter()
+            .map(|at| (at.line as usize, at.column as usize));
+        assert_eq!(locations.collect::<Vec<_>>(), expected, "{before:?}");
+    }
+    for (text, column) in [("{a: b, c: d: e}", 12), ("{a: 1}}", 7)] {
+        let location = read(text).expect_err(text).location;
+        assert_eq!((location.line, location.column), (1, column), "{text}");
+    }
 }
