@@ -7,12 +7,17 @@
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
+use http::StatusCode;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::api::answer::Rejected;
 use crate::api::body::{BodyError, read_body};
 use crate::telemetry::metric::{Counter, Metrics};
+
+const GIVEN_UP: &str =
+    "other texts of rules need the memory at this moment, and arrive sooner; repeat it";
+const RETRY_AFTER_SECS: u64 = 1;
 
 /// The texts of one kind of requests.
 #[derive(Debug)]
@@ -24,7 +29,7 @@ pub(crate) struct Texts {
 
 /// A text that has arrived. It counts until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct ArrivedText {
     pub(crate) bytes: Bytes,
     _share: Share,
 }
@@ -67,7 +72,7 @@ impl Texts {
         self: &Arc<Self>,
         body: Body,
         text_bytes_max: usize,
-    ) -> Result<Text, Rejected> {
+    ) -> Result<ArrivedText, Rejected> {
         let given_up = Arc::new(CancellationToken::new());
         self.held.lock().push(Held {
             bytes: 0,
@@ -78,13 +83,18 @@ impl Texts {
             texts: self.clone(),
             given_up,
         };
-        let bytes = tokio::select! {
+        let read = tokio::select! {
             // bounded by rules_text_bytes_max
-            read = read_body(body, text_bytes_max, |bytes| share.grow(bytes)) => read?,
-            () = share.given_up.cancelled() => return Err(BodyError::OverBudget.into()),
+            read = read_body(body, text_bytes_max, |bytes| share.grow(bytes)) => read,
+            () = share.given_up.cancelled() => Err(BodyError::OverBudget),
         };
+        let bytes = read.map_err(|error| match error {
+            BodyError::OverBudget => Rejected::new(StatusCode::SERVICE_UNAVAILABLE, GIVEN_UP)
+                .retry_after(RETRY_AFTER_SECS),
+            error => error.into(),
+        })?;
         share.arrive();
-        Ok(Text {
+        Ok(ArrivedText {
             bytes,
             _share: share,
         })
@@ -132,7 +142,6 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::{FutureExt as _, StreamExt as _, stream};
-    use http::StatusCode;
 
     use super::*;
 
@@ -152,7 +161,8 @@ mod tests {
         assert!((&mut second).now_or_never().is_none());
         let other = read(Body::from(vec![0; 20])).await;
         assert_eq!(other.map(|text| text.bytes.len()).ok(), Some(20));
-        let status = |read: Result<Text, Rejected>| read.map(|_| ()).map_err(|error| error.status);
+        let status =
+            |read: Result<ArrivedText, Rejected>| read.map(|_| ()).map_err(|error| error.status);
         let unavailable = Err(StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status(first.await), unavailable);
         assert_eq!(texts.given_up.get(), 1);

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
-use crate::admin::api::bodies::{Text, Texts};
+use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::outcome::{Outcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::named_enum::named_enum;
@@ -66,7 +66,7 @@ struct Authorized {
     change: Change,
     remote: Option<IpAddr>,
     /// Its memory, until the change is made.
-    _text: Text,
+    _text: ArrivedText,
 }
 
 /// A request for a change.

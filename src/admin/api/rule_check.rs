@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::answer::{Answer, Rejected};
-use crate::admin::api::bodies::{Text, Texts};
+use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::counters::Counters;
 use crate::admin::query_string::Pairs;
 use crate::rule_check::keys::{ChangedKey, ChangedKeys};
@@ -24,7 +24,7 @@ use crate::rule_source::files::read_text_from;
 use crate::settings::parse;
 use crate::simulation::traffic::Pattern;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text;
+use crate::text::Text;
 use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
@@ -67,7 +67,7 @@ pub(crate) struct RuleChecks {
 /// A change that was read, and the place of its request among [`RULE_CHECKS_MAX`].
 struct Held {
     change: Change,
-    text: Text,
+    text: ArrivedText,
     permit: OwnedSemaphorePermit,
 }
 
@@ -96,7 +96,7 @@ impl RuleChecks {
     /// Compiles the rules with another text of a file, and compares them with those in force.
     pub(crate) async fn check(&self, file: &str, query: &str, body: Body) -> Answer {
         let window = Pairs::new(query).first("window").to_owned();
-        let window = match &*text::Text(&window).shown() {
+        let window = match &*Text(&window).shown() {
             "" => Window::Hour,
             given => Window::from_str(given)
                 .map_err(|known| Rejected::bad_request(format!("window is {given:?}: {known}")))?,
@@ -205,7 +205,7 @@ fn scenario(pairs: &Pairs) -> Result<Scenario, Rejected> {
     }
     let text = |name: &str| {
         let value = pairs.first(name);
-        (!value.is_empty()).then(|| text::Text(value).shown().into_owned())
+        (!value.is_empty()).then(|| Text(value).shown().into_owned())
     };
     let invalid = |name: &str, error: String| Rejected::bad_request(format!("{name}: {error}"));
     let pattern = text("traffic").map_or(Ok(Pattern::Steady), |given| Pattern::read(&given));
