@@ -9,6 +9,8 @@ A service is loaded at an equal rate, with a quiet admin port and with each of t
     slow readers  200 connections that follow /api/v1/over-limit or ask for /metrics and never read, opened again likewise
     tokens        4 clients that send a wrong token without a pause
     queries       2 clients that send queries and bodies of 10 MB without a pause
+    texts         2 clients that have a rules text of half a million empty keys checked without a pause
+    files         120 connections that ask 20 times for a rules file and never read, opened again likewise
 
 These clients have the lowest priority, as if they were on another machine, but the admin thread takes CPU. So each load also runs
 against another process of the same kind (`elsewhere`): what differs then is only whether that process serves the calls, too. A round has all of them, the order reversed in each
@@ -39,6 +41,7 @@ QUERIES = [
     b"POST /api/v1/counters HTTP/1.1\r\nhost: bench\r\ncontent-length: 10485760\r\n\r\n" + LARGE,
     b"GET /api/v1/counters?domain=bench&e=" + LARGE + b" HTTP/1.1\r\nhost: bench\r\n\r\n",
 ]
+RULES_FILE = "bench.yaml"
 LOWEST_PRIORITY = 19
 # Time for the attack to begin before the measurement does.
 BEGIN_S = 0.5
@@ -102,8 +105,26 @@ def queries(port, client):
         connection.close()
 
 
+def texts(port, client):
+    text = b"domain: bench\ndescriptors: [" + b":," * 524_000 + b"]"
+    request = f"POST /api/v1/rules/{RULES_FILE}/check HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(text)}\r\n\r\n".encode() + text
+    while True:
+        connection = connect(port, client)
+        try:
+            connection.sendall(request)
+            connection.recv(4096)
+        except OSError:
+            pass
+        connection.close()
+
+
+def files(port, _):
+    request = f"GET /console/file?name={RULES_FILE} HTTP/1.1\r\nhost: bench\r\n\r\n".encode() * 20
+    hold(port, 120, lambda number: request)
+
+
 # Clients of a load, each a process.
-LOADS = {"connections": (connections, 1), "slow readers": (slow_readers, 1), "tokens": (tokens, 4), "queries": (queries, 2)}
+LOADS = {"connections": (connections, 1), "slow readers": (slow_readers, 1), "tokens": (tokens, 4), "queries": (queries, 2), "texts": (texts, 2), "files": (files, 1)}
 
 
 def start(client, port, number):

@@ -41,7 +41,7 @@ pub(crate) struct SharedPage(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    room: Room,
+    budget: Budget,
     /// The page of the requests that wait for one whose rendering has not begun.
     next: Mutex<Option<WeakShared<BoxFuture<'static, Page>>>>,
     turn: Turn,
@@ -52,7 +52,7 @@ struct Inner {
 
 /// What bounds the pages in memory.
 #[derive(Debug)]
-enum Room {
+enum Budget {
     Pages(Arc<Semaphore>),
     Bytes(ResponseBudget),
 }
@@ -66,7 +66,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-impl Room {
+impl Budget {
     fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         match self {
             Self::Pages(slots) => slots.clone().try_acquire_owned().ok(),
@@ -79,7 +79,7 @@ impl SharedPage {
     /// A page that can always be sent. `repeated` counts the responses that repeat an older page.
     pub(crate) fn reserved(repeated: Counter) -> Self {
         Self::new(
-            Room::Pages(Arc::new(Semaphore::new(PAGES_MAX))),
+            Budget::Pages(Arc::new(Semaphore::new(PAGES_MAX))),
             Turn::default(),
             repeated,
         )
@@ -87,12 +87,12 @@ impl SharedPage {
 
     /// A page whose bytes are part of a budget. Of all pages with this `turn` one is rendered at a time.
     pub(crate) fn budgeted(budget: &ResponseBudget, turn: &Turn, repeated: Counter) -> Self {
-        Self::new(Room::Bytes(budget.clone()), turn.clone(), repeated)
+        Self::new(Budget::Bytes(budget.clone()), turn.clone(), repeated)
     }
 
-    fn new(room: Room, turn: Turn, repeated: Counter) -> Self {
+    fn new(budget: Budget, turn: Turn, repeated: Counter) -> Self {
         Self(Arc::new(Inner {
-            room,
+            budget,
             next: Mutex::default(),
             turn,
             last: Mutex::default(),
@@ -103,7 +103,7 @@ impl SharedPage {
     /// The current page, rendered unless another request's rendering is recent enough.
     ///
     /// # Errors
-    /// 503 if there is no room for it, and 500 if rendering panicked.
+    /// 503 if no budget is left for it, and 500 if rendering panicked.
     pub(crate) async fn get(
         &self,
         render: impl FnOnce() -> String + Send + 'static,
@@ -149,7 +149,7 @@ impl SharedPage {
 
     fn kept(&self, text: String) -> Page {
         let mut last = self.0.last.lock();
-        let page = match self.0.room.part(text.len()) {
+        let page = match self.0.budget.part(text.len()) {
             Some(part) => Arc::new(Held::new(text, part)),
             None => {
                 self.0.repeated.inc();

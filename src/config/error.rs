@@ -158,7 +158,7 @@ impl SourceFindings<'_> {
         fits
     }
 
-    /// Whether there are so many problems that the rest is not read.
+    /// Whether too many problems were found to read the rest.
     pub(crate) fn is_full(&self) -> bool {
         self.problem_count() >= FINDINGS_MAX
     }

@@ -461,7 +461,7 @@ fn spawn(mut command: Command, home: &TempDir, stdout: Option<Stdio>, stderr: St
 /// A pipe to which nothing can be written before it is read.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().expect("a pipe can be made");
-    // Opened anew, because the flag belongs to what is opened and the process must not inherit it.
+    // Opened again, because the flag belongs to what is opened and the process must not inherit it.
     let mut filler = File::options()
         .write(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -742,7 +742,7 @@ pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
     status_kib(pid, "VmHWM:")
 }
 
-/// Lets [`resident_peak_kib`] begin anew with the memory in use.
+/// Resets [`resident_peak_kib`] to the memory in use.
 pub(crate) fn forget_resident_peak(pid: u32) {
     fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("it is our child");
 }

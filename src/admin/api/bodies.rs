@@ -2,7 +2,7 @@
 //!
 //! Until it has arrived a text takes no place among those that are compiled. When all texts take too much
 //! memory, the one that has been arriving for the longest time is given up: clients that send half a text
-//! hold up nobody.
+//! delay no others.
 
 use std::sync::Arc;
 

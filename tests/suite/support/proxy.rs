@@ -154,7 +154,7 @@ impl Proxy {
         self.shared.cuts.store(replies, SeqCst);
     }
 
-    /// Lets so many requests pass that contain these bytes. To the next one it sends no reply, and closes
+    /// Lets this many requests pass that contain these bytes. To the next one it sends no reply, and closes
     /// the connection.
     pub(crate) fn drop_reply_to(&self, bytes: &[u8], after: u32) {
         *self.shared.marked.lock().expect("no thread panics") = Some((bytes.to_vec(), after));

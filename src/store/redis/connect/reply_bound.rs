@@ -2,7 +2,7 @@
 //!
 //! The client library buffers bytes until a reply is complete, and replies until all of a pipeline
 //! have arrived. Neither has a bound, so what is read is counted here, from one call to the next:
-//! a reply that never ends and many replies that nobody asked for look alike.
+//! a reply that never ends and many unrequested replies look alike.
 //!
 //! ```text
 //!   call ---> bytes of all its replies ---> next call
@@ -40,7 +40,7 @@ const REPLY_LINES_MAX: usize = 1 << 17;
 /// No reply in use has a longer one: texts of errors have less than 1 KB.
 // bound redis_line_bytes_max: the connection is closed; tollgate_store_replies_oversized_total
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Lines of so many bytes are not counted: the replies to nearly all calls are shorter.
+/// Bytes whose lines are not counted: the replies to nearly all calls are shorter.
 const UNCOUNTED_BYTES: usize = 16 << 10;
 
 /// The replies of one server beyond a bound. Clones share the record.

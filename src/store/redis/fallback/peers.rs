@@ -50,7 +50,7 @@ impl Peers {
         u32::try_from(1 + self.heartbeats.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
     }
 
-    /// The time of so many heartbeats.
+    /// The time that this number of heartbeats takes.
     pub(crate) fn time_of(&self, heartbeats: u32) -> Span {
         Span::from(HEARTBEAT_INTERVAL * self.intervals() * heartbeats)
     }
@@ -110,7 +110,7 @@ impl Peers {
         self.known
     }
 
-    /// Whether as many processes were heard of as have received the question.
+    /// Whether heartbeats of as many processes have arrived as have received the question.
     pub(crate) fn have_answered(&self) -> bool {
         self.asked
             .is_some_and(|asked| self.heartbeats.len() >= asked.min(REPLICAS_MAX))
