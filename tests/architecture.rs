@@ -41,7 +41,7 @@ limiter: candidate check limit over_limit_feed record rules sampling settings/pa
     text time top_keys
 rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
-rule_files: config regular_file rule_source rules telemetry time
+rule_files: config regular_file rule_source rules runtime telemetry time
 trial: backoff file_watch limit named_enum redact regular_file remote rules settings/parse telemetry text time tls
 simulation: check limit rules store telemetry time
 rule_check: check limit redact rule_files rules simulation text time top_keys
@@ -50,8 +50,8 @@ api: check file_watch http limit limiter proto redact rules runtime settings/par
     text time tls trial
 traffic: api limit limiter proto rules time
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rule_check
-    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial
-console: admin candidate limit limiter rule_files rule_source rules shutdown store telemetry text time
+    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
+console: admin candidate http limit limiter rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check

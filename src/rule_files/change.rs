@@ -18,7 +18,6 @@ use std::time::Duration;
 use axum::body::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::rule_files::compile::Sender;
@@ -31,6 +30,7 @@ use crate::rule_files::{ReadError, RuleFile, RuleFiles};
 use crate::rule_source::files::{OWN_FOLDER, read_text_from};
 use crate::rule_source::reload::Reload;
 use crate::rules::LiveRules;
+use crate::runtime::run_on_thread;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Clock;
 
@@ -207,8 +207,8 @@ impl RulesWriter {
             let _reading = reading;
             writer.write(change)
         };
-        let written = spawn_blocking(write).await;
-        let written = written.map_err(|_| ChangeError::Unexpected)??;
+        let written = run_on_thread("rule-change", write).await;
+        let written = written.ok_or(ChangeError::Unexpected)??;
         self.reload.request();
         let loaded = self.reload.loaded(&written.path, &written.text);
         let result = match timeout(RELOAD_TIMEOUT, loaded).await {

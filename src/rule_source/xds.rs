@@ -16,6 +16,7 @@ use crate::rule_source::xds::convert::Resource;
 use crate::rule_source::xds::size::DECODED_BYTES_MAX;
 
 pub(crate) mod client;
+mod codec;
 mod convert;
 pub(crate) mod settings;
 mod size;

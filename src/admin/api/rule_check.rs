@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
@@ -21,6 +20,7 @@ use crate::rule_check::{Change, NoResult, RuleCheck};
 use crate::rule_files::ReadError;
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::read_text_from;
+use crate::runtime::run_on_thread;
 use crate::settings::parse;
 use crate::simulation::traffic::Pattern;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -158,18 +158,15 @@ impl RuleChecks {
         call: impl FnOnce(Change) -> Result<T, NoResult> + Send + 'static,
     ) -> Result<T, Rejected> {
         let compiling = self.compiling.clone().acquire_owned().await;
-        let ended = spawn_blocking(move || {
+        let ended = run_on_thread("rule-check", move || {
             let _held = (text, permit, compiling);
             call(change)
         });
-        match ended.await {
-            Ok(result) => result.map_err(Rejected::from),
-            // Cancelled only by a panic, or with the process.
-            Err(_) => {
-                let reason = "the check ended unexpectedly";
-                Err(Rejected::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
-            }
-        }
+        let unexpected = || {
+            let reason = "the check ended unexpectedly";
+            Rejected::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
+        };
+        Ok(ended.await.ok_or_else(unexpected)??)
     }
 
     /// A key, with the state of its counter under both rule sets.

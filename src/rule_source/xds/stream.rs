@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use http::HeaderMap;
+use http::uri::PathAndQuery;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
@@ -15,10 +17,12 @@ use tower::service_fn;
 
 use crate::backoff::Backoff;
 use crate::proto::envoy::config::core::v3::Node;
-use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::remote::{CONNECT_TIMEOUT, Server};
+use crate::rule_source::xds::codec::ResponseCodec;
 
+const METHOD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
 /// than one in five minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(360);
@@ -89,12 +93,11 @@ impl Stream {
             tonic::Extensions::default(),
             ReceiverStream::new(outgoing),
         );
-        let responses = AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(options.message_bytes_max)
-            .stream_aggregated_resources(request)
-            .await
-            .map_err(|status| described(&status))?
-            .into_inner();
+        let mut client = Grpc::new(channel).max_decoding_message_size(options.message_bytes_max);
+        client.ready().await?;
+        let path = PathAndQuery::from_static(METHOD);
+        let responses = client.streaming(request, path, ResponseCodec).await;
+        let responses = responses.map_err(|status| described(&status))?.into_inner();
         Ok(Self {
             responses,
             requests,

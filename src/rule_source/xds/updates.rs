@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 use crate::rule_source::publisher::{RulePublisher, hash_of};
+use crate::rule_source::xds::codec::RESOURCES_MAX;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::rule_source::xds::size::DECODED_BYTES_MAX;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -17,9 +18,6 @@ use crate::text::{Text, prefix};
 /// Bytes of the errors in a NACK. The log has all of them.
 // bound error_bytes_max: truncated, with the number of missing bytes; the log has all; -
 const ERROR_BYTES_MAX: usize = 16 << 10;
-/// Resources of a response. Each is decoded, named and compiled on its own.
-// bound xds_resources_max: the response is rejected, the previous rules stay; tollgate_rules_rejected
-const RESOURCES_MAX: usize = 10_000;
 /// Resources that are named because they cannot be decoded; the others are not read.
 // bound xds_problems_max: the rest is not read; -
 const PROBLEMS_MAX: usize = 100;
@@ -87,9 +85,7 @@ impl Updates {
     }
 
     /// Publishes the rules of a response, unless it equals the last one.
-    pub(crate) fn handle_response(&mut self, mut response: DiscoveryResponse) -> Reply {
-        // What is rejected is not hashed.
-        response.resources.truncate(RESOURCES_MAX + 1);
+    pub(crate) fn handle_response(&mut self, response: DiscoveryResponse) -> Reply {
         let content = response.resources.iter().map(|resource| ("", &**resource));
         let hash = hash_of(content.chain([("type_url", &*response.type_url)]));
         let repeated = self.last.take().filter(|(last, _)| *last == hash);
