@@ -48,23 +48,15 @@ pub(crate) fn build(name: &str) -> io::Result<Runtime> {
         .build()
 }
 
-/// Runs a call that blocks and takes much memory on a thread of its own: the allocator returns the memory
-/// when the thread ends, while each thread for blocking tasks would keep its own. `None` after a panic, or
-/// if the thread cannot be started.
-pub(crate) async fn run_on_thread<T: Send + 'static>(
+/// Runs a call that takes much memory on a thread of its own, and waits for the end of the thread: then the
+/// allocator returns the memory, while each thread for blocking tasks would keep its own. `None` after a
+/// panic, or if the thread cannot be started.
+pub(crate) fn run_on_thread<T: Send + 'static>(
     name: &str,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (returned, result) = oneshot::channel();
-    let run = move || {
-        // It fails if the caller was cancelled.
-        let _ = returned.send(call());
-    };
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(run)
-        .ok()?;
-    result.await.ok()
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(call);
+    thread.ok()?.join().ok()
 }
 
 impl Thread {

@@ -22,7 +22,7 @@ const FINDING_BYTES_MAX: usize = 1_024;
 /// of its rules, and an alias in the metadata of each that names it.
 // bound rules_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
-const RULES_BYTES_MAX: usize = 48 << 20;
+const RULES_BYTES_MAX: usize = 40 << 20;
 /// The most characters of a line shown around the caret.
 const EXCERPT_CHARS: usize = 120;
 

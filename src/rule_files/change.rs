@@ -18,6 +18,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::rule_files::compile::Sender;
@@ -205,9 +206,9 @@ impl RulesWriter {
         let writer = self.clone();
         let write = move || {
             let _reading = reading;
-            writer.write(change)
+            run_on_thread("rule-change", move || writer.write(change))
         };
-        let written = run_on_thread("rule-change", write).await;
+        let written = spawn_blocking(write).await.ok().flatten();
         let written = written.ok_or(ChangeError::Unexpected)??;
         self.reload.request();
         let loaded = self.reload.loaded(&written.path, &written.text);

@@ -9,14 +9,14 @@ use crate::config::yaml::node::{Diagnostic, Location, Node};
 /// a text.
 // bound rules_tree_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
-const TREE_BYTES_MAX: usize = 60 << 20;
+const TREE_BYTES_MAX: usize = 54 << 20;
 
 /// Memory of a node in the list or map around it.
 const NODE_BYTES: usize = size_of::<Node>();
 /// Memory of a text, a list or a map besides its characters or nodes.
 const SHARED_BYTES: usize = 32;
 /// Memory of a token that the parser keeps: 104 bytes, in a queue that doubles.
-const TOKEN_BYTES: usize = 256;
+const TOKEN_BYTES: usize = 288;
 /// Bytes of a text that all nodes share, such as a key, a unit or a number.
 // bound shared_text_bytes_max: kept once for each node; -
 const SHARED_TEXT_BYTES_MAX: usize = 24;
