@@ -127,6 +127,10 @@ impl Callers {
         let Ok(authority) = host.parse::<Authority>() else {
             return host.is_empty();
         };
+        let port = authority.as_str().strip_prefix(authority.host());
+        if port.is_none_or(|port| !port.is_empty() && authority.port_u16().is_none()) {
+            return false;
+        }
         let host = without_dot(authority.host());
         let address = host.trim_start_matches('[').trim_end_matches(']');
         if address.parse::<IpAddr>().is_ok() {
@@ -259,6 +263,8 @@ mod tests {
             "example.com",
             "a.ratelimit.example.com",
             "localhost@evil.example",
+            "evil.example@localhost",
+            "localhost:6070.evil.example",
             "evil.example..",
             "evil.example/",
             "\u{fc}",
