@@ -48,15 +48,21 @@ pub(crate) fn build(name: &str) -> io::Result<Runtime> {
         .build()
 }
 
-/// Runs a call that takes much memory on a thread of its own, and waits for the end of the thread: then the
-/// allocator returns the memory, while each thread for blocking tasks would keep its own. `None` after a
-/// panic, or if the thread cannot be started.
-pub(crate) fn run_on_thread<T: Send + 'static>(
-    name: &str,
+/// Runs a call that takes much memory on a thread of its own, and waits for the end of the thread:
+/// then the allocator returns the memory, while each thread for blocking tasks would keep its own.
+/// `held` is dropped after it, even if the caller is cancelled. `None` after a panic, or if the
+/// thread cannot be started.
+pub(crate) async fn run_on_thread<T: Send + 'static>(
+    name: &'static str,
+    held: impl Send + 'static,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(call);
-    thread.ok()?.join().ok()
+    let run = move || {
+        let _held = held;
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(call);
+        thread.ok()?.join().ok()
+    };
+    tokio::task::spawn_blocking(run).await.ok().flatten()
 }
 
 impl Thread {

@@ -18,7 +18,6 @@ use std::time::Duration;
 use axum::body::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::rule_files::compile::Sender;
@@ -204,11 +203,7 @@ impl RulesWriter {
         let reading = self.files.reading().await;
         let reading = reading.map_err(|_| ChangeError::Busy)?;
         let writer = self.clone();
-        let write = move || {
-            let _reading = reading;
-            run_on_thread("rule-change", move || writer.write(change))
-        };
-        let written = spawn_blocking(write).await.ok().flatten();
+        let written = run_on_thread("rule-change", reading, move || writer.write(change)).await;
         let written = written.ok_or(ChangeError::Unexpected)??;
         self.reload.request();
         let loaded = self.reload.loaded(&written.path, &written.text);

@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
@@ -159,16 +158,12 @@ impl RuleChecks {
         call: impl FnOnce(Change) -> Result<T, NoResult> + Send + 'static,
     ) -> Result<T, Rejected> {
         let compiling = self.compiling.clone().acquire_owned().await;
-        let ended = spawn_blocking(move || {
-            let _held = (text, permit, compiling);
-            run_on_thread("rule-check", move || call(change))
-        });
+        let held = (text, permit, compiling);
+        let ended = run_on_thread("rule-check", held, move || call(change)).await;
         let unexpected = || {
             let reason = "the check ended unexpectedly";
             Rejected::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
         };
-        // Cancelled only with the process.
-        let ended = ended.await.ok().flatten();
         Ok(ended.ok_or_else(unexpected)??)
     }
 
