@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value as Json};
 use crate::config::yaml::{Kind, Node, Scalar, Value};
 use crate::rules::Metadata;
 
-/// Memory of a map: its node of a B-tree has room for eleven pairs.
+/// Memory of a map: a node of its B-tree holds eleven pairs.
 const MAP_BYTES: usize = 640;
 /// Memory of another value, besides its text.
 const VALUE_BYTES: usize = 64;

@@ -53,7 +53,7 @@ async fn bench(clock: Clock) -> Bench {
     let bench = Bench::start(clock);
     let peek = |algorithm| {
         check(
-            "nobody",
+            "peeked",
             limit(algorithm, 1, OverLimitHits::Drop),
             Hits::Peek,
         )

@@ -17,7 +17,7 @@ pub(super) const DECODED_BYTES_MAX: usize = 32 << 20;
 const DEPTH_MAX: usize = 100;
 /// Memory of a text besides its bytes.
 const TEXT_BYTES: usize = 16;
-/// Memory of a map: its node of a B-tree has room for eleven pairs.
+/// Memory of a map: a node of its B-tree holds eleven pairs.
 const MAP_BYTES: usize = 1_200;
 /// Memory of a value in a list.
 const VALUE_BYTES: usize = 72;
