@@ -9,7 +9,7 @@ use std::iter;
 
 use serde_json::{Map, Value, json};
 
-use crate::limit::{Algorithm, Limit, Months};
+use crate::limit::{Limit, Months};
 use crate::rules::dump::{limit_json, source};
 use crate::rules::rule::{OnStoreError, Origin, Rule};
 use crate::rules::tree::{Domain, Node, RuleSet};
@@ -222,7 +222,10 @@ fn described(
 
 /// Keys of fixed windows end with the start of the window.
 pub(crate) fn windows(limit: &Limit) -> Option<(Span, Months)> {
-    (limit.algorithm == Algorithm::FixedWindow).then_some((limit.period, limit.months))
+    limit
+        .algorithm
+        .has_windows()
+        .then_some((limit.period, limit.months))
 }
 
 #[cfg(test)]

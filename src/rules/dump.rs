@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
+use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::rules::tree::{Domain, Node, RuleSet};
@@ -121,7 +121,7 @@ fn amount(limit: &Limit) -> String {
 /// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a
 /// `tollgate` block.
 fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
-    limit.algorithm == Algorithm::FixedWindow
+    limit.algorithm.has_windows()
         && limit.unit().is_some()
         && limit.over_limit_hits == OverLimitHits::Count
         && rule.on_limit == (OnLimit::Reject { body: None })
@@ -132,20 +132,18 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
 
 /// The options in force that apply to the limit, by their keys in rules files.
 fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)> {
-    let algorithm = limit.algorithm;
-    let mut options = vec![("algorithm", json!(algorithm.name()))];
-    if algorithm.is_bucket() {
-        options.push(("burst", json!(limit.capacity)));
-    }
-    if limit.buckets > 0 {
-        options.push(("buckets", json!(limit.buckets)));
-    }
-    if algorithm == Algorithm::Concurrency {
-        options.push(("lease_by", json!(node.key)));
-        options.push(("lease", json!(duration(limit.period))));
-    } else {
-        options.push(("over_limit_hits", json!(limit.over_limit_hits.name())));
-    }
+    let value = |option: LimitOption| match option {
+        LimitOption::Burst => Some(json!(limit.capacity)),
+        LimitOption::Buckets => (limit.buckets > 0).then(|| json!(limit.buckets)),
+        LimitOption::LeaseBy => Some(json!(node.key)),
+        LimitOption::Lease => Some(json!(duration(limit.period))),
+        LimitOption::OverLimitHits => Some(json!(limit.over_limit_hits.name())),
+        // The one is a part of the period, the other of `on_limit`.
+        LimitOption::UnitMultiplier | LimitOption::MaxWait => None,
+    };
+    let mut options = vec![("algorithm", json!(limit.algorithm.name()))];
+    let of_limit = limit.algorithm.traits().options.iter();
+    options.extend(of_limit.filter_map(|option| Some((option.name(), value(*option)?))));
     match &rule.on_limit {
         OnLimit::Reject { body } => {
             options.push(("on_limit", json!("reject")));
@@ -178,7 +176,7 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
 
 /// The unit and how many of it make the period; `None` for concurrency, which has none.
 fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
-    if limit.algorithm == Algorithm::Concurrency {
+    if limit.algorithm.counts_holders() {
         return None;
     }
     let period = limit.period.as_micros();

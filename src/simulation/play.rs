@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::check::{Check, CheckRequest, Hits, Key};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 use crate::simulation::limits::{Compare, label};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -81,7 +81,7 @@ pub(crate) fn run(
         .zip(&starts)
         .filter_map(|(call, start)| Some((*start)?.since(*call)))
         .filter(|&wait| wait > Span::ZERO);
-    let is_held = limit.algorithm == Algorithm::Concurrency;
+    let is_held = limit.algorithm.counts_holders();
     let (within, weight) = if is_held {
         (work.hold, 1)
     } else {
@@ -111,7 +111,7 @@ pub(crate) fn starts(
     work: Work,
 ) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
-    let is_held = limit.algorithm == Algorithm::Concurrency;
+    let is_held = limit.algorithm.counts_holders();
     let check = Check {
         book_ahead,
         ..Check::new(Key::from("simulate"), limit, Hits::Add(work.hits))

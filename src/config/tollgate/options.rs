@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limit::{Algorithm, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 use crate::time::Span;
 
@@ -116,23 +116,23 @@ macro_rules! options {
 
 options! {
     algorithm: Algorithm, |_, _| true;
-    unit_multiplier: u32, |_, form| form.algorithm != Algorithm::Concurrency;
-    burst: u32, |_, form| form.algorithm.is_bucket();
-    buckets: u32, |_, form| form.algorithm == Algorithm::SlidingWindow;
-    over_limit_hits: OverLimitHits, |_, form| form.algorithm != Algorithm::Concurrency;
+    unit_multiplier: u32, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
+    burst: u32, |_, form| form.algorithm.takes(LimitOption::Burst);
+    buckets: u32, |_, form| form.algorithm.takes(LimitOption::Buckets);
+    over_limit_hits: OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
     on_limit: OnLimitWord, |value, form| can_be(*value, form);
     max_wait: Span, |_, form| form.on_limit == OnLimitWord::Queue;
     request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
     response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
     on_store_error: OnStoreError, |_, _| true;
     enforce_percent: EnforcedShare, |_, _| true;
-    lease_by: Box<str>, |_, form| form.algorithm == Algorithm::Concurrency;
-    lease: Span, |_, form| form.algorithm == Algorithm::Concurrency;
+    lease_by: Box<str>, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
+    lease: Span, |_, form| form.algorithm.takes(LimitOption::Lease);
 }
 
 /// Only buckets can queue.
 fn can_be(on_limit: OnLimitWord, form: Form) -> bool {
-    on_limit != OnLimitWord::Queue || form.algorithm.is_bucket()
+    on_limit != OnLimitWord::Queue || form.algorithm.takes(LimitOption::MaxWait)
 }
 
 fn first<'b, T>(
