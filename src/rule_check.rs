@@ -4,7 +4,7 @@
 //! ```text
 //!  files of the folder, one with another text --> compiler --> errors, warnings
 //!                                                     |
-//!  rules in force ---------------- compared with -----+----> differences ([`rules::diff`])
+//!  rules in force ---------------- compared with -----+----> differences ([`diff`])
 //!  top keys ---------------------- matched by both ---+----> keys        ([`keys`])
 //!  a pattern of requests --------- played to both ----+----> what passes ([`simulate`])
 //! ```
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::redact::Redaction;
+use crate::report::change::diff;
 use crate::rule_check::keys::{ChangedKeys, Keys};
 use crate::rule_check::simulate::{Outcome, Scenario};
 use crate::rule_files::compile::{Compiled, Sender};
 use crate::rule_files::name::FileName;
 use crate::rule_files::{NO_FILES, RuleFiles};
-use crate::rules::diff::{Difference, diff};
 use crate::rules::plan::Modes;
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
 use crate::top_keys::RuleKeys;
@@ -103,7 +103,7 @@ impl RuleCheck {
         let differences = diff(&in_force, &changed, self.on_store_error);
         let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
         let shown = differences.iter().take(DIFFERENCES_MAX);
-        json["differences"] = shown.map(Difference::json).collect();
+        json["differences"] = shown.map(|change| json!(change)).collect();
         json["differences_left_out"] = left_out.into();
         let keys = Keys {
             in_force: &in_force,

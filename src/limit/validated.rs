@@ -263,6 +263,12 @@ impl Limit {
         }
     }
 
+    /// The windows that its keys end with: counters of other windows are others.
+    pub(crate) fn windows(&self) -> Option<(Span, Months)> {
+        let has_windows = self.algorithm.has_windows();
+        has_windows.then_some((self.period, self.months))
+    }
+
     /// The unit of a period of one unit.
     pub fn unit(&self) -> Option<Unit> {
         if self.algorithm.counts_holders() {
