@@ -22,6 +22,7 @@ use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::response_budget::{self, Counted, ResponseBudget};
 use crate::http::{self as server, health};
 use crate::limiter::Modes;
+use crate::report;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
@@ -272,7 +273,7 @@ async fn rlconfig(
 }
 
 async fn candidate(State(admin): State<Admin>) -> Response {
-    let page = move || admin.candidate.page();
+    let page = move || report::json(&admin.candidate.results());
     respond("application/json", admin.pages.candidate.get(page).await)
 }
 
@@ -280,7 +281,11 @@ async fn trial(State(admin): State<Admin>) -> Response {
     let Some(trial) = admin.trial else {
         return (StatusCode::NOT_FOUND, "TRIAL_UPSTREAM is not set\n").into_response();
     };
-    let page = admin.pages.trial.get(move || trial.page()).await;
+    let page = admin
+        .pages
+        .trial
+        .get(move || report::json(&trial.results()))
+        .await;
     respond("application/json", page)
 }
 

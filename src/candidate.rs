@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::candidate::tally::Tally;
 use crate::redact::DescriptorView;
+use crate::report::comparison::CandidateView;
 use crate::rules::{LiveRules, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
@@ -107,9 +108,9 @@ impl Candidate {
         self.0.rules.load().is_some()
     }
 
-    /// The results, as JSON.
-    pub(crate) fn page(&self) -> String {
-        self.0.with_tally(None, |tally| page::page(tally))
+    /// The results.
+    pub(crate) fn results(&self) -> CandidateView {
+        self.0.with_tally(None, |tally| page::results(tally))
     }
 }
 

@@ -3,6 +3,14 @@
 //! A producer returns such a type; JSON, text, Markdown, the console and the OpenAPI document present
 //! it, and commands read it from a service.
 
+use serde::Serialize;
+
 pub(crate) mod change;
+pub(crate) mod comparison;
 pub mod dump;
 pub(crate) mod rule;
+
+/// The JSON of a report.
+pub(crate) fn json(report: &impl Serialize) -> String {
+    serde_json::to_string(report).expect("the keys of its maps are texts")
+}

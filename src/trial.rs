@@ -10,7 +10,7 @@
 //! upstream, which still counts every call, is compared with it.
 //!
 //! [`upstream`] forwards, [`compare`] explains a difference of one descriptor, [`request`] compares all
-//! of a request, [`tally`] counts, and [`page`] shows it. `api/trial.rs` decodes and decides.
+//! of a request, and [`tally`] counts. `api/trial.rs` decodes and decides.
 
 use std::future::poll_fn;
 use std::mem;
@@ -24,19 +24,18 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::redact::DescriptorView;
+use crate::report::comparison::{Disagreement, TrialView};
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
 use crate::time::{Clock, Time};
-use crate::trial::page::Head;
 use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
 use crate::trial::share::{AnsweredShare, PercentFile};
-use crate::trial::tally::{Disagreement, Outcome, Tally};
+use crate::trial::tally::{Outcome, Tally};
 use crate::trial::upstream::Upstream;
 
 pub(crate) mod compare;
-mod page;
 mod reply_budget;
 pub(crate) mod request;
 pub(crate) mod settings;
@@ -167,16 +166,20 @@ impl Trial {
         Some(PercentFile::new(path, self.0.share.clone()))
     }
 
-    /// The results, as JSON.
-    pub(crate) fn page(&self) -> String {
+    /// The results. Disagreements are newest first.
+    pub(crate) fn results(&self) -> TrialView {
         let shared = &self.0;
-        let head = Head {
-            since: shared.began,
-            upstream: &shared.options.server.address.to_string(),
+        let tally = shared.snapshot();
+        TrialView {
+            since: shared.began.to_rfc3339(),
+            upstream: shared.options.server.address.to_string(),
             enforce_percent: shared.share.current().percent(),
+            requests: tally.requests,
+            agreed: tally.agreed,
             dropped: shared.dropped.total(),
-        };
-        page::page(&head, &shared.snapshot())
+            rules: tally.rules(),
+            disagreements: tally.disagreements.into_iter().rev().collect(),
+        }
     }
 }
 
@@ -277,10 +280,10 @@ impl Shared {
         let Some((rows, differences)) = compared else {
             return self.dropped.invalid_reply.inc();
         };
-        let descriptors: Arc<[String]> = if differences.is_empty() {
-            [].into()
+        let descriptors = if differences.is_empty() {
+            Vec::new()
         } else {
-            describe(&self.view).into()
+            describe(&self.view)
         };
         let mut tally = self.tally.lock();
         tally.requests += 1;
@@ -290,11 +293,15 @@ impl Shared {
             of_domain.add(row);
         }
         for difference in differences {
+            let rule = difference.rule.as_deref().map(str::to_owned);
             tally.add_disagreement(Disagreement {
-                time: here.time,
-                domain: domain.clone(),
+                time: here.time.to_rfc3339(),
+                domain: domain.to_string(),
+                rule,
                 descriptors: descriptors.clone(),
-                difference,
+                here: difference.here,
+                there: difference.there,
+                class: difference.class.name().to_owned(),
             });
         }
     }

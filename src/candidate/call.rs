@@ -12,8 +12,9 @@ use std::task::{Context, Poll};
 
 use crate::candidate::Worker;
 use crate::candidate::side::{Sides, sides};
-use crate::candidate::tally::{Change, Changed};
+use crate::candidate::tally::Changed;
 use crate::check::{CheckError, Decisions, Verdict, Verdicts};
+use crate::report::comparison::Change;
 use crate::rules::plan::{Modes, plan};
 use crate::rules::query::Query;
 use crate::rules::{Plan, RuleSet};

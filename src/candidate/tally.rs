@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::named_enum::named_enum;
+use crate::report::comparison::Change;
 use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
 use crate::time::Time;
@@ -17,18 +17,6 @@ pub(crate) const KEYS_MAX: usize = 100_000;
 pub(crate) const EXAMPLES_MAX: usize = 20;
 const HELP: &str =
     "Descriptors by what the candidate rules change about them, since these were loaded.";
-
-named_enum! {
-    /// What the candidate rules change about a descriptor.
-    pub enum Change {
-        /// Over limit with both rule sets, or with neither.
-        Same = "same",
-        /// Over limit with the candidate rules only.
-        NewlyOver = "newly_over",
-        /// Over limit with the rules in force only.
-        NoLongerOver = "no_longer_over",
-    }
-}
 
 /// One descriptor, compared.
 #[derive(Clone, Copy)]
@@ -73,17 +61,6 @@ pub(crate) struct Example {
     pub(crate) rule: Arc<str>,
     pub(crate) change: Change,
     pub(crate) descriptor: String,
-}
-
-impl Change {
-    /// From over limit now to over limit with the candidate rules.
-    pub(crate) const fn new(now: bool, then: bool) -> Self {
-        match (now, then) {
-            (false, true) => Self::NewlyOver,
-            (true, false) => Self::NoLongerOver,
-            (true, true) | (false, false) => Self::Same,
-        }
-    }
 }
 
 impl KeyCount {

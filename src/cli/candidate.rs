@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use serde_json::Value;
-
 use crate::cli::fetch::{self, Service};
-use crate::cli::output::{Failure, counted, list, print, printable};
+use crate::cli::output::{Failure, counted, print};
 use crate::cli::table::table;
+use crate::report::comparison::CandidateView;
+use crate::text::Escaped;
 
 const PAGE: &str = "/candidate";
 
@@ -35,14 +35,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(page: &Value) -> String {
-    let requests = page["requests"].as_u64().unwrap_or_default();
-    if requests == 0 {
+fn report(results: &CandidateView) -> String {
+    if results.requests == 0 {
         return "no request was decided with candidate rules yet\n".to_owned();
     }
+    let requests = usize::try_from(results.requests).unwrap_or(usize::MAX);
     let mut text = format!(
         "{} decided with the candidate rules since they were loaded\n\n",
-        counted(usize::try_from(requests).unwrap_or(usize::MAX), "request")
+        counted(requests, "request")
     );
     let head = [
         "domain",
@@ -52,30 +52,26 @@ fn report(page: &Value) -> String {
         "no longer over",
         "keys changed",
     ];
-    let fields = [
-        "domain",
-        "rule",
-        "same",
-        "newly_over",
-        "no_longer_over",
-        "keys_changed",
-    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(
-        list(page, "rules").map(|rule| fields.map(|field| printable(&rule[field])).to_vec()),
-    );
+    rows.extend(results.rules.iter().map(|rule| {
+        vec![
+            Escaped(&rule.domain).to_string(),
+            Escaped(&rule.rule).to_string(),
+            rule.same.to_string(),
+            rule.newly_over.to_string(),
+            rule.no_longer_over.to_string(),
+            rule.keys_changed.to_string(),
+        ]
+    }));
     text += &table(2, &rows);
-    let mut examples = list(page, "examples").peekable();
-    if examples.peek().is_some() {
+    if !results.examples.is_empty() {
         text += "\nthe last keys whose decision changed\n";
     }
-    for example in examples {
-        let fields = ["time", "change", "domain", "rule", "descriptor"];
-        let _ = writeln!(
-            text,
-            "  {}",
-            fields.map(|field| printable(&example[field])).join("  ")
-        );
+    for example in &results.examples {
+        let (domain, rule) = (Escaped(&example.domain), Escaped(&example.rule));
+        let (time, change) = (Escaped(&example.time), example.change.name());
+        let descriptor = Escaped(&example.descriptor);
+        let _ = writeln!(text, "  {time}  {change}  {domain}  {rule}  {descriptor}");
     }
     text
 }
@@ -101,14 +97,14 @@ shop    shop.user     9           3               0             2
 the last keys whose decision changed
   2026-11-23T10:00:00.000Z  newly_over  shop  shop.user  user=\\u{1b}4
 ";
-        assert_eq!(report(&page), expected);
+        let results = serde_json::from_value(page).expect("the page of results");
+        assert_eq!(report(&results), expected);
     }
 
     #[test]
     fn report_without_requests_says_so() {
-        let page = json!({"requests": 0, "rules": [], "examples": []});
         assert_eq!(
-            report(&page),
+            report(&CandidateView::default()),
             "no request was decided with candidate rules yet\n"
         );
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use axum::body::Body;
 use http::uri::PathAndQuery;
 use http::{HeaderName, Request, StatusCode, Uri, header};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::cli::output::Failure;
@@ -49,7 +49,7 @@ pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// Those of [`get`], and a page that is no JSON.
-pub(crate) fn get_json(url: &str, page: &str) -> anyhow::Result<Value> {
+pub(crate) fn get_json<T: DeserializeOwned>(url: &str, page: &str) -> anyhow::Result<T> {
     serde_json::from_str(&get(url, page)?).context("read the page of the service")
 }
 

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use serde_json::Value;
-
 use crate::cli::fetch::{self, Service};
-use crate::cli::output::{Failure, counted, list, print, printable};
+use crate::cli::output::{Failure, counted, print};
 use crate::cli::table::table;
+use crate::limit::Unit;
+use crate::report::comparison::{DecidedSide, StatedLimit, TrialRule, TrialView};
+use crate::text::Escaped;
 
 const PAGE: &str = "/trial";
 /// The quantile of the normal distribution for an interval of 95 %.
@@ -37,24 +38,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(page: &Value) -> String {
-    let requests = number(&page["requests"]);
+fn report(results: &TrialView) -> String {
+    let requests = results.requests;
     let mut text = format!(
         "{} compared with {} since {}, {} dropped; {} % of callers are answered here\n",
         counted(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
-        printable(&page["upstream"]),
-        printable(&page["since"]),
-        number(&page["dropped"]),
-        number(&page["enforce_percent"]),
+        Escaped(&results.upstream),
+        Escaped(&results.since),
+        results.dropped,
+        results.enforce_percent,
     );
     if requests == 0 {
         return text;
     }
-    let _ = writeln!(
-        text,
-        "agreed: {}\n",
-        agreement(number(&page["agreed"]), requests)
-    );
+    let _ = writeln!(text, "agreed: {}\n", agreement(results.agreed, requests));
     let head = [
         "domain",
         "rule",
@@ -65,67 +62,56 @@ fn report(page: &Value) -> String {
         "classes",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(list(page, "rules").map(row));
+    rows.extend(results.rules.iter().map(row));
     text += &table(2, &rows);
-    let mut disagreements = list(page, "disagreements").peekable();
-    if disagreements.peek().is_some() {
+    if !results.disagreements.is_empty() {
         text += "\nthe last disagreements\n";
     }
-    for one in disagreements {
+    for one in &results.disagreements {
+        let descriptors = one.descriptors.iter().map(|one| Escaped(one).to_string());
         let _ = writeln!(
             text,
             "  {}  {}  {}  {}\n    here   {}\n    there  {}",
-            printable(&one["time"]),
-            printable(&one["class"]),
-            one["rule"]
-                .as_str()
-                .map_or_else(|| "(response)".to_owned(), |_| printable(&one["rule"])),
-            list(one, "descriptors")
-                .map(printable)
-                .collect::<Vec<_>>()
-                .join(" | "),
-            side(&one["here"]),
-            side(&one["there"]),
+            Escaped(&one.time),
+            Escaped(&one.class),
+            Escaped(one.rule.as_deref().unwrap_or("(response)")),
+            descriptors.collect::<Vec<_>>().join(" | "),
+            side(&one.here),
+            side(&one.there),
         );
     }
     text
 }
 
-fn row(rule: &Value) -> Vec<String> {
-    let requests = number(&rule["requests"]);
-    let classes = rule["classes"].as_object().into_iter().flatten();
-    let classes = classes.filter(|(_, count)| number(count) > 0);
-    let classes: Vec<String> = classes
-        .map(|(class, count)| format!("{class} {count}"))
-        .collect();
+fn row(rule: &TrialRule) -> Vec<String> {
+    let classes = rule.classes.iter().filter(|(_, count)| **count > 0);
+    let classes = classes.map(|(class, count)| format!("{} {count}", Escaped(class)));
     vec![
-        printable(&rule["domain"]),
-        printable(&rule["rule"]),
-        requests.to_string(),
-        agreement(number(&rule["agreed"]), requests),
-        number(&rule["over_here"]).to_string(),
-        number(&rule["over_there"]).to_string(),
-        classes.join(", "),
+        Escaped(&rule.domain).to_string(),
+        Escaped(&rule.rule).to_string(),
+        rule.requests.to_string(),
+        agreement(rule.agreed, rule.requests),
+        rule.over_here.to_string(),
+        rule.over_there.to_string(),
+        classes.collect::<Vec<_>>().join(", "),
     ]
 }
 
 /// A status in one line.
-fn side(side: &Value) -> String {
-    if let Some(error) = side.get("error") {
-        return format!("error {}", printable(error));
+fn side(side: &DecidedSide) -> String {
+    let status = match side {
+        DecidedSide::Error { error } => return format!("error {}", Escaped(error)),
+        DecidedSide::Response { code } => return code.name().to_owned(),
+        DecidedSide::Status(status) => status,
+    };
+    let mut text = status.code.name().to_owned();
+    if let Some(StatedLimit { requests, unit }) = status.current_limit {
+        let unit = unit.map_or("period", Unit::name);
+        let remaining = status.limit_remaining;
+        let _ = write!(text, ", {requests} per {unit}, {remaining} left");
     }
-    let mut text = printable(&side["code"]);
-    if let Some(limit) = side.get("current_limit") {
-        let _ = write!(
-            text,
-            ", {} per {}, {} left",
-            number(&limit["requests_per_unit"]),
-            limit["unit"].as_str().unwrap_or("period"),
-            number(&side["limit_remaining"]),
-        );
-    }
-    if let Some(reset) = side.get("duration_until_reset") {
-        let _ = write!(text, ", reset in {}", printable(reset));
+    if let Some(reset) = &status.duration_until_reset {
+        let _ = write!(text, ", reset in {}", Escaped(reset));
     }
     text
 }
@@ -144,10 +130,6 @@ fn agreement(agreed: u64, requests: u64) -> String {
         percent(middle - half),
         percent(middle + half)
     )
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -198,6 +180,7 @@ the last disagreements
     here   OK, 10 per minute, 3 left, reset in 53s
     there  error Unavailable: gone
 ";
-        assert_eq!(report(&page), expected);
+        let results = serde_json::from_value(page).expect("the page of results");
+        assert_eq!(report(&results), expected);
     }
 }

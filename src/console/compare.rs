@@ -1,26 +1,35 @@
 //! The trial and the candidate rules: what /trial and /candidate have, as tables.
 
 use maud::{Markup, html};
-use serde_json::Value;
 
 use crate::candidate::Candidate;
 use crate::console::rules::href_of;
 use crate::console::widgets::percent;
+use crate::report::comparison::DecidedSide;
 use crate::trial::Trial;
 
 /// What the candidate rules would change.
 pub(crate) fn candidate(candidate: &Candidate) -> Markup {
-    let page: Value = serde_json::from_str(&candidate.page()).unwrap_or_default();
+    let results = candidate.results();
+    let rules = results.rules.iter().map(|rule| {
+        let keys = rule.keys_changed as u64;
+        let counts = [rule.same, rule.newly_over, rule.no_longer_over, keys];
+        (&*rule.domain, &*rule.rule, counts)
+    });
+    let examples = results.examples.iter().map(|example| {
+        let change = example.change.name().replace('_', " ");
+        [moment(&example.time), example.rule.clone(), change]
+    });
     html! {
         h1 { "Candidate" }
-        p.lead { "What the candidate rules would change of " strong { (count(&page, "requests")) } " requests. They have no effect on responses." }
+        p.lead { "What the candidate rules would change of " strong { (results.requests) } " requests. They have no effect on responses." }
         section aria-labelledby="rules" {
             h2 #rules { "By rule" }
-            (table(&page["rules"], &["Same", "Newly over limit", "No longer over limit", "Keys changed"], &["same", "newly_over", "no_longer_over", "keys_changed"]))
+            (table(["Same", "Newly over limit", "No longer over limit", "Keys changed"], rules))
         }
         section aria-labelledby="examples" {
             h2 #examples { "Latest changes" }
-            (rows(&page["examples"], &["Time", "Rule", "Change"], |example| vec![moment(example, "time"), text(example, "rule"), text(example, "change").replace('_', " ")]))
+            (rows(["Time", "Rule", "Change"], examples))
         }
         p.dim { a href="/candidate" { "/candidate" } " has the same as JSON." }
     }
@@ -28,34 +37,48 @@ pub(crate) fn candidate(candidate: &Candidate) -> Markup {
 
 /// How the upstream decides, compared with this service.
 pub(crate) fn trial(trial: &Trial) -> Markup {
-    let page: Value = serde_json::from_str(&trial.page()).unwrap_or_default();
-    let (requests, agreed) = (count(&page, "requests"), count(&page, "agreed"));
+    let results = trial.results();
+    let rules = results.rules.iter().map(|rule| {
+        let counts = [rule.requests, rule.agreed, rule.over_here, rule.over_there];
+        (&*rule.domain, &*rule.rule, counts)
+    });
+    let disagreements = results.disagreements.iter().map(|one| {
+        let rule = one.rule.as_deref().unwrap_or("–");
+        let class = one.class.replace('_', " ");
+        [
+            moment(&one.time),
+            rule.to_owned(),
+            class,
+            side(&one.here),
+            side(&one.there),
+        ]
+    });
     html! {
         h1 { "Trial" }
         p.lead {
-            "Compared with " code { (text(&page, "upstream")) } " since " (moment(&page, "since")) ": "
-            strong { (agreed) } " of " strong { (requests) } " requests agree (" (percent(agreed, requests)) "). "
-            (count(&page, "enforce_percent")) " % of the callers get the answer of this service; "
-            (count(&page, "dropped")) " calls were not compared."
+            "Compared with " code { (results.upstream) } " since " (moment(&results.since)) ": "
+            strong { (results.agreed) } " of " strong { (results.requests) } " requests agree (" (percent(results.agreed, results.requests)) "). "
+            (results.enforce_percent) " % of the callers get the answer of this service; "
+            (results.dropped) " calls were not compared."
         }
         section aria-labelledby="rules" {
             h2 #rules { "By rule" }
-            (table(&page["rules"], &["Requests", "Agreed", "Over limit here", "Over limit there"], &["requests", "agreed", "over_here", "over_there"]))
+            (table(["Requests", "Agreed", "Over limit here", "Over limit there"], rules))
         }
         section aria-labelledby="disagreements" {
             h2 #disagreements { "Latest disagreements" }
-            (rows(&page["disagreements"], &["Time", "Rule", "Class", "Here", "There"], |row| {
-                vec![moment(row, "time"), text(row, "rule"), text(row, "class").replace('_', " "), side(&row["here"]), side(&row["there"])]
-            }))
+            (rows(["Time", "Rule", "Class", "Here", "There"], disagreements))
         }
         p.dim { a href="/trial" { "/trial" } " has the same as JSON." }
     }
 }
 
-/// Counts by rule.
-fn table(rules: &Value, titles: &[&str], names: &[&str]) -> Markup {
-    let rules = rules.as_array().map_or(&[][..], Vec::as_slice);
-    if rules.is_empty() {
+/// Counts by domain and rule.
+fn table<'r>(
+    titles: [&str; 4],
+    rules: impl ExactSizeIterator<Item = (&'r str, &'r str, [u64; 4])>,
+) -> Markup {
+    if rules.len() == 0 {
         return html! { p.empty { "Nothing was compared so far." } };
     }
     html! {
@@ -63,10 +86,10 @@ fn table(rules: &Value, titles: &[&str], names: &[&str]) -> Markup {
             table {
                 thead { tr { th scope="col" { "Rule" } @for title in titles { th.number scope="col" { (title) } } } }
                 tbody {
-                    @for rule in rules {
+                    @for (domain, rule, counts) in rules {
                         tr {
-                            th scope="row" { a href=(href_of(&text(rule, "domain"), &text(rule, "rule"))) { (text(rule, "rule")) } }
-                            @for name in names { td.number { (count(rule, name)) } }
+                            th scope="row" { a href=(href_of(domain, rule)) { (rule) } }
+                            @for count in counts { td.number { (count) } }
                         }
                     }
                 }
@@ -75,44 +98,37 @@ fn table(rules: &Value, titles: &[&str], names: &[&str]) -> Markup {
     }
 }
 
-fn rows(values: &Value, titles: &[&str], cells: impl Fn(&Value) -> Vec<String>) -> Markup {
-    let values = values.as_array().map_or(&[][..], Vec::as_slice);
-    if values.is_empty() {
+fn rows<const N: usize>(
+    titles: [&str; N],
+    rows: impl ExactSizeIterator<Item = [String; N]>,
+) -> Markup {
+    if rows.len() == 0 {
         return html! { p.empty { "None so far." } };
     }
     html! {
         div.scroll {
             table {
                 thead { tr { @for title in titles { th scope="col" { (title) } } } }
-                tbody { @for value in values { tr { @for cell in cells(value) { td { (cell) } } } } }
+                tbody { @for cells in rows { tr { @for cell in cells { td { (cell) } } } } }
             }
         }
     }
 }
 
-/// One side of a disagreement.
-fn side(side: &Value) -> String {
-    let state = side["code"].as_str().or(side["error"].as_str());
-    let state = state.unwrap_or("–").to_owned();
-    match side["limit_remaining"].as_u64() {
-        Some(remaining) => format!("{state}, {remaining} left"),
-        None => state,
+fn side(side: &DecidedSide) -> String {
+    match side {
+        DecidedSide::Error { error } => error.clone(),
+        DecidedSide::Response { code } => code.name().to_owned(),
+        DecidedSide::Status(status) => {
+            format!("{}, {} left", status.code.name(), status.limit_remaining)
+        }
     }
-}
-
-fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or("–").to_owned()
 }
 
 /// A time to the second, for people.
-fn moment(value: &Value, name: &str) -> String {
-    let time = text(value, name);
+fn moment(time: &str) -> String {
     match time.split_once('T') {
         Some((date, time)) => format!("{date} {} UTC", time.get(..8).unwrap_or(time)),
-        None => time,
+        None => time.to_owned(),
     }
-}
-
-fn count(value: &Value, name: &str) -> u64 {
-    value[name].as_u64().unwrap_or(0)
 }

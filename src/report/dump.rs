@@ -9,6 +9,7 @@ use std::iter;
 use serde_json::Value;
 
 use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
+use crate::report::json;
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
@@ -65,7 +66,7 @@ impl RuleSet {
             domain.visit(&mut |nodes| {
                 separate(&mut text);
                 let view = DescriptorView::new(domain, nodes, on_store_error);
-                text += &serde_json::to_string(&view).expect("its keys are texts");
+                text += &json(&view);
             });
             text += "]}";
         }

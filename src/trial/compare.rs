@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Limit, Unit};
+use crate::limit::Limit;
 use crate::named_enum::named_enum;
+use crate::report::comparison::StatedLimit;
 use crate::time::{Span, Time};
 
 /// The clocks of two services may differ by this, whatever their durations until reset: these have
@@ -32,14 +33,6 @@ pub(crate) struct Status<L> {
     pub(crate) remaining: u32,
     /// `None` if it is not stated.
     pub(crate) until_reset: Option<Span>,
-}
-
-/// A limit as a response states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StatedLimit {
-    pub(crate) requests: u32,
-    /// `None` if a response cannot state it.
-    pub(crate) unit: Option<Unit>,
 }
 
 /// The result of a comparison.
@@ -73,15 +66,6 @@ named_enum! {
         WindowEdge = "window_edge",
         /// None of these.
         Unexplained = "unexplained",
-    }
-}
-
-impl From<&Limit> for StatedLimit {
-    fn from(limit: &Limit) -> Self {
-        Self {
-            requests: limit.requests,
-            unit: limit.unit(),
-        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::limit::Limit;
-use crate::time::Time;
-use crate::trial::compare::{Class, Comparison, Here, StatedLimit, Status, compare};
+use crate::report::comparison::{DecidedSide, StatedLimit, StatusView};
+use crate::time::{MICROS_PER_SECOND, Span, Time};
+use crate::trial::compare::{Class, Comparison, Here, Status, compare};
 
 /// Shown for the rule of a descriptor that no rule applies to.
 const NO_RULE: &str = "(no rule)";
@@ -36,24 +36,14 @@ pub(crate) struct Row {
     pub(crate) comparison: Comparison,
 }
 
-/// A descriptor that was decided differently, or a request whose responses differ although its
-/// descriptors do not.
-#[derive(Debug, Clone)]
+/// A difference between the two sides: see [`Disagreement`](crate::report::comparison::Disagreement).
+#[derive(Debug)]
 pub(crate) struct Difference {
     /// `None` for the response.
     pub(crate) rule: Option<Arc<str>>,
-    pub(crate) here: Shown,
-    pub(crate) there: Shown,
+    pub(crate) here: DecidedSide,
+    pub(crate) there: DecidedSide,
     pub(crate) class: Class,
-}
-
-/// One side of a difference.
-#[derive(Debug, Clone)]
-pub(crate) enum Shown {
-    Error(Arc<str>),
-    /// Whether a response is over limit.
-    Response(bool),
-    Status(Status<StatedLimit>),
 }
 
 /// Compares a request whose counters here began at `began`: a row for each descriptor, and what
@@ -78,7 +68,7 @@ pub(crate) fn compare_request(
             differences.push(Difference {
                 rule: Some(rule.clone()),
                 here: shown_here(here, own),
-                there: status.map_or_else(|| there.shown(), |status| Shown::Status(status.clone())),
+                there: status.map_or_else(|| there.shown(), stated),
                 class,
             });
         }
@@ -90,29 +80,43 @@ pub(crate) fn compare_request(
     {
         differences.push(Difference {
             rule: None,
-            here: Shown::Response(*own),
-            there: Shown::Response(*over_limit),
+            here: response(*own),
+            there: response(*over_limit),
             class: Class::Unexplained,
         });
     }
     Some((rows, differences))
 }
 
-fn shown_here(here: &Decision, own: &Here) -> Shown {
+fn shown_here(here: &Decision, own: &Here) -> DecidedSide {
     match (&own.status, &here.response) {
-        (Some(status), _) => Shown::Status(stated(status)),
-        (None, Ok(over_limit)) => Shown::Response(*over_limit),
-        (None, Err(error)) => Shown::Error(error.clone()),
+        (Some(status), _) => stated(status),
+        (None, Ok(over_limit)) => response(*over_limit),
+        (None, Err(error)) => failed(error),
     }
 }
 
-fn stated(status: &Status<Limit>) -> Status<StatedLimit> {
-    Status {
-        over_limit: status.over_limit,
-        limit: status.limit.as_ref().map(StatedLimit::from),
-        remaining: status.remaining,
-        until_reset: status.until_reset,
-    }
+fn stated<L>(status: &Status<L>) -> DecidedSide
+where
+    for<'l> &'l L: Into<StatedLimit>,
+{
+    let seconds = |span: Span| format!("{}s", span.as_micros() / MICROS_PER_SECOND);
+    DecidedSide::Status(StatusView {
+        code: status.over_limit.into(),
+        limit_remaining: status.remaining,
+        current_limit: status.limit.as_ref().map(Into::into),
+        duration_until_reset: status.until_reset.map(seconds),
+    })
+}
+
+fn response(over_limit: bool) -> DecidedSide {
+    let code = over_limit.into();
+    DecidedSide::Response { code }
+}
+
+fn failed(error: &str) -> DecidedSide {
+    let error = error.to_owned();
+    DecidedSide::Error { error }
 }
 
 impl Reply {
@@ -124,10 +128,10 @@ impl Reply {
         }
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> DecidedSide {
         match self {
-            Self::Decided { over_limit, .. } => Shown::Response(*over_limit),
-            Self::Error(error) => Shown::Error(error.clone()),
+            Self::Decided { over_limit, .. } => response(*over_limit),
+            Self::Error(error) => failed(error),
         }
     }
 }

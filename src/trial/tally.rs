@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::named_enum::named_enum;
+use crate::report::comparison::{Disagreement, TrialRule};
 use crate::telemetry::metric::Series;
-use crate::time::Time;
 use crate::trial::compare::{Class, Comparison};
-use crate::trial::request::{Difference, Row};
+use crate::trial::request::Row;
 
 /// The last disagreements of a trial.
 // bound disagreements_max: the oldest is removed; -
@@ -76,15 +76,6 @@ pub(crate) struct RuleTally {
     pub(crate) classes: [u64; Class::ALL.len()],
 }
 
-/// A difference, and the request that has it.
-#[derive(Debug, Clone)]
-pub(crate) struct Disagreement {
-    pub(crate) time: Time,
-    pub(crate) domain: Arc<str>,
-    pub(crate) descriptors: Arc<[String]>,
-    pub(crate) difference: Difference,
-}
-
 impl Tally {
     /// The counts of a domain. Of too many domains, or too long ones, the rest share one; then `false`.
     pub(crate) fn domain(&mut self, domain: &str) -> (&mut DomainTally, bool) {
@@ -115,6 +106,15 @@ impl Tally {
             self.disagreements.pop_front();
         }
         self.disagreements.push_back(disagreement);
+    }
+
+    /// The counts of rules.
+    pub(crate) fn rules(&self) -> Vec<TrialRule> {
+        let rules = self.domains.iter().flat_map(|(domain, of_domain)| {
+            let rules = of_domain.rules.iter();
+            rules.map(move |(rule, tally)| tally.view(domain, rule))
+        });
+        rules.collect()
     }
 
     /// Adds the metrics.
@@ -169,10 +169,26 @@ impl DomainTally {
     }
 }
 
+impl RuleTally {
+    fn view(&self, domain: &str, rule: &str) -> TrialRule {
+        let classes = Class::ALL.into_iter();
+        let classes = classes.map(|class| (class.name().to_owned(), self.classes[class as usize]));
+        TrialRule {
+            domain: domain.to_owned(),
+            rule: rule.to_owned(),
+            requests: self.requests,
+            agreed: self.agreed,
+            over_here: self.over_here,
+            over_there: self.over_there,
+            classes: classes.collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::request::Shown;
+    use crate::report::comparison::{Code, DecidedSide};
 
     fn counts(tally: &RuleTally) -> [u64; 4] {
         let &RuleTally {
@@ -224,19 +240,18 @@ mod tests {
     fn the_last_disagreements_are_kept() {
         let mut tally = Tally::default();
         for number in 0..DISAGREEMENTS_MAX as u64 + 3 {
+            let (here, there) = (Code::Ok, Code::OverLimit);
             tally.add_disagreement(Disagreement {
-                time: Time::from_micros(number),
-                domain: "d".into(),
-                descriptors: [].into(),
-                difference: Difference {
-                    rule: None,
-                    here: Shown::Response(true),
-                    there: Shown::Error("no reply".into()),
-                    class: Class::ErrorThere,
-                },
+                time: number.to_string(),
+                domain: "d".to_owned(),
+                descriptors: Vec::new(),
+                rule: None,
+                here: DecidedSide::Response { code: here },
+                there: DecidedSide::Response { code: there },
+                class: Class::ErrorThere.name().to_owned(),
             });
         }
         assert_eq!(tally.disagreements.len(), DISAGREEMENTS_MAX);
-        assert_eq!(tally.disagreements[0].time, Time::from_micros(3));
+        assert_eq!(tally.disagreements[0].time, "3");
     }
 }

@@ -242,8 +242,8 @@ mod tests {
                 &changed.dump_json(OnStoreError::Local),
                 &format!("\"{key}\":"),
             );
-            let changes = diff(&plain, &changed, OnStoreError::Local);
-            assert!(changes[0].changed_options().contains(key), "{changes:?}");
+            let found = diff(&plain, &changed, OnStoreError::Local);
+            assert!(found[0].changed_options().contains(key), "{found:?}");
             let query = Query::of_entries("d", ["key=value"]).expect("an entry");
             let explanation = explain(&changed, &query, Modes::default());
             shown(&explanation.text, &format!("{key}: "));

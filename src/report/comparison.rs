@@ -1,0 +1,172 @@
+//! How two sides decide the same requests: candidate rules and those in force, this service and the
+//! upstream of a trial.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limit::{Limit, Unit};
+use crate::named_enum::named_enum;
+
+named_enum! {
+    /// A change of a descriptor's status.
+    pub enum Change {
+        /// Over limit with both rule sets, or with neither.
+        Same = "same",
+        /// Over limit with the new rules only.
+        NewlyOver = "newly_over",
+        /// Over limit with the old rules only.
+        NoLongerOver = "no_longer_over",
+    }
+}
+
+/// Results of candidate rules: `/candidate`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CandidateView {
+    pub(crate) requests: u64,
+    pub(crate) rules: Vec<CandidateRule>,
+    /// The newest first.
+    pub(crate) examples: Vec<CandidateExample>,
+}
+
+/// Descriptors of a rule, by what candidate rules change about them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CandidateRule {
+    pub(crate) domain: String,
+    pub(crate) rule: String,
+    pub(crate) same: u64,
+    pub(crate) newly_over: u64,
+    pub(crate) no_longer_over: u64,
+    /// Distinct keys with a changed decision.
+    pub(crate) keys_changed: usize,
+}
+
+/// A key whose decision changed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CandidateExample {
+    pub(crate) time: String,
+    pub(crate) domain: String,
+    pub(crate) rule: String,
+    pub(crate) change: Change,
+    pub(crate) descriptor: String,
+}
+
+/// Results of a trial: `/trial`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TrialView {
+    pub(crate) since: String,
+    pub(crate) upstream: String,
+    pub(crate) enforce_percent: u8,
+    /// Compared requests.
+    pub(crate) requests: u64,
+    /// Requests with the same code of the response and of each status.
+    pub(crate) agreed: u64,
+    /// Calls that were not compared.
+    pub(crate) dropped: u64,
+    pub(crate) rules: Vec<TrialRule>,
+    /// The newest first.
+    pub(crate) disagreements: Vec<Disagreement>,
+}
+
+/// Descriptors of a rule, by how they compare with the upstream's.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TrialRule {
+    pub(crate) domain: String,
+    pub(crate) rule: String,
+    pub(crate) requests: u64,
+    pub(crate) agreed: u64,
+    pub(crate) over_here: u64,
+    pub(crate) over_there: u64,
+    /// Disagreements by class.
+    pub(crate) classes: BTreeMap<String, u64>,
+}
+
+/// A descriptor that was decided differently, or a request whose responses differ although its
+/// descriptors do not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Disagreement {
+    pub(crate) time: String,
+    pub(crate) domain: String,
+    /// `None` for the response.
+    pub(crate) rule: Option<String>,
+    pub(crate) descriptors: Vec<String>,
+    pub(crate) here: DecidedSide,
+    pub(crate) there: DecidedSide,
+    pub(crate) class: String,
+}
+
+/// One side of a disagreement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum DecidedSide {
+    Error { error: String },
+    Status(StatusView),
+    Response { code: Code },
+}
+
+named_enum! {
+    /// A code of a RateLimitResponse.
+    pub enum Code {
+        /// Admitted.
+        Ok = "OK",
+        /// Rejected.
+        OverLimit = "OVER_LIMIT",
+    }
+}
+
+/// The status of a descriptor, with the names of the protobuf message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StatusView {
+    pub(crate) code: Code,
+    pub(crate) limit_remaining: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) current_limit: Option<StatedLimit>,
+    /// Such as `30s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration_until_reset: Option<String>,
+}
+
+/// A limit as a response states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StatedLimit {
+    #[serde(rename = "requests_per_unit")]
+    pub(crate) requests: u32,
+    /// `None` if a response cannot state it.
+    pub(crate) unit: Option<Unit>,
+}
+
+impl Change {
+    /// From over limit before to over limit after.
+    pub(crate) const fn new(before: bool, after: bool) -> Self {
+        match (before, after) {
+            (false, true) => Self::NewlyOver,
+            (true, false) => Self::NoLongerOver,
+            (true, true) | (false, false) => Self::Same,
+        }
+    }
+}
+
+impl From<&Limit> for StatedLimit {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            requests: limit.requests,
+            unit: limit.unit(),
+        }
+    }
+}
+
+impl From<&Self> for StatedLimit {
+    fn from(limit: &Self) -> Self {
+        *limit
+    }
+}
+
+impl From<bool> for Code {
+    fn from(over_limit: bool) -> Self {
+        if over_limit {
+            Self::OverLimit
+        } else {
+            Self::Ok
+        }
+    }
+}
