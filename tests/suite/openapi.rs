@@ -20,7 +20,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 5}
 ";
 
-fn document(server: &TestServer) -> Value {
+pub(crate) fn document(server: &TestServer) -> Value {
     let reply = http::get(server.admin, "/api/v1/openapi.json");
     assert_eq!(reply.status, 200);
     assert!(
@@ -31,7 +31,7 @@ fn document(server: &TestServer) -> Value {
 }
 
 /// Follows a reference within the document.
-fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
+pub(crate) fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
     match value["$ref"]
         .as_str()
         .and_then(|path| path.strip_prefix('#'))
