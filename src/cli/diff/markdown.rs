@@ -1,8 +1,9 @@
 //! The report as the comment of a pull request.
 
 use crate::cli::diff::report::{Report, limit, value};
-use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
+use crate::cli::diff::traffic::{keys_changed, summary};
 use crate::report::change::{ChangeKind, RuleChange, RuleSide};
+use crate::report::comparison::TrafficView;
 
 /// Rows of a table. GitHub accepts comments of 65,536 characters.
 const ROWS_MAX: usize = 100;
@@ -15,7 +16,7 @@ pub(super) fn write(report: &Report) -> String {
         text += &limited(rows);
     }
     if let Some(traffic) = &report.traffic {
-        text += &format!("\n**Recorded traffic:** {}\n", traffic.summary());
+        text += &format!("\n**Recorded traffic:** {}\n", summary(traffic));
         if !traffic.rules.is_empty() {
             text += &answers(traffic);
         }
@@ -47,18 +48,18 @@ fn difference(found: &RuleChange) -> String {
     format!("| {change} | {rule} | {before} | {after} | {counters} |\n")
 }
 
-fn answers(traffic: &Traffic) -> String {
+fn answers(traffic: &TrafficView) -> String {
     let head = "\n| rule | requests | newly over limit | no longer over limit | keys changed | most changed |\n|---|--:|--:|--:|--:|---|\n";
-    let rows = traffic.sorted().into_iter().map(|((_, path), rule)| {
-        let keys = rule.keys.top(KEYS_SHOWN).into_iter().take(3);
-        let keys: Vec<String> = keys.map(|(key, _)| code(key)).collect();
+    let rows = traffic.rules.iter().map(|rule| {
+        let keys = rule.keys.iter().take(3);
+        let keys: Vec<String> = keys.map(|key| code(&key.key)).collect();
         format!(
             "| {} | {} | {} | {} | {} | {} |\n",
-            code(path),
+            code(&rule.rule),
             rule.requests,
             rule.newly_over,
             rule.no_longer_over,
-            rule.keys_changed(),
+            keys_changed(rule),
             keys.join(", ")
         )
     });

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cli::diff::traffic::Traffic;
 use crate::cli::output::counted;
 use crate::report::change::{ChangeKind, RuleChange, RuleSide};
+use crate::report::comparison::TrafficView;
 
 /// The differences, and as JSON all of it.
 #[derive(Serialize)]
@@ -13,7 +13,7 @@ pub(super) struct Report {
     #[serde(rename = "rules")]
     pub(super) differences: Vec<RuleChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) traffic: Option<Traffic>,
+    pub(super) traffic: Option<TrafficView>,
 }
 
 impl Report {

@@ -1,9 +1,10 @@
 //! The report for people.
 
 use crate::cli::diff::report::{Report, limit, source, value};
-use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
+use crate::cli::diff::traffic::{keys_changed, summary};
 use crate::cli::table::table;
 use crate::report::change::{RuleChange, RuleSide};
+use crate::report::comparison::{KeyChanges, TrafficView};
 
 pub(super) fn write(report: &Report) -> String {
     let mut text = format!("{}\n", report.summary());
@@ -41,8 +42,8 @@ fn place(side: &RuleSide) -> String {
     source.map_or_else(String::new, |source| format!(" at {source}"))
 }
 
-fn answers(traffic: &Traffic) -> String {
-    let mut text = traffic.summary() + "\n";
+fn answers(traffic: &TrafficView) -> String {
+    let mut text = summary(traffic) + "\n";
     if traffic.rules.is_empty() {
         return text;
     }
@@ -54,19 +55,20 @@ fn answers(traffic: &Traffic) -> String {
         "keys changed",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for ((_, path), rule) in traffic.sorted() {
+    for rule in &traffic.rules {
         rows.push(vec![
-            path.to_string(),
+            rule.rule.clone(),
             rule.requests.to_string(),
             rule.newly_over.to_string(),
             rule.no_longer_over.to_string(),
-            rule.keys_changed(),
+            keys_changed(rule),
         ]);
     }
     text += &format!("\n{}", table(1, &rows));
-    for ((_, path), rule) in traffic.sorted() {
+    for rule in &traffic.rules {
+        let path = &rule.rule;
         text += &format!("\nkeys of {path} with the most changed answers:\n");
-        for (key, changed) in rule.keys.top(KEYS_SHOWN) {
+        for KeyChanges { key, changed } in &rule.keys {
             text += &format!("{changed:>10}  {key}\n");
         }
     }
