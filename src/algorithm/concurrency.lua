@@ -95,7 +95,7 @@ function concurrency.keep(key, spent, set, now)
 end
 
 -- The extra values of a verdict: when enough leases have ended for this call to pass, and when the last one ends.
-function concurrency.told(reply, set, key, now, spent, over, wanted, full)
+function concurrency.extra_reply(reply, set, key, now, spent, over, wanted, full)
   local leaving = spent + math.max(wanted, 0) - full
   -- equivalent: `now` -> `full`, `spent`: overwritten by a later time, or there is no holder
   reply[2], reply[3] = now, now

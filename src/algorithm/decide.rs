@@ -9,8 +9,8 @@ use crate::time::Time;
 /// The state of one counter. `Default` is the state of a new counter; `limit` must be one of its
 /// algorithm.
 pub trait Decide: Default {
-    /// The twin in Lua: a table with `load` and `keep`, and with `price`, `granted`, `charged` and `told`
-    /// where the driver's defaults do not fit.
+    /// The twin in Lua: a table with `load` and `keep`, and with `price`, `granted`, `charged` and
+    /// `extra_reply` where the driver's defaults do not fit.
     const LUA: &'static str;
 
     /// The charge of a call, in the counter's units, independent of its state.

@@ -155,7 +155,7 @@ end
 
 -- The extra values of a verdict: how many of the oldest hits have to expire for this call to pass, when the last of them came, when the
 -- newest came, and the number of entries.
-function sliding_log.told(reply, log, key, now, spent, over, cost, full)
+function sliding_log.extra_reply(reply, log, key, now, spent, over, cost, full)
   local leaving = spent + math.max(cost, 0) - full
   -- equivalent: `4` -> `0`, `3`; `0` -> `-1`, `1`: counts are never negative, indexes never beyond the end
   reply[2], reply[3], reply[4], reply[5] = 0, 0, 0, log.to - log.gone

@@ -73,6 +73,6 @@ function sliding_window.keep(key, spent, window, now, period, tick)
 end
 
 -- The extra value of a verdict.
-function sliding_window.told(reply, window)
+function sliding_window.extra_reply(reply, window)
   reply[2] = window.before
 end

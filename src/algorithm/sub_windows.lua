@@ -57,7 +57,7 @@ function sub_windows.keep(key, spent, counts, now, width, buckets)
 end
 
 -- The extra values of a verdict.
-function sub_windows.told(reply, counts)
+function sub_windows.extra_reply(reply, counts)
   for index = 1, #counts do
     reply[index + 1] = counts[index]
   end

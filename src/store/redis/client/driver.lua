@@ -59,17 +59,17 @@ local function charge(algorithm, spent, state, wanted, drops, full, deepest, arg
 end
 
 -- The reply: spent, as -1 - spent if the check was over limit, or a list that begins with it.
-local function told(algorithm, key, state, spent, over, cost, full)
+local function reply_of(algorithm, key, state, spent, over, cost, full)
   local number = spent
   if over then
     -- equivalent: `spent` -> `number`: equal to spent here
     number = -1 - spent
   end
-  if not algorithm.told then
+  if not algorithm.extra_reply then
     return number
   end
   local reply = {number}
-  algorithm.told(reply, state, key, now, spent, over, cost, full)
+  algorithm.extra_reply(reply, state, key, now, spent, over, cost, full)
   return reply
 end
 
@@ -89,7 +89,7 @@ local function decide(key, argument, tried, deleted)
   end
   local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
-  local reply = told(algorithm, key, state, after, over, cost, full)
+  local reply = reply_of(algorithm, key, state, after, over, cost, full)
   if not tried and (changed or after ~= spent or not kept) then
     algorithm.keep(key, after, state, now, life, rate)
   end
@@ -118,7 +118,7 @@ local function decide_all_or_nothing(first, arguments, count)
     slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
     slot.changed = slot.changed or changed
     blocked = blocked or (over and enforcing)
-    checks[index] = {over = over, reply = told(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
+    checks[index] = {over = over, reply = reply_of(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
   end
   if blocked then
     slots = {}
@@ -127,7 +127,7 @@ local function decide_all_or_nothing(first, arguments, count)
       local check = checks[index]
       if not check.over then
         -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
-        check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
+        check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
       elseif not drops then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
