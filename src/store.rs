@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
-use crate::store::redis::client::trace;
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
@@ -127,14 +126,7 @@ impl Store {
     ) -> Decisions {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
-            Self::Redis(client) => {
-                let span = parent.map(|parent| trace::start(&client.shared, parent, request));
-                let decisions = client.decide(request, now).await;
-                if let Some(span) = span {
-                    trace::end(span, &decisions);
-                }
-                decisions
-            }
+            Self::Redis(client) => client.decide(request, now, parent).await,
         }
     }
 
