@@ -25,7 +25,7 @@ use crate::time::{Clock, Span, Time};
 use crate::top_keys::{self, TopKeys};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
-pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
+pub use error::{LimiterError, validate};
 pub use settings::Settings;
 
 mod combine;
@@ -300,12 +300,15 @@ impl Limiter {
             LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
                 self.shared.service_error.inc();
             }
-            LimiterError::TooManyDescriptors
-            | LimiterError::TooManyEntries
-            | LimiterError::Invalid(_) => self.shared.invalid.inc(),
+            LimiterError::Invalid(_) => self.count_invalid(),
             // Counted by the fallback.
             LimiterError::Store(_) => {}
         }
+    }
+
+    /// Counts a request that is invalid, or too large to be decided.
+    pub(crate) fn count_invalid(&self) {
+        self.shared.invalid.inc();
     }
 
     /// The clock of every decision.

@@ -48,7 +48,7 @@ rule_check: check limit redact rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
     text time tls trial
-traffic: api limit limiter proto rules time
+traffic: api limit proto rules time
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rule_check
     rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
 console: admin candidate limit limiter rule_files rule_source rules shutdown store telemetry text time

@@ -12,7 +12,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::api::call_metrics::CallMetrics;
+use crate::api::call_metrics::RlsMetrics;
 use crate::api::convert;
 use crate::api::decode;
 use crate::api::request_body::RequestBody;
@@ -23,7 +23,6 @@ use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::limiter::Limiter;
 use crate::redact::DescriptorView;
 use crate::rules::query::Query;
-use crate::telemetry::metric::Counter;
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::trial::Worker;
@@ -49,7 +48,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) struct TrialRls {
     worker: Worker,
     limiter: Limiter,
-    metrics: CallMetrics,
+    metrics: RlsMetrics,
 }
 
 /// A side that does not answer, when the other one has.
@@ -59,7 +58,7 @@ enum Progress<T> {
 }
 
 impl TrialRls {
-    pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: CallMetrics) -> Self {
+    pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: RlsMetrics) -> Self {
         Self {
             worker,
             limiter,
@@ -67,12 +66,8 @@ impl TrialRls {
         }
     }
 
-    /// Serves one call. Counts a message that is too large.
-    pub(crate) async fn call(
-        &self,
-        request: Request<RequestBody>,
-        oversized: &Counter,
-    ) -> Response<UnaryBody> {
+    /// Serves one call.
+    pub(crate) async fn call(&self, request: Request<RequestBody>) -> Response<UnaryBody> {
         let began = self.limiter.clock().now();
         let (head, body) = request.into_parts();
         if head.headers.contains_key(HOP) {
@@ -86,7 +81,7 @@ impl TrialRls {
         let body = match read_all(body).await {
             Ok(body) => body,
             Err(ReadError::Oversized(status)) => {
-                oversized.inc();
+                self.metrics.oversized.inc();
                 return status.into_http();
             }
             Err(ReadError::Other(status)) => return status.into_http(),
@@ -102,7 +97,7 @@ impl TrialRls {
             Some(known) => self.answer(known, call, began).await,
             None => self.forward_only(&call, began).await,
         };
-        self.metrics.observe(began, self.limiter.clock());
+        self.metrics.calls.observe(began, self.limiter.clock());
         response
     }
 

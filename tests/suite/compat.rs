@@ -51,7 +51,7 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 
-use tollgate::api::call_metrics::CallMetrics;
+use tollgate::api::call_metrics::RlsMetrics;
 use tollgate::api::decode;
 use tollgate::api::rls::Rls;
 use tollgate::config::error::Finding;
@@ -248,11 +248,7 @@ impl World {
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {
-            rls: Rls::new(
-                limiter,
-                CallMetrics::new("ShouldRateLimit", &metrics),
-                Traces::default(),
-            ),
+            rls: Rls::new(limiter, RlsMetrics::new(&metrics), Traces::default()),
             rules,
             options,
             counters,

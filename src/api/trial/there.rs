@@ -9,8 +9,8 @@ use tonic::Status;
 
 use crate::api::convert;
 use crate::api::decode::Fields;
+use crate::api::request_size::DESCRIPTORS_MAX;
 use crate::api::unary::{GRPC_STATUS, UnaryBody, message_in};
-use crate::limiter::DESCRIPTORS_MAX;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::time::Span;
 use crate::trial::compare::{self, StatedLimit};
