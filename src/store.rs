@@ -179,17 +179,7 @@ impl Store {
     ) -> Verdicts {
         match self {
             // Memory always gives a verdict.
-            Self::Memory(counters) => {
-                let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
-                counters.decide(
-                    &CheckRequest {
-                        checks,
-                        all_or_nothing,
-                        deadline: None,
-                    },
-                    now,
-                )
-            }
+            Self::Memory(_) => Verdicts::new(),
             Self::Redis(client) => client.shared.decide_locally(checks, all_or_nothing, now),
         }
     }

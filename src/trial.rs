@@ -32,7 +32,7 @@ use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
 use crate::trial::share::{AnsweredShare, PercentFile};
-use crate::trial::tally::{Disagreement, Outcome, Tally};
+use crate::trial::tally::{CallOutcome, Disagreement, Tally};
 use crate::trial::upstream::Upstream;
 
 pub(crate) mod compare;
@@ -94,7 +94,7 @@ struct Dropped {
 pub(crate) struct Ending {
     shared: Arc<Shared>,
     domain: Arc<str>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CallOutcome,
 }
 
 impl Trial {
@@ -186,7 +186,7 @@ impl Worker {
         Ending {
             shared: self.shared.clone(),
             domain,
-            outcome: Outcome::Canceled,
+            outcome: CallOutcome::Canceled,
         }
     }
 

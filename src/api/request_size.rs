@@ -44,14 +44,12 @@ pub enum RequestTooLarge {
 impl RequestSize {
     /// Counts a request that was not decoded from a message.
     pub(crate) fn of(query: &Query<'_>) -> Result<Self, RequestTooLarge> {
-        let mut size = Self::default();
-        for descriptor in &query.descriptors {
-            size.add_descriptor()?;
-            for _ in &descriptor.entries {
-                size.add_entry()?;
-            }
+        let descriptors = query.descriptors.iter();
+        Self {
+            descriptors: descriptors.len(),
+            entries: descriptors.map(|one| one.entries.len()).sum(),
         }
-        Ok(size)
+        .bounded()
     }
 
     /// Counts a request in JSON before it is decoded, by the depth of its objects: descriptors are
@@ -87,14 +85,20 @@ impl RequestSize {
 
     pub(crate) fn add_descriptor(&mut self) -> Result<(), RequestTooLarge> {
         self.descriptors += 1;
-        let fits = self.descriptors <= DESCRIPTORS_MAX;
-        fits.then_some(()).ok_or(RequestTooLarge::Descriptors)
+        self.bounded().map(drop)
     }
 
     pub(crate) fn add_entry(&mut self) -> Result<(), RequestTooLarge> {
         self.entries += 1;
-        let fits = self.entries <= ENTRIES_MAX;
-        fits.then_some(()).ok_or(RequestTooLarge::Entries)
+        self.bounded().map(drop)
+    }
+
+    fn bounded(self) -> Result<Self, RequestTooLarge> {
+        match self {
+            _ if self.descriptors > DESCRIPTORS_MAX => Err(RequestTooLarge::Descriptors),
+            _ if self.entries > ENTRIES_MAX => Err(RequestTooLarge::Entries),
+            _ => Ok(self),
+        }
     }
 
     pub(crate) fn descriptors(self) -> usize {

@@ -22,14 +22,14 @@ use crate::api::trial::there::{Forwarded, Said};
 use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::limiter::Limiter;
 use crate::redact::DescriptorView;
+use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::trial::Worker;
-use crate::trial::compare::{self, Here};
 use crate::trial::request::{Decision, compare_request};
 use crate::trial::settings::OnUpstreamError;
-use crate::trial::tally::{OTHER, Outcome};
+use crate::trial::tally::{CallOutcome, OTHER};
 use crate::trial::upstream::{Call, HOP};
 
 mod here;
@@ -154,7 +154,7 @@ impl TrialRls {
         let decide: Boxed<Own> = Box::pin(here::decide(self.limiter.clone(), known.clone()));
         if known.answering == Answering::Here {
             let (Own { answer, decision }, there) = beside(decide, forward).await;
-            ending.outcome = Outcome::Enforced;
+            ending.outcome = CallOutcome::Enforced;
             let there = async { Said::of(&there.finish().await) };
             self.compare(&known, bytes, ready(decision), there);
             return here::respond(answer);
@@ -175,7 +175,7 @@ impl TrialRls {
         if answer.is_err() {
             return there::respond(forwarded);
         }
-        ending.outcome = Outcome::Decided;
+        ending.outcome = CallOutcome::Decided;
         here::respond(answer)
     }
 
@@ -228,20 +228,10 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
 /// fuzz targets.
 pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
     let reply = there::decoded(&Bytes::copy_from_slice(reply))?;
-    let without_rule = Here {
-        rule: None,
-        status: Some(compare::Status {
-            over_limit: false,
-            limit: None,
-            remaining: 0,
-            until_reset: None,
-        }),
-        store_failed: false,
-    };
     let decision = Decision {
         time: Time::default(),
         response: Ok(false),
-        descriptors: vec![without_rule; descriptors],
+        descriptors: vec![Outcome::default(); descriptors],
     };
     let (_, differences) = compare_request(&decision, &reply, Time::default())?;
     Some(differences.len())

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::limit::Unit;
 use crate::time::{MICROS_PER_SECOND, Time};
-use crate::trial::compare::{Class, StatedLimit, Status};
+use crate::trial::compare::{Class, Status};
 use crate::trial::request::Shown;
 use crate::trial::tally::{Disagreement, RuleTally, Tally};
 
@@ -78,7 +78,7 @@ fn side_json(side: &Shown) -> Value {
 }
 
 /// With the names of the protobuf message. Absent fields are left out.
-fn status_json(status: &Status<StatedLimit>) -> Value {
+fn status_json(status: &Status) -> Value {
     let mut json = json!({
         "code": code(status.over_limit),
         "limit_remaining": status.remaining,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::limit::Limit;
+use crate::report::outcome::Outcome;
 use crate::time::Time;
-use crate::trial::compare::{Class, Comparison, Here, StatedLimit, Status, compare};
+use crate::trial::compare::{Class, Comparison, Status, compare};
 
 /// Shown for the rule of a descriptor that no rule applies to.
 const NO_RULE: &str = "(no rule)";
@@ -15,7 +15,7 @@ pub(crate) struct Decision {
     pub(crate) time: Time,
     /// Whether the response is OVER_LIMIT, or the text of the error.
     pub(crate) response: Result<bool, Arc<str>>,
-    pub(crate) descriptors: Vec<Here>,
+    pub(crate) descriptors: Vec<Outcome>,
 }
 
 /// The reply of the upstream.
@@ -23,7 +23,7 @@ pub(crate) struct Decision {
 pub(crate) enum Reply {
     Decided {
         over_limit: bool,
-        statuses: Vec<Status<StatedLimit>>,
+        statuses: Vec<Status>,
     },
     /// An error, or none at all.
     Error(Arc<str>),
@@ -53,7 +53,7 @@ pub(crate) enum Shown {
     Error(Arc<str>),
     /// Whether a response is over limit.
     Response(bool),
-    Status(Status<StatedLimit>),
+    Status(Status),
 }
 
 /// Compares a request whose counters here began at `began`: a row for each descriptor, and what
@@ -72,12 +72,16 @@ pub(crate) fn compare_request(
     let mut rows = Vec::with_capacity(here.descriptors.len());
     for (index, own) in here.descriptors.iter().enumerate() {
         let status = statuses.get(index);
-        let comparison = compare(own, status, began, here.time);
+        let decided = here.response.is_ok().then_some(own);
+        let comparison = compare(decided, status, began, here.time);
         let rule = own.rule.clone().unwrap_or_else(|| NO_RULE.into());
         if let Some(class) = comparison.class() {
             differences.push(Difference {
                 rule: Some(rule.clone()),
-                here: shown_here(here, own),
+                here: match &here.response {
+                    Ok(_) => Shown::Status(own.into()),
+                    Err(error) => Shown::Error(error.clone()),
+                },
                 there: status.map_or_else(|| there.shown(), |status| Shown::Status(status.clone())),
                 class,
             });
@@ -96,23 +100,6 @@ pub(crate) fn compare_request(
         });
     }
     Some((rows, differences))
-}
-
-fn shown_here(here: &Decision, own: &Here) -> Shown {
-    match (&own.status, &here.response) {
-        (Some(status), _) => Shown::Status(stated(status)),
-        (None, Ok(over_limit)) => Shown::Response(*over_limit),
-        (None, Err(error)) => Shown::Error(error.clone()),
-    }
-}
-
-fn stated(status: &Status<Limit>) -> Status<StatedLimit> {
-    Status {
-        over_limit: status.over_limit,
-        limit: status.limit.as_ref().map(StatedLimit::from),
-        remaining: status.remaining,
-        until_reset: status.until_reset,
-    }
 }
 
 impl Reply {
@@ -136,7 +123,7 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn status<L>(over_limit: bool) -> Status<L> {
+    fn status(over_limit: bool) -> Status {
         Status {
             over_limit,
             limit: None,
@@ -146,15 +133,14 @@ mod tests {
     }
 
     fn decision(response: bool, descriptors: &[bool]) -> Decision {
-        let here = |over_limit: &bool| Here {
-            rule: None,
-            status: Some(status(*over_limit)),
-            store_failed: false,
+        let outcome = |&over_limit| Outcome {
+            over_limit,
+            ..Outcome::default()
         };
         Decision {
             time: Time::default(),
             response: Ok(response),
-            descriptors: descriptors.iter().map(here).collect(),
+            descriptors: descriptors.iter().map(outcome).collect(),
         }
     }
 

@@ -1,0 +1,3 @@
+//! What operators read: types without I/O, each field named once.
+
+pub(crate) mod outcome;
