@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{Parts, Settings, Shared};
+use tollgate::limiter::{Observers, Parts, Settings, Shared};
+use tollgate::over_limit_feed::OverLimitFeed;
 use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
@@ -54,13 +55,16 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", metrics)));
     let fallback = Fallback::new(OnStoreError::Local, metrics);
+    let feed = OverLimitFeed::new("a", None, metrics);
+    let observers = Observers::new(stats, feed, &settings, &clock, metrics);
     let parts = Parts {
         rules: live,
         backend,
         fallback,
         clock,
-        stats,
         settings,
+        observers: Some(Arc::new(observers)),
+        candidate: None,
     };
     (Arc::new(Shared::new(parts, metrics)), hand)
 }

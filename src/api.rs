@@ -14,7 +14,7 @@ use tonic::service::Routes;
 use crate::api::admission::{Admission, Services};
 use crate::api::bind::SocketFile;
 use crate::api::budget::Budget;
-use crate::api::call_metrics::CallMetrics;
+use crate::api::call_metrics::RlsMetrics;
 use crate::api::connection::Connections;
 use crate::api::descriptors::ConnectionBounds;
 use crate::api::json::JsonHandler;
@@ -27,7 +27,7 @@ use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
 use crate::runtime::Thread;
 use crate::shutdown::Lifecycle;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Metrics;
 use crate::telemetry::traces::Traces;
 use crate::trial::Trial;
 
@@ -74,9 +74,8 @@ pub struct Api {
     connections: Connections,
     bounds: ConnectionBounds,
     budget: Arc<Budget>,
-    rls_metrics: CallMetrics,
+    metrics: RlsMetrics,
     health: health::Health,
-    oversized: Counter,
     http_metrics: HttpMetrics,
     traces: Traces,
     trial: Option<Trial>,
@@ -100,18 +99,13 @@ impl Api {
         traces: Traces,
         metrics: &Metrics,
     ) -> Self {
-        let oversized = metrics.counter(
-            "tollgate_oversized_requests_total",
-            "gRPC messages and /json bodies rejected because they were larger than 4 MiB.",
-        );
         Self {
-            rls_metrics: CallMetrics::new("ShouldRateLimit", metrics),
+            metrics: RlsMetrics::new(metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
             budget: Budget::new(metrics),
             limiter,
             connections,
             bounds: ConnectionBounds::default(),
-            oversized,
             http_metrics,
             lifecycle,
             traces,
@@ -167,17 +161,12 @@ impl Api {
     pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
         let services = Arc::new(Services {
-            rls: Rls::new(
-                limiter.clone(),
-                self.rls_metrics.clone(),
-                self.traces.clone(),
-            ),
+            rls: Rls::new(limiter.clone(), self.metrics.clone(), self.traces.clone()),
             trial: self.trial.as_ref().map(|trial| {
                 let worker = trial.open(rls::PATH);
-                TrialRls::new(worker, limiter.clone(), self.rls_metrics.clone())
+                TrialRls::new(worker, limiter.clone(), self.metrics.clone())
             }),
             others: self.other_services(),
-            oversized: self.oversized.clone(),
         });
         let admission = || Admission {
             services: services.clone(),
@@ -217,7 +206,7 @@ impl Api {
         let json = JsonHandler {
             limiter,
             budget: self.budget.clone(),
-            oversized: self.oversized.clone(),
+            oversized: self.metrics.oversized.clone(),
             traces: self.traces.clone(),
         };
         Router::new()

@@ -5,11 +5,11 @@
 //!       \                                 same batches                       |
 //!        -> candidate plan --- checks --/               \--> verdicts --> compare --> counts
 //! ```
-//! Counters of candidate rules are separate, by [`KEY_PREFIX`]. A request without a verdict of the
-//! store on either side is not compared: it would say nothing about the rules.
+//! The limiter decides both. Counters of candidate rules are separate, by [`KEY_PREFIX`]. A request
+//! without a verdict of the store on either side is not compared: it would say nothing about the
+//! rules.
 //!
-//! [`side`] is one descriptor under one rule set, [`call`] decides a request, [`tally`] counts what
-//! changes, and [`page`] shows it.
+//! [`call`] compares a request, [`tally`] counts what changes, and [`page`] shows it.
 
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::candidate::tally::Tally;
+use crate::named_enum::named_enum;
 use crate::redact::DescriptorView;
 use crate::report::comparison::CandidateView;
 use crate::rules::{LiveRules, RuleSet};
@@ -25,7 +26,6 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
 pub(crate) mod call;
 mod page;
-mod side;
 mod tally;
 
 /// What the keys of candidate counters begin with, before CACHE_KEY_PREFIX.
@@ -53,38 +53,39 @@ struct Shared {
     rules: Arc<LiveRules>,
     tally: Mutex<Tally>,
     view: DescriptorView,
-    undecided: Undecided,
+    /// By [`Undecided`].
+    undecided: [Counter; 3],
     keys_full: Counter,
 }
 
-/// Requests that were not compared, by reason.
-#[derive(Debug)]
-struct Undecided {
-    invalid: Counter,
-    store_error: Counter,
-    pending_max: Counter,
+named_enum! {
+    /// Why a request is not compared.
+    pub enum Undecided {
+        /// It is invalid with the candidate rules.
+        Invalid = "invalid",
+        /// The store gave no verdict.
+        StoreError = "store_error",
+        /// Too many are undecided.
+        PendingMax = "pending_max",
+    }
 }
 
 impl Candidate {
     /// Registers the metrics.
-    pub(crate) fn new(rules: Arc<LiveRules>, view: DescriptorView, metrics: &Metrics) -> Self {
-        let undecided = |reason| {
+    pub fn new(rules: Arc<LiveRules>, view: DescriptorView, metrics: &Metrics) -> Self {
+        let undecided = |reason: Undecided| {
             metrics.counter_with(
                 "tollgate_candidate_undecided_total",
                 "Requests that were not compared with the candidate rules: the request is invalid under them, the store gave no verdict, \
                  or too many were undecided when their response was sent (candidate_pending_max).",
-                &[("reason", reason)],
+                &[("reason", reason.name())],
             )
         };
         let shared = Arc::new(Shared {
             rules,
             tally: Mutex::default(),
             view,
-            undecided: Undecided {
-                invalid: undecided("invalid"),
-                store_error: undecided("store_error"),
-                pending_max: undecided("pending_max"),
-            },
+            undecided: Undecided::ALL.map(undecided),
             keys_full: metrics.counter(
                 "tollgate_candidate_keys_full_total",
                 "Changed decisions whose key was not counted as a distinct key, because there were too many (candidate_keys_max).",
@@ -92,6 +93,10 @@ impl Candidate {
         });
         metrics.add_source(shared.clone());
         Self(shared)
+    }
+
+    pub(crate) fn rules(&self) -> &Arc<LiveRules> {
+        &self.0.rules
     }
 
     /// For the worker that this is called on.
@@ -115,6 +120,10 @@ impl Candidate {
 }
 
 impl Shared {
+    fn count_undecided(&self, reason: Undecided) {
+        self.undecided[reason as usize].inc();
+    }
+
     /// The counts of the rules in force, which begin again when these are replaced. Without `rules`
     /// those of the current ones; nothing is done for rules that are no longer the current ones.
     fn with_tally<T: Default>(

@@ -18,8 +18,7 @@
 //! candidate    record           candidate rules            | records requests to a file
 //! top_keys     over_limit_feed  the most frequent keys     | the latest responses of OVER_LIMIT
 //! store        config           memory and Redis counters  | YAML and xDS to rules
-//! redact                        replaces values by hashes
-//! report                        what operators read: plain types
+//! report       redact           what operators read        | replaces values by hashes
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
 //! limit  telemetry  http        what may be counted | logs, metrics, traces | HTTP/1 server
@@ -49,9 +48,8 @@ pub mod candidate;
 pub mod check;
 
 pub mod algorithm;
-pub mod rules;
-
 pub mod report;
+pub mod rules;
 
 pub mod config;
 pub mod over_limit_feed;

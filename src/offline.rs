@@ -11,9 +11,7 @@ use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
 use crate::limiter::{self, Limiter, LimiterError, Parts};
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{LiveRules, Query, RuleSet};
-use crate::sampling::SampleRate;
 use crate::store::Backend;
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -47,12 +45,12 @@ impl Engine {
             backend: Backend::Memory(counters.clone()),
             fallback: Fallback::new(settings.on_store_error, &metrics),
             clock,
-            stats: StatsTable::new(METRIC_SERIES_MAX, &metrics),
             settings: limiter::Settings {
                 retry_after_jitter: Span::ZERO,
-                refusals_log_sample_rate: SampleRate::NEVER,
                 ..settings.clone()
             },
+            observers: None,
+            candidate: None,
         };
         Self {
             limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(),
@@ -85,7 +83,7 @@ impl Engine {
     ) -> Result<Response, LimiterError> {
         self.clock.set(now);
         self.sweep(now);
-        let decided = self.limiter.decide_at_once(query, None, inspect);
+        let decided = self.limiter.decide_at_once(query, now, None, inspect);
         let (response, _, ()) = decided.now_or_never().expect("memory never waits")?;
         Ok(response)
     }

@@ -80,10 +80,11 @@ impl OverLimitFeed {
     }
 
     /// Sends a response of OVER_LIMIT to the readers: the step that decided it, and its descriptor.
-    pub(crate) fn send(
+    pub(crate) fn send<'q>(
         &self,
         rules: &RuleSet,
-        (query, index): (&Query<'_>, usize),
+        domain: &'q [u8],
+        descriptor: &Descriptor<'q>,
         step: &Step<'_>,
         now: Time,
     ) {
@@ -99,10 +100,10 @@ impl OverLimitFeed {
         {
             return shared.dropped.inc();
         }
-        let mut descriptor = query.descriptors[index].clone();
+        let mut descriptor = descriptor.clone();
         descriptor.entries.truncate(ENTRIES_MAX);
         let query = Query {
-            domain: query.domain,
+            domain,
             descriptors: [descriptor].into_iter().collect(),
             ..Query::default()
         };
@@ -183,7 +184,8 @@ descriptors:
         let user = format!("user={user}");
         let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
         let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
-        feed.send(&rules, (&query, 0), &plan.steps[0], now);
+        let (step, descriptor) = (&plan.steps[0], &query.descriptors[0]);
+        feed.send(&rules, query.domain, descriptor, step, now);
     }
 
     fn next(reader: &mut Reader) -> Option<serde_json::Value> {

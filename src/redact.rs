@@ -46,10 +46,11 @@ pub struct Redaction {
 
 /// Shows descriptors of clients on pages of the process, by ADMIN_REDACT and the rules in force.
 #[derive(Debug, Clone)]
-pub(crate) struct DescriptorView {
+pub struct DescriptorView {
     /// `None` shows values as they are.
-    pub(crate) redaction: Option<Arc<Redaction>>,
-    pub(crate) rules: Arc<LiveRules>,
+    pub redaction: Option<Arc<Redaction>>,
+    /// The rules in force.
+    pub rules: Arc<LiveRules>,
 }
 
 /// A request and its values after redaction.
@@ -144,22 +145,10 @@ impl DescriptorView {
 
 impl Redacted<'_, '_> {
     pub(crate) fn query(&self) -> Query<'_> {
-        let descriptors = self.query.descriptors.iter().zip(&self.values);
-        let descriptors = descriptors.map(|(descriptor, values)| {
-            let entries = descriptor.entries.iter().zip(values);
-            Descriptor {
-                entries: entries
-                    .map(|(entry, value)| Entry::new(entry.key, value))
-                    .collect(),
-                limit: descriptor.limit,
-                hits: descriptor.hits,
-                hits_addend: descriptor.hits_addend,
-            }
-        });
-        Query {
-            domain: self.query.domain,
-            descriptors: descriptors.collect(),
-            ..*self.query
-        }
+        let mut values = self.values.iter().flatten();
+        self.query.with_texts(self.query.domain, |entry| {
+            let value = values.next().expect("one for each entry");
+            Entry::new(entry.key, value)
+        })
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 pub(crate) mod change;
 pub(crate) mod comparison;
 pub mod dump;
+pub(crate) mod outcome;
 pub(crate) mod rule;
 
 /// The JSON of a report.

@@ -21,9 +21,6 @@ pub(crate) struct PerSecond {
 const ALL: u64 = 1 << 63;
 
 impl SampleRate {
-    /// Nothing is sampled.
-    pub(crate) const NEVER: Self = Self { below: 0 };
-
     /// `None` unless `part` is from 0 to 1.
     #[expect(
         clippy::cast_possible_truncation,

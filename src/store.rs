@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
 use crate::shutdown::Lifecycle;
-use crate::store::redis::client::trace;
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
@@ -127,14 +126,7 @@ impl Store {
     ) -> Decisions {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
-            Self::Redis(client) => {
-                let span = parent.map(|parent| trace::start(&client.shared, parent, request));
-                let decisions = client.decide(request, now).await;
-                if let Some(span) = span {
-                    trace::end(span, &decisions);
-                }
-                decisions
-            }
+            Self::Redis(client) => client.decide(request, now, parent).await,
         }
     }
 
@@ -187,17 +179,7 @@ impl Store {
     ) -> Verdicts {
         match self {
             // Memory always gives a verdict.
-            Self::Memory(counters) => {
-                let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
-                counters.decide(
-                    &CheckRequest {
-                        checks,
-                        all_or_nothing,
-                        deadline: None,
-                    },
-                    now,
-                )
-            }
+            Self::Memory(_) => Verdicts::new(),
             Self::Redis(client) => client.shared.decide_locally(checks, all_or_nothing, now),
         }
     }

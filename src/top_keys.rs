@@ -22,7 +22,7 @@ use tokio::task::spawn_blocking;
 use crate::check::Key;
 use crate::rules::lookup::{Hops, counted_by, lookup};
 use crate::rules::stats::counts::HitCounts;
-use crate::rules::{Query, Rule, RuleSet, Step};
+use crate::rules::{Descriptor, Rule, RuleSet, Step};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::Text;
 use crate::time::{Clock, Span, Time};
@@ -217,7 +217,8 @@ impl Recording<'_> {
     pub(crate) fn record(
         &mut self,
         rules: &RuleSet,
-        (query, index): (&Query<'_>, usize),
+        domain: &[u8],
+        descriptor: &Descriptor<'_>,
         step: &Step<'_>,
         key: &Key,
         counts: HitCounts,
@@ -230,13 +231,13 @@ impl Recording<'_> {
         let address = Arc::as_ptr(&rule.path).addr();
         let sketches = known
             .entry(address)
-            .or_insert_with(|| Sketches::new(query, rule));
+            .or_insert_with(|| Sketches::new(domain, rule));
         let mut add = |sketch: &mut Sketch, weight| {
             let capacity = match *keys {
                 PENDING_KEYS_MAX.. => Capacity::Full,
                 _ => Capacity::Free,
             };
-            let set = |entries: &mut Entries| write(entries, rules, (query, index), step);
+            let set = |entries: &mut Entries| write(entries, rules, domain, descriptor, step);
             let added = sketch.add(hash, weight, counts, capacity, set);
             *keys += usize::from(added == Added::New);
             added
@@ -254,14 +255,13 @@ impl Recording<'_> {
 fn write(
     entries: &mut Entries,
     rules: &RuleSet,
-    (query, index): (&Query<'_>, usize),
+    domain: &[u8],
+    descriptor: &Descriptor<'_>,
     step: &Step<'_>,
 ) {
-    let sent = &query.descriptors[index].entries;
+    let sent = &descriptor.entries;
     let hops = match step {
-        Step::Counted { .. } => rules
-            .domain(query.domain)
-            .map(|domain| lookup(domain, sent).0),
+        Step::Counted { .. } => rules.domain(domain).map(|domain| lookup(domain, sent).0),
         _ => None,
     };
     let hops: Hops<'_> = hops.unwrap_or_default();
@@ -269,9 +269,9 @@ fn write(
 }
 
 impl Sketches {
-    fn new(query: &Query<'_>, rule: &Rule) -> Self {
+    fn new(domain: &[u8], rule: &Rule) -> Self {
         Self {
-            domain: Text(query.domain).shown().into(),
+            domain: Text(domain).shown().into(),
             rule: rule.path.clone(),
             by_hits: Sketch::default(),
             by_over_limit: Sketch::default(),
@@ -371,6 +371,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Query;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
     use crate::time::ManualClock;
@@ -395,7 +396,9 @@ descriptors:
         let key = &plan.request.checks[0].key;
         let counts = HitCounts { hits, over_limit };
         let step = &plan.steps[0];
-        worker.lock().record(rules, (&query, 0), step, key, counts);
+        let (domain, descriptor) = (query.domain, &query.descriptors[0]);
+        let mut recording = worker.lock();
+        recording.record(rules, domain, descriptor, step, key, counts);
     }
 
     /// Each rule with its keys, hits and hits over limit.

@@ -32,7 +32,7 @@ use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
 use crate::trial::share::{AnsweredShare, PercentFile};
-use crate::trial::tally::{Outcome, Tally};
+use crate::trial::tally::{CallOutcome, Tally};
 use crate::trial::upstream::Upstream;
 
 pub(crate) mod compare;
@@ -93,7 +93,7 @@ struct Dropped {
 pub(crate) struct Ending {
     shared: Arc<Shared>,
     domain: Arc<str>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CallOutcome,
 }
 
 impl Trial {
@@ -189,7 +189,7 @@ impl Worker {
         Ending {
             shared: self.shared.clone(),
             domain,
-            outcome: Outcome::Canceled,
+            outcome: CallOutcome::Canceled,
         }
     }
 

@@ -29,7 +29,7 @@ limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-report: limit named_enum rules text time
+report: check limit named_enum rules text time
 config: limit named_enum regular_file rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
@@ -37,28 +37,32 @@ redact: named_enum rules settings/parse
 record: check redact regular_file rules runtime sampling settings/parse telemetry text time
 top_keys: check named_enum rules telemetry text time
 over_limit_feed: redact rules sampling telemetry text time
-candidate: check redact report rules store telemetry text time
-limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
-    text time top_keys
+candidate: check named_enum redact report rules telemetry text time
+limiter: candidate check limit over_limit_feed record report rules sampling settings/parse store
+    telemetry text time top_keys
 rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
 rule_files: config regular_file rule_source rules runtime telemetry time
-trial: backoff file_watch limit named_enum redact regular_file remote report rules settings/parse telemetry text time tls
+trial: backoff file_watch named_enum redact regular_file remote report rules settings/parse
+    telemetry text time tls
 simulation: check limit rules store telemetry time
 rule_check: check limit redact report rule_files rules simulation text time top_keys
-offline: limiter rules sampling store telemetry time
-api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown telemetry
-    text time tls trial
-traffic: api limit limiter proto rules time
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report rule_check
-    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
-console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text time
-    top_keys trial
+offline: limiter rules store telemetry time
+api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown
+    telemetry text time tls trial
+traffic: api limit proto rules time
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
+    rule_check rule_files rule_source rules runtime settings/parse shutdown simulation store
+    telemetry text time top_keys trial
+console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text
+    time top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
-    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-cli: api app check config http limit limiter offline record report rule_source rules runtime settings settings/environment
-    settings/parse simulation store telemetry text time top_keys traffic
+app: admin api candidate config console file_watch http limiter over_limit_feed record redact
+    rule_check rule_files rule_source rules runtime settings shutdown store telemetry time top_keys
+    trial
+cli: api app check config http limit limiter offline record report rule_source rules runtime
+    settings settings/environment settings/parse simulation store telemetry text time top_keys
+    traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

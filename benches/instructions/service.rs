@@ -25,7 +25,6 @@ use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
 use tollgate::time::{Clock, Span, Time};
-use tollgate::top_keys::TopKeys;
 
 use crate::socket::Socket;
 
@@ -110,24 +109,26 @@ impl Service {
                 .rules,
         );
         // As the service has them; no reader follows the feed.
-        let observers = Observers {
-            top_keys: TopKeys::new(clock.clone(), &metrics),
-            feed: OverLimitFeed::new("bench", None, &metrics),
-        };
+        let (settings, feed) = (
+            Settings::default(),
+            OverLimitFeed::new("bench", None, &metrics),
+        );
+        let observers = Observers::new(stats, feed, &settings, &clock, &metrics);
         let parts = Parts {
             rules,
             backend: store.open(dialer, &clock, &metrics),
             fallback: Fallback::new(OnStoreError::Local, &metrics),
             clock,
-            stats,
-            settings: Settings::default(),
+            settings,
+            observers: Some(Arc::new(observers)),
+            candidate: None,
         };
         let limits = ConnectionLimits {
             max_age: None,
             grace: None,
         };
         let api = Api::new(
-            Arc::new(Shared::new(parts, &metrics).with_observers(observers)),
+            Arc::new(Shared::new(parts, &metrics)),
             Connections::new(None, limits, &metrics),
             Lifecycle::default(),
             HttpMetrics::new(&metrics),

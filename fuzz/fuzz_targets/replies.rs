@@ -163,7 +163,7 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
             all_or_nothing: choice.all_or_nothing(),
             deadline: None,
         };
-        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now()))
+        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now(), None))
             .await
             .expect("an answer in time");
         assert_eq!(decided.len(), checks.len());

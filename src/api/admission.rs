@@ -23,7 +23,6 @@ use crate::api::request_body::{BYTES_REASON, RequestBody};
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
 use crate::api::unary::{self, GRPC_STATUS, UnaryBody};
-use crate::telemetry::metric::Counter;
 
 /// Memory of a header besides its bytes: its entry in the map of headers.
 const HEADER_BYTES: usize = 128;
@@ -38,8 +37,6 @@ pub(crate) struct Services {
     pub(crate) trial: Option<TrialRls>,
     /// Health and reflection.
     pub(crate) others: Routes,
-    /// Counts messages that are too large.
-    pub(crate) oversized: Counter,
 }
 
 /// The gRPC services of a worker, behind the bounds of one connection.
@@ -107,7 +104,7 @@ impl Services {
         let (head, mut body) = request.into_parts();
         let headers = head.headers;
         future::Either::Right(async move {
-            let answer = self.rls.call(&headers, &mut body, &self.oversized).await;
+            let answer = self.rls.call(&headers, &mut body).await;
             unary::respond(answer).map(Either::Left)
         })
     }
@@ -120,12 +117,12 @@ impl Services {
         if let Some(trial) = &self.trial
             && request.uri().path() == rls::PATH
         {
-            let response = trial.call(request, &self.oversized).await;
+            let response = trial.call(request).await;
             return response.map(Either::Left);
         }
         let Ok(mut response) = self.others.clone().call(request).await;
         if rename_oversized(&mut response) {
-            self.oversized.inc();
+            self.rls.metrics.oversized.inc();
         }
         response.map(Either::Right)
     }

@@ -3,16 +3,37 @@
 use crate::telemetry::metric::{Counter, Metrics, Timer};
 use crate::time::{Clock, Time};
 
+/// The metrics of ShouldRateLimit. Clones share them.
+#[derive(Debug, Clone)]
+pub struct RlsMetrics {
+    pub(crate) calls: CallMetrics,
+    /// Messages, and bodies of `/json`, that are too large.
+    pub(crate) oversized: Counter,
+}
+
 /// The metrics of one gRPC method. Clones share them.
 #[derive(Debug, Clone)]
-pub struct CallMetrics {
+pub(crate) struct CallMetrics {
     total: Counter,
     time: Timer,
 }
 
+impl RlsMetrics {
+    /// Registers the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            calls: CallMetrics::new("ShouldRateLimit", metrics),
+            oversized: metrics.counter(
+                "tollgate_oversized_requests_total",
+                "gRPC messages and /json bodies rejected because they were larger than 4 MiB.",
+            ),
+        }
+    }
+}
+
 impl CallMetrics {
     /// Registers the metrics of a method.
-    pub fn new(method: &str, metrics: &Metrics) -> Self {
+    pub(crate) fn new(method: &str, metrics: &Metrics) -> Self {
         let labels = [("grpc_method", method)];
         let statsd = |suffix: &str| format!("ratelimit_server.{method}.{suffix}");
         Self {

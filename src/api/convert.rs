@@ -4,10 +4,11 @@ use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
+use crate::api::request_size::RequestSize;
 use crate::check::Hits;
 use crate::limit::{Limit, Unit};
-use crate::limiter::LimiterError;
 use crate::limiter::response::{Header, Response, Status as OurStatus};
+use crate::limiter::{self, LimiterError};
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
@@ -95,6 +96,14 @@ pub(crate) fn query(request: &RateLimitRequest) -> Query<'_> {
     }
 }
 
+/// Why the service would not decide a request, whatever its rules are.
+pub(crate) fn validate(request: &RateLimitRequest) -> Result<(), String> {
+    let query = query(request);
+    limiter::validate(&query).map_err(|error| error.to_string())?;
+    RequestSize::of(&query).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
 /// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
 /// means 1.
 pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
@@ -151,9 +160,7 @@ pub fn status(error: &LimiterError) -> Status {
         LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
             Status::unknown(error.to_string())
         }
-        LimiterError::TooManyDescriptors
-        | LimiterError::TooManyEntries
-        | LimiterError::Invalid(_) => Status::invalid_argument(error.to_string()),
+        LimiterError::Invalid(_) => Status::invalid_argument(error.to_string()),
     }
 }
 

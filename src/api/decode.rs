@@ -12,8 +12,7 @@ use prost::encoding::{
 use smallvec::SmallVec;
 
 use crate::api::convert;
-use crate::api::request_size::RequestSize;
-use crate::limiter::LimiterError;
+use crate::api::request_size::{RequestSize, RequestTooLarge};
 use crate::rules::query::{Descriptor, Entry, Query};
 
 /// Field numbers of `proto/`.
@@ -47,7 +46,7 @@ pub enum QueryError {
     Invalid(#[from] DecodeError),
     /// It has more descriptors or entries than a request may have.
     #[error(transparent)]
-    TooLarge(#[from] LimiterError),
+    TooLarge(#[from] RequestTooLarge),
 }
 
 /// The fields of a message that are not read yet.

@@ -47,7 +47,7 @@ impl JsonHandler {
                 error.into_response()
             })?;
         let size = RequestSize::of_json(&body).map_err(|error| {
-            self.limiter.count(&error);
+            self.limiter.count_invalid();
             bad_request(&error.to_string(), None)
         })?;
         if !call.hold(size.bytes()) {

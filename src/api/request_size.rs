@@ -3,8 +3,15 @@
 //! Two bytes of a message can encode an empty descriptor, which takes 250 in memory: a message of
 //! 4 MiB would become half a gigabyte.
 
-use crate::limiter::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError};
+use crate::rules::query::Query;
 
+/// Descriptors of one request, counted before decoding. Envoys send a handful; a thousand take a
+/// millisecond.
+// bound descriptors_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
+pub const DESCRIPTORS_MAX: usize = 1_000;
+/// Entries of all descriptors of one request: ten for each of a thousand descriptors.
+// bound entries_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
+pub const ENTRIES_MAX: usize = 10_000;
 /// Bytes of a message, and of a body of `/json`. As in the reference, whose gRPC library has this
 /// default.
 // bound message_bytes_max: RESOURCE_EXHAUSTED; 413; tollgate_oversized_requests_total
@@ -21,13 +28,33 @@ pub struct RequestSize {
     entries: usize,
 }
 
+/// Which of its parts a request has too many of: INVALID_ARGUMENT, or 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RequestTooLarge {
+    /// More than [`DESCRIPTORS_MAX`].
+    #[error(
+        "more than the {DESCRIPTORS_MAX} descriptors that one request may have (descriptors_max)"
+    )]
+    Descriptors,
+    /// More than [`ENTRIES_MAX`].
+    #[error("more than the {ENTRIES_MAX} entries that one request may have (entries_max)")]
+    Entries,
+}
+
 impl RequestSize {
-    /// Counts a request in JSON before it is decoded, by the depth of its objects: descriptors are in the request, entries
-    /// in a descriptor. The text need not be JSON.
-    ///
-    /// # Errors
-    /// More descriptors or entries than a request may have.
-    pub(crate) fn of_json(body: &[u8]) -> Result<Self, LimiterError> {
+    /// Counts a request that was not decoded from a message.
+    pub(crate) fn of(query: &Query<'_>) -> Result<Self, RequestTooLarge> {
+        let descriptors = query.descriptors.iter();
+        Self {
+            descriptors: descriptors.len(),
+            entries: descriptors.map(|one| one.entries.len()).sum(),
+        }
+        .bounded()
+    }
+
+    /// Counts a request in JSON before it is decoded, by the depth of its objects: descriptors are
+    /// in the request, entries in a descriptor. The text need not be JSON.
+    pub(crate) fn of_json(body: &[u8]) -> Result<Self, RequestTooLarge> {
         let mut size = Self::default();
         let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
         // Within a list an object follows `[` or `,`; the limit of a descriptor follows `:`.
@@ -56,16 +83,22 @@ impl RequestSize {
         Ok(size)
     }
 
-    pub(crate) fn add_descriptor(&mut self) -> Result<(), LimiterError> {
+    pub(crate) fn add_descriptor(&mut self) -> Result<(), RequestTooLarge> {
         self.descriptors += 1;
-        let fits = self.descriptors <= DESCRIPTORS_MAX;
-        fits.then_some(()).ok_or(LimiterError::TooManyDescriptors)
+        self.bounded().map(drop)
     }
 
-    pub(crate) fn add_entry(&mut self) -> Result<(), LimiterError> {
+    pub(crate) fn add_entry(&mut self) -> Result<(), RequestTooLarge> {
         self.entries += 1;
-        let fits = self.entries <= ENTRIES_MAX;
-        fits.then_some(()).ok_or(LimiterError::TooManyEntries)
+        self.bounded().map(drop)
+    }
+
+    fn bounded(self) -> Result<Self, RequestTooLarge> {
+        match self {
+            _ if self.descriptors > DESCRIPTORS_MAX => Err(RequestTooLarge::Descriptors),
+            _ if self.entries > ENTRIES_MAX => Err(RequestTooLarge::Entries),
+            _ => Ok(self),
+        }
     }
 
     pub(crate) fn descriptors(self) -> usize {
@@ -92,14 +125,14 @@ mod tests {
         assert_eq!(counted(body), Ok((3, 2)));
         assert_eq!(
             counted(&format!(r#"{{"descriptors":[{}"#, "{},".repeat(2_000))),
-            Err(LimiterError::TooManyDescriptors)
+            Err(RequestTooLarge::Descriptors)
         );
         assert_eq!(
             counted(&format!(
                 r#"{{"descriptors":[{{"entries":[{}"#,
                 "{},".repeat(20_000)
             )),
-            Err(LimiterError::TooManyEntries)
+            Err(RequestTooLarge::Entries)
         );
         assert_eq!(counted("}}{"), Ok((0, 0)));
     }

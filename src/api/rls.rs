@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use crate::api::call_metrics::CallMetrics;
+use crate::api::call_metrics::RlsMetrics;
 use crate::api::convert;
 use crate::api::decode::{self, QueryError};
 use crate::api::request_body::{RequestBody, no_bytes_left};
@@ -11,7 +11,6 @@ use crate::api::unary::{ReadError, read_message};
 use crate::limiter::Limiter;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::rules::query::Query;
-use crate::telemetry::metric::Counter;
 use crate::telemetry::traces::{LiveSpan, Traces};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -29,13 +28,13 @@ const SPAN_STATUS: &str = "rpc.grpc.status_code";
 #[derive(Debug, Clone)]
 pub struct Rls {
     limiter: Limiter,
-    metrics: CallMetrics,
+    pub(crate) metrics: RlsMetrics,
     traces: Traces,
 }
 
 impl Rls {
     /// Serves the decisions of a limiter.
-    pub fn new(limiter: Limiter, metrics: CallMetrics, traces: Traces) -> Self {
+    pub fn new(limiter: Limiter, metrics: RlsMetrics, traces: Traces) -> Self {
         Self {
             limiter,
             metrics,
@@ -48,15 +47,15 @@ impl Rls {
         match error {
             QueryError::Invalid(error) => Status::internal(error.to_string()),
             QueryError::TooLarge(error) => {
-                let began = self.limiter.clock().now();
-                self.limiter.count(error);
-                self.metrics.observe(began, self.limiter.clock());
-                convert::status(error)
+                let clock = self.limiter.clock();
+                self.limiter.count_invalid();
+                self.metrics.calls.observe(clock.now(), clock);
+                Status::invalid_argument(error.to_string())
             }
         }
     }
 
-    /// Serves one call. Counts a message that is too large.
+    /// Serves one call.
     ///
     /// # Errors
     /// The message cannot be read, and those of [`Self::should_rate_limit`].
@@ -64,12 +63,11 @@ impl Rls {
         &self,
         headers: &HeaderMap,
         body: &mut RequestBody,
-        oversized: &Counter,
     ) -> Result<RateLimitResponse, Status> {
         let message = match read_message(headers, &mut *body).await {
             Ok(message) => message,
             Err(ReadError::Oversized(status)) => {
-                oversized.inc();
+                self.metrics.oversized.inc();
                 return Err(status);
             }
             Err(ReadError::Other(status)) => return Err(status),
@@ -99,7 +97,7 @@ impl Rls {
         let mut span = self.traces.begin(SPAN, headers).map(start_attributes);
         async move {
             let answer = self.limiter.decide(&query, span.as_ref()).await;
-            self.metrics.observe(began, clock);
+            self.metrics.calls.observe(began, clock);
             let answer = answer
                 .map(convert::response)
                 .map_err(|error| convert::status(&error));

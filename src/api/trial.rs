@@ -12,7 +12,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::api::call_metrics::CallMetrics;
+use crate::api::call_metrics::RlsMetrics;
 use crate::api::convert;
 use crate::api::decode;
 use crate::api::request_body::RequestBody;
@@ -22,15 +22,14 @@ use crate::api::trial::there::{Forwarded, Said};
 use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::limiter::Limiter;
 use crate::redact::DescriptorView;
+use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
-use crate::telemetry::metric::Counter;
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::trial::Worker;
-use crate::trial::compare::{self, Here};
 use crate::trial::request::{Decision, compare_request};
 use crate::trial::settings::OnUpstreamError;
-use crate::trial::tally::{OTHER, Outcome};
+use crate::trial::tally::{CallOutcome, OTHER};
 use crate::trial::upstream::{Call, HOP};
 
 mod here;
@@ -49,7 +48,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(crate) struct TrialRls {
     worker: Worker,
     limiter: Limiter,
-    metrics: CallMetrics,
+    metrics: RlsMetrics,
 }
 
 /// A side that does not answer, when the other one has.
@@ -59,7 +58,7 @@ enum Progress<T> {
 }
 
 impl TrialRls {
-    pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: CallMetrics) -> Self {
+    pub(crate) fn new(worker: Worker, limiter: Limiter, metrics: RlsMetrics) -> Self {
         Self {
             worker,
             limiter,
@@ -67,12 +66,8 @@ impl TrialRls {
         }
     }
 
-    /// Serves one call. Counts a message that is too large.
-    pub(crate) async fn call(
-        &self,
-        request: Request<RequestBody>,
-        oversized: &Counter,
-    ) -> Response<UnaryBody> {
+    /// Serves one call.
+    pub(crate) async fn call(&self, request: Request<RequestBody>) -> Response<UnaryBody> {
         let began = self.limiter.clock().now();
         let (head, body) = request.into_parts();
         if head.headers.contains_key(HOP) {
@@ -86,7 +81,7 @@ impl TrialRls {
         let body = match read_all(body).await {
             Ok(body) => body,
             Err(ReadError::Oversized(status)) => {
-                oversized.inc();
+                self.metrics.oversized.inc();
                 return status.into_http();
             }
             Err(ReadError::Other(status)) => return status.into_http(),
@@ -102,7 +97,7 @@ impl TrialRls {
             Some(known) => self.answer(known, call, began).await,
             None => self.forward_only(&call, began).await,
         };
-        self.metrics.observe(began, self.limiter.clock());
+        self.metrics.calls.observe(began, self.limiter.clock());
         response
     }
 
@@ -159,7 +154,7 @@ impl TrialRls {
         let decide: Boxed<Own> = Box::pin(here::decide(self.limiter.clone(), known.clone()));
         if known.answering == Answering::Here {
             let (Own { answer, decision }, there) = beside(decide, forward).await;
-            ending.outcome = Outcome::Enforced;
+            ending.outcome = CallOutcome::Enforced;
             let there = async { Said::of(&there.finish().await) };
             self.compare(&known, bytes, ready(decision), there);
             return here::respond(answer);
@@ -180,7 +175,7 @@ impl TrialRls {
         if answer.is_err() {
             return there::respond(forwarded);
         }
-        ending.outcome = Outcome::Decided;
+        ending.outcome = CallOutcome::Decided;
         here::respond(answer)
     }
 
@@ -233,20 +228,10 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
 /// fuzz targets.
 pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
     let reply = there::decoded(&Bytes::copy_from_slice(reply))?;
-    let without_rule = Here {
-        rule: None,
-        status: Some(compare::Status {
-            over_limit: false,
-            limit: None,
-            remaining: 0,
-            until_reset: None,
-        }),
-        store_failed: false,
-    };
     let decision = Decision {
         time: Time::default(),
         response: Ok(false),
-        descriptors: vec![without_rule; descriptors],
+        descriptors: vec![Outcome::default(); descriptors],
     };
     let (_, differences) = compare_request(&decision, &reply, Time::default())?;
     Some(differences.len())

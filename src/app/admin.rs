@@ -27,7 +27,6 @@ use crate::shutdown::Lifecycle;
 use crate::store::Backend;
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
-use crate::top_keys::TopKeys;
 use crate::trial::Trial;
 
 /// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
@@ -45,7 +44,9 @@ pub(super) fn routes(
         backend.advertise(address);
     }
     let replica = backend.replica();
-    let observers = observers(&replica, redaction.clone(), clock, metrics);
+    let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
+    let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
+    let observers = Observers::new(stats, feed, limiter, clock, metrics);
     let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
@@ -95,18 +96,6 @@ pub(super) fn routes(
     let mut routes = vec![(listener, pages)];
     routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
     (routes, observers, token_file)
-}
-
-fn observers(
-    replica: &str,
-    redaction: Option<Arc<Redaction>>,
-    clock: &Clock,
-    metrics: &Metrics,
-) -> Observers {
-    Observers {
-        top_keys: TopKeys::new(clock.clone(), metrics),
-        feed: OverLimitFeed::new(replica, redaction, metrics),
-    }
 }
 
 /// Answers about rules files, and their changes.

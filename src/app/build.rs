@@ -25,7 +25,7 @@ use crate::console::history::History;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::{Bounds, HttpMetrics};
 use crate::limiter::fallback::Fallback;
-use crate::limiter::{self, Parts};
+use crate::limiter::{self, Observers, Parts};
 use crate::record::writer::Writer;
 use crate::record::{self, Recorder};
 use crate::rule_source::RuleSource;
@@ -112,7 +112,7 @@ impl App {
         let view = rules.view(&settings, summary.admin);
         let candidates = Candidates::load(candidate_from, &settings, &backend, &view, &metrics);
         let trial = trial.map(|options| Trial::new(options, &view, &clock, &metrics));
-        let (admin, observers, admin_token) = admin::routes(
+        let (admin, mut observers, admin_token) = admin::routes(
             (&settings, summary.admin),
             (resolved.admin_token, view.redaction),
             (ports.admin, ports.prometheus),
@@ -123,11 +123,13 @@ impl App {
         let (certificates, tls) = certificates(grpc_tls, &metrics)?;
         let (traces, spans) = open_traces(resolved.traces, &clock, &metrics);
         let (recorder, record) = recording(resolved.record, &metrics)?;
-        let limiter = limiter(&settings, (&rules, &candidates), &backend, &clock, &metrics);
-        let limiter = limiter.with_observers(observers.clone());
+        let top_keys = observers.top_keys.clone();
+        observers.recorder = recorder;
+        let rules_of = (&rules, &candidates);
+        let limiter = limiter(&settings, rules_of, &backend, &clock, observers, &metrics);
         let http_metrics = HttpMetrics::new(&metrics);
         let api = Api::new(
-            Arc::new(limiter.with_recorder(recorder)),
+            Arc::new(limiter),
             Connections::new(tls, settings.api.connection_limits(), &metrics),
             lifecycle.clone(),
             http_metrics.clone(),
@@ -135,7 +137,7 @@ impl App {
             &metrics,
         );
         Ok(Self {
-            top_keys: observers.top_keys,
+            top_keys,
             trial_share: trial.as_ref().and_then(Trial::share_file),
             api: api.with_trial(trial).with_bounds(ports.bounds),
             listeners: ports.listeners,
@@ -231,6 +233,7 @@ fn limiter(
     (rules, candidates): (&Rules, &Candidates),
     backend: &Backend,
     clock: &Clock,
+    observers: Observers,
     metrics: &Metrics,
 ) -> limiter::Shared {
     let parts = Parts {
@@ -238,11 +241,11 @@ fn limiter(
         backend: backend.clone(),
         fallback: Fallback::new(settings.limiter.on_store_error, metrics),
         clock: clock.clone(),
-        stats: rules.stats.clone(),
         settings: settings.limiter.clone(),
+        observers: Some(Arc::new(observers)),
+        candidate: candidates.in_use(),
     };
-    let limiter = limiter::Shared::new(parts, metrics);
-    limiter.with_candidate(candidates.in_use())
+    limiter::Shared::new(parts, metrics)
 }
 
 fn certificates(

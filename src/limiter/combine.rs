@@ -34,7 +34,7 @@ pub(crate) fn combine(
     let (statuses, kinds): (SmallVec<[Status; 2]>, SmallVec<[Kind; 4]>) = plan
         .steps
         .iter()
-        .map(|step| (status(step, decision), kind(step, modes)))
+        .map(|step| (decision.status(step), kind(step, modes)))
         .unzip();
     let hard_over = |index: usize| kinds[index] == Kind::Hard && statuses[index].over_limit;
     let is_quota = |index: &usize| kinds[*index] == Kind::Quota;
@@ -88,29 +88,6 @@ fn body(plan: &Plan<'_>, rejects: impl Fn(usize) -> bool) -> Option<Box<str>> {
             OnLimit::Reject { body } if rejects(index) => body.as_deref().map(Into::into),
             _ => None,
         })
-}
-
-fn status<'r>(step: &Step<'r>, decision: &Decision<'_, '_, 'r>) -> Status {
-    if let Step::Unlimited(_) = step {
-        return Status {
-            remaining: u32::MAX,
-            ..Status::default()
-        };
-    }
-    let Some((check, verdict)) = decision.counted(step) else {
-        return Status::default();
-    };
-    let name = step.rule().map_or("", |rule| &rule.name);
-    let reset = verdict
-        .retry_after
-        .filter(|_| verdict.over)
-        .unwrap_or(verdict.reset_after);
-    Status {
-        over_limit: decision.is_over(step) && !step.admits(),
-        limit: Some((check.limit, name.into())),
-        remaining: verdict.remaining,
-        reset_secs: reset.ceil_secs().max(1),
-    }
 }
 
 fn kind(step: &Step<'_>, modes: Modes) -> Kind {

@@ -1,18 +1,17 @@
-//! The record of one decision. The response, metrics, span and log line are made from it.
+//! The record of one decision. The response, outcomes, metrics, span and log line are made from it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
-use crate::limiter::queue::is_booked;
-use crate::limiter::response::Response;
+use crate::limiter::response::Status;
+use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
-use crate::rules::stats::StatsTable;
-use crate::rules::stats::counts::{Disposition, HitCounts};
-use crate::rules::{Plan, Step};
+use crate::rules::{Plan, RuleSet, Step};
 use crate::text::Text;
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 /// For each check, why the store gave no verdict. Empty if it gave all of them.
 pub(crate) type StoreErrors = SmallVec<[Option<StoreError>; 2]>;
@@ -21,12 +20,16 @@ pub(crate) type StoreErrors = SmallVec<[Option<StoreError>; 2]>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decision<'d, 'q, 'r> {
     pub(crate) query: &'d Query<'q>,
+    /// The rules that decided.
+    pub(crate) rules: &'r Arc<RuleSet>,
     pub(crate) plan: &'d Plan<'r>,
     /// One for each check of the plan, by the store or by the fallback.
     pub(crate) verdicts: &'d Verdicts,
     pub(crate) store_errors: &'d StoreErrors,
     /// See [`crate::check::CheckRequest::is_blocked`].
     pub(crate) blocked: bool,
+    /// When the request came.
+    pub(crate) now: Time,
 }
 
 impl<'q, 'r> Decision<'_, 'q, 'r> {
@@ -52,58 +55,46 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         Text(self.query.domain).shown()
     }
 
-    /// Adds every counted step to the metrics of its rule. `count` gets the index of each, its check
-    /// and its hits.
-    pub(crate) fn record(
-        &self,
-        response: &Response,
-        stats: &StatsTable,
-        near_ratio: f32,
-        now: Time,
-        mut count: impl FnMut(usize, &Check, HitCounts),
-    ) {
-        for (index, step) in self.plan.steps.iter().enumerate() {
-            let Some((check, verdict)) = self.counted(step) else {
-                continue;
+    /// The status of a step, as the response has it.
+    pub(crate) fn status(&self, step: &Step<'r>) -> Status {
+        if let Step::Unlimited(_) = step {
+            return Status {
+                remaining: u32::MAX,
+                ..Status::default()
             };
-            let of_client;
-            let counters = match step {
-                Step::Counted {
-                    rule,
-                    metric_name: None,
-                    ..
-                } => &rule.stats,
-                Step::Counted {
-                    metric_name: Some(name),
-                    ..
-                }
-                | Step::Override {
-                    metric_name: name, ..
-                } => {
-                    of_client = stats.of_client(&self.domain(), name);
-                    &of_client
-                }
-                Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
-            };
-            // The fallback does not know what is used.
-            if let Step::Counted { rule, .. } = step
-                && self.store_error(step).is_none()
-            {
-                rule.stats.set_usage(verdict, now);
-            }
-            let disposition = self.disposition(step, verdict, response);
-            let counts = counters.record(check, verdict, disposition, near_ratio);
-            count(index, check, counts);
+        }
+        let Some((check, verdict)) = self.counted(step) else {
+            return Status::default();
+        };
+        let name = step.rule().map_or("", |rule| &rule.name);
+        let reset = verdict
+            .retry_after
+            .filter(|_| verdict.over)
+            .unwrap_or(verdict.reset_after);
+        Status {
+            over_limit: self.is_over(step) && !step.admits(),
+            limit: Some((check.limit, name.into())),
+            remaining: verdict.remaining,
+            reset_secs: reset.ceil_secs().max(1),
         }
     }
 
-    fn disposition(&self, step: &Step<'_>, verdict: &Verdict, response: &Response) -> Disposition {
-        match step.rule() {
-            _ if self.blocked && !verdict.over => Disposition::NotConsumed,
-            _ if step.in_shadow() => Disposition::Shadowed,
-            Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
-            _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
-            _ => Disposition::Nothing,
-        }
+    /// An outcome for each descriptor, in order.
+    pub(crate) fn outcomes(&self) -> Vec<Outcome> {
+        let steps = self.plan.steps.iter();
+        let outcome = |step| {
+            let status = self.status(step);
+            let limit = status.limit.map(|(limit, _)| limit);
+            Outcome {
+                rule: step.path(),
+                key: self.counted(step).map(|(check, _)| check.key.clone()),
+                over_limit: status.over_limit,
+                limit,
+                remaining: status.remaining,
+                reset: limit.map(|_| Span::from_secs(status.reset_secs)),
+                store_error: self.store_error(step),
+            }
+        };
+        steps.map(outcome).collect()
     }
 }

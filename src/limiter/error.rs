@@ -1,16 +1,8 @@
-//! Why a request gets an error instead of a response, and the limits on its size.
+//! Why a request gets an error instead of a response.
 
 use crate::check::StoreError;
 use crate::rules::plan::InvalidRequest;
 use crate::rules::query::Query;
-
-/// Descriptors of one request, counted before decoding. Envoys send a handful; a thousand take a
-/// millisecond.
-// bound descriptors_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
-pub const DESCRIPTORS_MAX: usize = 1_000;
-/// Entries of all descriptors of one request: ten for each of a thousand descriptors.
-// bound entries_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
-pub const ENTRIES_MAX: usize = 10_000;
 
 /// Why a request has no response. The first three have the texts and the code (UNKNOWN) of
 /// envoyproxy/ratelimit.
@@ -25,14 +17,6 @@ pub enum LimiterError {
     /// No rules were loaded yet.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// INVALID_ARGUMENT.
-    #[error(
-        "more than the {DESCRIPTORS_MAX} descriptors that one request may have (descriptors_max)"
-    )]
-    TooManyDescriptors,
-    /// INVALID_ARGUMENT.
-    #[error("more than the {ENTRIES_MAX} entries that one request may have (entries_max)")]
-    TooManyEntries,
     /// INVALID_ARGUMENT. envoyproxy/ratelimit crashes on an unknown unit.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
@@ -44,12 +28,13 @@ pub enum LimiterError {
 /// Checks what a request needs whatever the rules are.
 ///
 /// # Errors
-/// No domain, no descriptors, or too many descriptors.
+/// No domain, or no descriptors.
 pub fn validate(query: &Query<'_>) -> Result<(), LimiterError> {
-    match query.descriptors.len() {
-        _ if query.domain.is_empty() => Err(LimiterError::NoDomain),
-        0 => Err(LimiterError::NoDescriptors),
-        1..=DESCRIPTORS_MAX => Ok(()),
-        _ => Err(LimiterError::TooManyDescriptors),
+    if query.domain.is_empty() {
+        return Err(LimiterError::NoDomain);
     }
+    if query.descriptors.is_empty() {
+        return Err(LimiterError::NoDescriptors);
+    }
+    Ok(())
 }

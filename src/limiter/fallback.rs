@@ -16,16 +16,26 @@ use crate::time::{Clock, Span};
 const DENIED_FOR: Span = Span::from_secs(1);
 
 /// What to do where the store gave no verdict.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Fallback {
     /// For rules without `on_store_error`.
     policy: OnStoreError,
+    /// Whatever the rule is.
+    policy_of_all: Option<OnStoreError>,
     store_errors: metric::Counter,
     /// By policy, then by cause.
     verdicts: [[metric::Counter; 4]; 4],
 }
 
 impl Fallback {
+    /// Returns the store's error for every rule, and counts nothing.
+    pub(crate) fn none() -> Self {
+        Self {
+            policy_of_all: Some(OnStoreError::Error),
+            ..Self::new(OnStoreError::Error, &Metrics::new())
+        }
+    }
+
     /// `policy` is for rules without `on_store_error`.
     pub fn new(policy: OnStoreError, metrics: &Metrics) -> Self {
         let counter = |policy: OnStoreError, cause: StoreError| {
@@ -37,6 +47,7 @@ impl Fallback {
         };
         Self {
             policy,
+            policy_of_all: None,
             store_errors: failed_calls("redis_error", metrics),
             verdicts: OnStoreError::ALL
                 .map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
@@ -102,8 +113,8 @@ impl Fallback {
 
     /// The policy of a step's rule.
     pub(crate) fn policy(&self, step: &Step<'_>) -> OnStoreError {
-        step.rule()
-            .and_then(|rule| rule.on_store_error)
+        self.policy_of_all
+            .or_else(|| step.rule()?.on_store_error)
             .unwrap_or(self.policy)
     }
 }

@@ -193,12 +193,6 @@ impl From<&Limit> for StatedLimit {
     }
 }
 
-impl From<&Self> for StatedLimit {
-    fn from(limit: &Self) -> Self {
-        *limit
-    }
-}
-
 impl From<bool> for Code {
     fn from(over_limit: bool) -> Self {
         if over_limit {

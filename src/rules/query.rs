@@ -26,6 +26,16 @@ pub struct Query<'q> {
     pub deadline: Option<Time>,
 }
 
+/// A query that owns its texts: its decision may outlive the request.
+#[derive(Debug)]
+pub(crate) struct OwnedQuery {
+    /// With empty texts.
+    shape: Query<'static>,
+    domain: Box<[u8]>,
+    /// Key and value of the entries of all descriptors, in order.
+    entries: Vec<[Box<[u8]>; 2]>,
+}
+
 /// What is to be limited.
 #[derive(Debug, Clone)]
 pub struct Descriptor<'q> {
@@ -58,6 +68,51 @@ pub struct Override {
     pub wire_unit: i32,
     /// The unit, if the number is one's.
     pub unit: Option<Unit>,
+}
+
+impl<'q> Query<'q> {
+    /// The same query with other texts: `entry` replaces the entries, in order.
+    pub(crate) fn with_texts<'t>(
+        &self,
+        domain: &'t [u8],
+        mut entry: impl FnMut(Entry<'q>) -> Entry<'t>,
+    ) -> Query<'t> {
+        let descriptors = self.descriptors.iter().map(|descriptor| Descriptor {
+            entries: descriptor.entries.iter().copied().map(&mut entry).collect(),
+            limit: descriptor.limit,
+            hits: descriptor.hits,
+            hits_addend: descriptor.hits_addend,
+        });
+        Query {
+            domain,
+            descriptors: descriptors.collect(),
+            hits_addend: self.hits_addend,
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl OwnedQuery {
+    pub(crate) fn of(query: &Query<'_>) -> Self {
+        let mut entries = Vec::new();
+        let shape = query.with_texts(&[], |Entry { key, value }| {
+            entries.push([key.into(), value.into()]);
+            Entry::new("", "")
+        });
+        Self {
+            shape,
+            domain: query.domain.into(),
+            entries,
+        }
+    }
+
+    pub(crate) fn query(&self) -> Query<'_> {
+        let mut entries = self.entries.iter();
+        self.shape.with_texts(&self.domain, |_| {
+            let [key, value] = entries.next().expect("there are as many as in the query");
+            Entry::new(key, value)
+        })
+    }
 }
 
 impl<'q> Entry<'q> {

@@ -15,7 +15,6 @@ use serde_json::Deserializer as Json;
 
 use crate::api::convert::{self, wire_unit};
 use crate::limit::EXACT_MAX;
-use crate::limiter;
 use crate::rules::query;
 use crate::time::Time;
 use crate::traffic::fields::{Clear, Fields, Flag, List, Number, Object, Text, seed};
@@ -77,7 +76,7 @@ impl Line {
         if !self.message.has_descriptors {
             self.message.request.descriptors.clear();
         }
-        limiter::validate(&self.query()).map_err(|error| error.to_string())?;
+        convert::validate(&self.message.request)?;
         Ok(true)
     }
 

@@ -3,33 +3,20 @@
 //! Statuses agree if both are over limit or neither is. A disagreement has the first class that fits,
 //! in the order of [`Class`].
 
-use std::sync::Arc;
-
-use crate::limit::Limit;
 use crate::named_enum::named_enum;
 use crate::report::comparison::StatedLimit;
+use crate::report::outcome::Outcome;
 use crate::time::{Span, Time};
 
 /// The clocks of two services may differ by this, whatever their durations until reset: these have
 /// whole seconds.
 const CLOCK_DISTANCE_MIN: Span = Span::from_secs(1);
 
-/// A descriptor as decided here.
+/// A descriptor's status, as a response states it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Here {
-    /// The path of its rule; `None` if no rule applies.
-    pub(crate) rule: Option<Arc<str>>,
-    /// `None` if there is no answer, because of the store.
-    pub(crate) status: Option<Status<Limit>>,
-    /// The store gave no verdict, so the status is that of the fallback.
-    pub(crate) store_failed: bool,
-}
-
-/// What a response states about a descriptor. `L` is the type of its limit.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Status<L> {
+pub(crate) struct Status {
     pub(crate) over_limit: bool,
-    pub(crate) limit: Option<L>,
+    pub(crate) limit: Option<StatedLimit>,
     pub(crate) remaining: u32,
     /// `None` if it is not stated.
     pub(crate) until_reset: Option<Span>,
@@ -69,6 +56,17 @@ named_enum! {
     }
 }
 
+impl From<&Outcome> for Status {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            over_limit: outcome.over_limit,
+            limit: outcome.limit.as_ref().map(StatedLimit::from),
+            remaining: outcome.remaining,
+            until_reset: outcome.reset,
+        }
+    }
+}
+
 impl Comparison {
     /// `None` if the two agree.
     pub(crate) fn class(self) -> Option<Class> {
@@ -79,38 +77,32 @@ impl Comparison {
     }
 }
 
-/// Compares a descriptor that was decided `now`. `there` is `None` if the upstream returned an error.
-/// Counters here began at `began`.
+/// Compares a descriptor that was decided `now`. A side is `None` if it returned an error. Counters
+/// here began at `began`.
 pub(crate) fn compare(
-    here: &Here,
-    there: Option<&Status<StatedLimit>>,
+    here: Option<&Outcome>,
+    there: Option<&Status>,
     began: Time,
     now: Time,
 ) -> Comparison {
     let Some(there) = there else {
         return Comparison::NoStatus(Class::ErrorThere);
     };
-    let Some(own) = &here.status else {
+    let Some(here) = here else {
         return Comparison::NoStatus(Class::StoreError);
     };
-    match (own.over_limit, there.over_limit) {
+    match (here.over_limit, there.over_limit) {
         (true, true) | (false, false) => Comparison::Agreed,
-        (true, false) => Comparison::OverHere(classify(here, own, there, began, now)),
-        (false, true) => Comparison::OverThere(classify(here, own, there, began, now)),
+        (true, false) => Comparison::OverHere(classify(here, there, began, now)),
+        (false, true) => Comparison::OverThere(classify(here, there, began, now)),
     }
 }
 
-fn classify(
-    here: &Here,
-    own: &Status<Limit>,
-    there: &Status<StatedLimit>,
-    began: Time,
-    now: Time,
-) -> Class {
-    if here.store_failed {
+fn classify(here: &Outcome, there: &Status, began: Time, now: Time) -> Class {
+    if here.store_error.is_some() {
         return Class::StoreError;
     }
-    let (limit, stated) = match (&own.limit, there.limit) {
+    let (limit, stated) = match (&here.limit, there.limit) {
         (Some(limit), Some(stated)) => (limit, stated),
         (None, None) => return Class::Unexplained,
         (Some(_), None) | (None, Some(_)) => return Class::RuleMissing,
@@ -126,7 +118,7 @@ fn classify(
         return Class::WarmUp;
     }
     let period = window.end.since(window.start);
-    let distance = clock_distance(own.until_reset, there.until_reset, period);
+    let distance = clock_distance(here.reset, there.until_reset, period);
     if now.since(window.start) <= distance || window.end.since(now) <= distance {
         return Class::WindowEdge;
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::report::comparison::{DecidedSide, StatedLimit, StatusView};
+use crate::report::comparison::{DecidedSide, StatusView};
+use crate::report::outcome::Outcome;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
-use crate::trial::compare::{Class, Comparison, Here, Status, compare};
+use crate::trial::compare::{Class, Comparison, Status, compare};
 
 /// Shown for the rule of a descriptor that no rule applies to.
 const NO_RULE: &str = "(no rule)";
@@ -15,7 +16,7 @@ pub(crate) struct Decision {
     pub(crate) time: Time,
     /// Whether the response is OVER_LIMIT, or the text of the error.
     pub(crate) response: Result<bool, Arc<str>>,
-    pub(crate) descriptors: Vec<Here>,
+    pub(crate) descriptors: Vec<Outcome>,
 }
 
 /// The reply of the upstream.
@@ -23,7 +24,7 @@ pub(crate) struct Decision {
 pub(crate) enum Reply {
     Decided {
         over_limit: bool,
-        statuses: Vec<Status<StatedLimit>>,
+        statuses: Vec<Status>,
     },
     /// An error, or none at all.
     Error(Arc<str>),
@@ -62,12 +63,16 @@ pub(crate) fn compare_request(
     let mut rows = Vec::with_capacity(here.descriptors.len());
     for (index, own) in here.descriptors.iter().enumerate() {
         let status = statuses.get(index);
-        let comparison = compare(own, status, began, here.time);
+        let decided = here.response.is_ok().then_some(own);
+        let comparison = compare(decided, status, began, here.time);
         let rule = own.rule.clone().unwrap_or_else(|| NO_RULE.into());
         if let Some(class) = comparison.class() {
             differences.push(Difference {
                 rule: Some(rule.clone()),
-                here: shown_here(here, own),
+                here: match &here.response {
+                    Ok(_) => stated(&own.into()),
+                    Err(error) => failed(error),
+                },
                 there: status.map_or_else(|| there.shown(), stated),
                 class,
             });
@@ -88,23 +93,12 @@ pub(crate) fn compare_request(
     Some((rows, differences))
 }
 
-fn shown_here(here: &Decision, own: &Here) -> DecidedSide {
-    match (&own.status, &here.response) {
-        (Some(status), _) => stated(status),
-        (None, Ok(over_limit)) => response(*over_limit),
-        (None, Err(error)) => failed(error),
-    }
-}
-
-fn stated<L>(status: &Status<L>) -> DecidedSide
-where
-    for<'l> &'l L: Into<StatedLimit>,
-{
+fn stated(status: &Status) -> DecidedSide {
     let seconds = |span: Span| format!("{}s", span.as_micros() / MICROS_PER_SECOND);
     DecidedSide::Status(StatusView {
         code: status.over_limit.into(),
         limit_remaining: status.remaining,
-        current_limit: status.limit.as_ref().map(Into::into),
+        current_limit: status.limit,
         duration_until_reset: status.until_reset.map(seconds),
     })
 }
@@ -140,7 +134,7 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn status<L>(over_limit: bool) -> Status<L> {
+    fn status(over_limit: bool) -> Status {
         Status {
             over_limit,
             limit: None,
@@ -150,15 +144,14 @@ mod tests {
     }
 
     fn decision(response: bool, descriptors: &[bool]) -> Decision {
-        let here = |over_limit: &bool| Here {
-            rule: None,
-            status: Some(status(*over_limit)),
-            store_failed: false,
+        let outcome = |&over_limit| Outcome {
+            over_limit,
+            ..Outcome::default()
         };
         Decision {
             time: Time::default(),
             response: Ok(response),
-            descriptors: descriptors.iter().map(here).collect(),
+            descriptors: descriptors.iter().map(outcome).collect(),
         }
     }
 

@@ -29,7 +29,7 @@ const AGREED: &str = "agreed";
 
 named_enum! {
     /// How a call was answered.
-    pub enum Outcome {
+    pub enum CallOutcome {
         /// The upstream's response.
         Forwarded = "forwarded",
         /// The upstream's error.
@@ -60,8 +60,8 @@ pub(crate) struct Tally {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DomainTally {
-    /// By [`Outcome`].
-    outcomes: [u64; Outcome::ALL.len()],
+    /// By [`CallOutcome`].
+    outcomes: [u64; CallOutcome::ALL.len()],
     pub(crate) rules: BTreeMap<Arc<str>, RuleTally>,
 }
 
@@ -120,7 +120,7 @@ impl Tally {
     /// Adds the metrics.
     pub(crate) fn collect(&self, series: &mut Vec<Series>) {
         for (domain, of_domain) in &self.domains {
-            for outcome in Outcome::ALL {
+            for outcome in CallOutcome::ALL {
                 let count = of_domain.outcomes[outcome as usize];
                 let labels = vec![
                     ("domain", domain.to_string()),
@@ -146,7 +146,7 @@ impl Tally {
 }
 
 impl DomainTally {
-    pub(crate) fn count(&mut self, outcome: Outcome) {
+    pub(crate) fn count(&mut self, outcome: CallOutcome) {
         self.outcomes[outcome as usize] += 1;
     }
 
@@ -225,12 +225,12 @@ mod tests {
         let mut tally = Tally::default();
         for number in 0..DOMAINS_MAX + 2 {
             let (domain, fits) = tally.domain(&number.to_string());
-            domain.count(Outcome::Forwarded);
+            domain.count(CallOutcome::Forwarded);
             assert_eq!(fits, number < DOMAINS_MAX, "{number}");
         }
         assert_eq!(tally.domains.len(), DOMAINS_MAX + 1);
         assert_eq!(
-            tally.domains[OTHER].outcomes[Outcome::Forwarded as usize],
+            tally.domains[OTHER].outcomes[CallOutcome::Forwarded as usize],
             2
         );
         assert!(tally.domain("0").1, "a known domain is found");

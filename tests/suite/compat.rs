@@ -51,13 +51,14 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 
-use tollgate::api::call_metrics::CallMetrics;
+use tollgate::api::call_metrics::RlsMetrics;
 use tollgate::api::decode;
 use tollgate::api::rls::Rls;
 use tollgate::config::error::Finding;
 use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{self, Parts};
+use tollgate::limiter::{self, Observers, Parts};
+use tollgate::over_limit_feed::OverLimitFeed;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
@@ -238,21 +239,20 @@ impl World {
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
         let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
+        let feed = OverLimitFeed::new("a", None, &metrics);
+        let observers = Observers::new(stats, feed, &settings.limiter, &now, &metrics);
         let parts = Parts {
             rules: rules.clone(),
             backend,
             fallback,
             clock: now,
-            stats,
             settings: settings.limiter.clone(),
+            observers: Some(Arc::new(observers)),
+            candidate: None,
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {
-            rls: Rls::new(
-                limiter,
-                CallMetrics::new("ShouldRateLimit", &metrics),
-                Traces::default(),
-            ),
+            rls: Rls::new(limiter, RlsMetrics::new(&metrics), Traces::default()),
             rules,
             options,
             counters,

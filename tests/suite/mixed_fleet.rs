@@ -66,8 +66,11 @@ async fn both_services_see_each_others_hits() {
     let check = |hits| Check::new(Key::from("shop_user_1_"), limit(10), hits);
     let key = format!("shop_user_1_{WINDOW}");
     let verdict_of = async |hits| {
-        let verdict =
-            bench.remote.decide(&request_of([check(hits)]), START).await[0].expect("a value");
+        let verdict = bench
+            .remote
+            .decide(&request_of([check(hits)]), START, None)
+            .await[0]
+            .expect("a value");
         (verdict.used, verdict.over)
     };
     // New before old, and old before new.
@@ -111,7 +114,7 @@ async fn both_services_see_each_others_hits() {
                 ..check(Hits::Add(1))
             },
         ]);
-        let verdicts = bench.remote.decide(&all_or_nothing, START).await;
+        let verdicts = bench.remote.decide(&all_or_nothing, START, None).await;
         assert_eq!(verdicts[0].map(|verdict| verdict.used), Ok(4));
         assert_eq!(old.count(&key, 1), 5);
         let all = old.all();
@@ -135,7 +138,7 @@ async fn both_services_see_each_others_hits() {
     let tomorrow = START.plus(Span::from_secs(86_400));
     let verdict = bench
         .remote
-        .decide(&request_of([check(Hits::Add(1))]), tomorrow)
+        .decide(&request_of([check(Hits::Add(1))]), tomorrow, None)
         .await[0]
         .expect("a value");
     assert_eq!(verdict.used, 1);
@@ -169,7 +172,7 @@ async fn calendar_months_have_the_reference_key_until_their_end() {
         let verdict_of = async || {
             bench
                 .remote
-                .decide(&request_of([check.clone()]), time)
+                .decide(&request_of([check.clone()]), time, None)
                 .await[0]
                 .expect("a value")
         };
@@ -203,7 +206,7 @@ async fn existing_keys_get_a_whole_lifetime_at_most() {
     let () = old.0.expire(&key, 500).expect("it answers");
     for hits in [Hits::Add(1), Hits::Peek, Hits::Refund(1), Hits::Add(50)] {
         let check = Check::new(Key::from("shop_user_1_"), limit(10), hits);
-        bench.remote.decide(&request_of([check]), START).await;
+        bench.remote.decide(&request_of([check]), START, None).await;
         let all = old.all();
         assert!(
             // The first hit of a replica sets it, as each hit of envoyproxy/ratelimit does.

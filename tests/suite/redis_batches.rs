@@ -59,7 +59,7 @@ async fn bench(clock: Clock) -> Bench {
         )
     };
     let request = request_of([Algorithm::TokenBucket, Algorithm::FixedWindow].map(peek));
-    bench.remote.decide(&request, now).await;
+    bench.remote.decide(&request, now, None).await;
     bench.count_anew();
     bench
 }
@@ -74,12 +74,12 @@ async fn time_is_read_once_per_call() {
     let bench = bench(clock.clone()).await;
     bench
         .remote
-        .decide(&request_of(checks(64)), clock.now())
+        .decide(&request_of(checks(64)), clock.now(), None)
         .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
     bench
         .remote
-        .decide(&atomic_request(checks(64)), clock.now())
+        .decide(&atomic_request(checks(64)), clock.now(), None)
         .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
 }
@@ -115,7 +115,10 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
         let count = request.checks.len();
         bench.count_anew();
         let before = bench.batches();
-        assert_eq!(bench.remote.decide(&request, START).await.len(), count);
+        assert_eq!(
+            bench.remote.decide(&request, START, None).await.len(),
+            count
+        );
         assert_eq!(
             (bench.batches() - before, bench.calls("evalsha")),
             expected,
@@ -144,7 +147,7 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
                 .command::<()>(&["SET", &key, &before.to_string(), "EX", "86400"]);
         }
         bench.count_anew();
-        let decisions = bench.remote.decide(&request, START).await;
+        let decisions = bench.remote.decide(&request, START, None).await;
         assert_eq!(bench.calls("incr") + bench.calls("incrby"), 2, "{before:?}");
         let mut used = u64::try_from(before.unwrap_or(0)).unwrap_or(0);
         for (hits, decisions) in hits.into_iter().zip(decisions.chunks(2)) {
@@ -169,7 +172,7 @@ async fn the_key_of_a_new_window_has_a_lifetime_when_it_is_answered() {
         let check = check("lives:", limit, hits);
         let key = String::from_utf8(redis_key(&check, START)).expect("it is text");
         bench.count_anew();
-        assert!(bench.remote.decide(&request_of([check]), START).await[0].is_ok());
+        assert!(bench.remote.decide(&request_of([check]), START, None).await[0].is_ok());
         let life: i64 = bench.server.command(&["TTL", &key]);
         match hits {
             // It creates no key.
@@ -212,7 +215,7 @@ async fn repeated_keys_are_charged_in_order() {
             })
             .collect();
         bench.server.command::<()>(&["FLUSHDB"]);
-        let answers = bench.remote.decide(&request_of(again), START).await;
+        let answers = bench.remote.decide(&request_of(again), START, None).await;
         assert_eq!(
             answers
                 .iter()
@@ -262,7 +265,7 @@ async fn windows_need_one_command_whatever_their_key_has() {
             let _: Value = bench.server.command(words);
             bench.count_anew();
             let request = request_of([window(Hits::Add(hits))]);
-            let answer = bench.remote.decide(&request, START).await[0];
+            let answer = bench.remote.decide(&request, START, None).await[0];
             let used = expected.map(|used| {
                 if used < 1 << 52 {
                     used + hits - 2
@@ -307,7 +310,7 @@ async fn windows_are_charged_in_order_by_commands_and_script() {
     for round in 0..3 {
         let in_one_request = bench
             .remote
-            .decide(&request_of(hits.map(window)), START)
+            .decide(&request_of(hits.map(window)), START, None)
             .await;
         let apart = bench.ask_each(&hits.map(window), START).await;
         for (turn, answers) in [in_one_request.as_slice(), &apart].into_iter().enumerate() {

@@ -5,7 +5,7 @@ use prost::Message as _;
 use prost::encoding::{encode_key, encode_varint};
 
 use super::*;
-use crate::limiter::{DESCRIPTORS_MAX, ENTRIES_MAX};
+use crate::api::request_size::{DESCRIPTORS_MAX, ENTRIES_MAX, RequestTooLarge};
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -115,14 +115,14 @@ fn requests_are_bounded() {
     assert_eq!(error(&request(DESCRIPTORS_MAX, 10)), None);
     assert_eq!(
         error(&request(DESCRIPTORS_MAX + 1, 0)),
-        Some(LimiterError::TooManyDescriptors.into())
+        Some(RequestTooLarge::Descriptors.into())
     );
     assert_eq!(
         error(&request(1, ENTRIES_MAX + 1)),
-        Some(LimiterError::TooManyEntries.into())
+        Some(RequestTooLarge::Entries.into())
     );
     assert_eq!(
         error(&[0x12, 0].repeat(2_000_000)),
-        Some(LimiterError::TooManyDescriptors.into())
+        Some(RequestTooLarge::Descriptors.into())
     );
 }

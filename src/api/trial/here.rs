@@ -8,12 +8,11 @@ use hyper::body::Bytes;
 use crate::api::convert;
 use crate::api::decode;
 use crate::api::unary::{self, UnaryBody};
-use crate::limit::Limit;
 use crate::limiter::decision::Decision as LimiterDecision;
-use crate::limiter::response::{Response as OwnResponse, Status as OwnStatus};
+use crate::limiter::response::Response as OwnResponse;
 use crate::limiter::{Limiter, LimiterError};
-use crate::time::{Span, Time};
-use crate::trial::compare::{Here, Status};
+use crate::report::outcome::Outcome;
+use crate::time::Time;
 use crate::trial::request::Decision;
 
 /// The rule of descriptors without a decision.
@@ -47,8 +46,9 @@ pub(crate) async fn decide(limiter: Limiter, known: Known) -> Own {
     let (mut query, _) = decode::query(&known.message).expect("it was decoded before");
     query.deadline = known.deadline;
     let time = limiter.clock().now();
-    let decided = limiter.decide_at_once(&query, None, rules_of).await;
-    let (response, wait, rules) = match decided {
+    let inspect = |decision: &LimiterDecision<'_, '_, '_>| decision.outcomes();
+    let decided = limiter.decide_at_once(&query, time, None, inspect).await;
+    let (response, wait, outcomes) = match decided {
         Ok(decided) => decided,
         Err(error) => {
             limiter.count(&error);
@@ -68,16 +68,10 @@ pub(crate) async fn decide(limiter: Limiter, known: Known) -> Own {
             };
         }
     };
-    let descriptors = rules.into_iter().zip(&response.statuses);
-    let descriptors = descriptors.map(|((rule, store_failed), status)| Here {
-        rule,
-        status: Some(status_here(status)),
-        store_failed,
-    });
     let decision = Decision {
         time,
         response: Ok(response.over_limit),
-        descriptors: descriptors.collect(),
+        descriptors: outcomes,
     };
     if let Some((permit, wait)) = wait.filter(|_| known.answering == Answering::Here) {
         permit.wait(wait).await;
@@ -93,27 +87,9 @@ pub(crate) fn respond(answer: Result<OwnResponse, LimiterError>) -> Response<Una
     unary::respond(answer.map_err(|error| convert::status(&error)))
 }
 
-/// The rule of each descriptor, and whether the store gave no verdict on it.
-fn rules_of(decision: &LimiterDecision<'_, '_, '_>) -> Vec<(Option<Arc<str>>, bool)> {
-    let steps = decision.plan.steps.iter();
-    let rules = steps.map(|step| (step.path(), decision.store_error(step).is_some()));
-    rules.collect()
-}
-
-fn without_verdict() -> Here {
-    Here {
+fn without_verdict() -> Outcome {
+    Outcome {
         rule: Some(NO_VERDICT.into()),
-        status: None,
-        store_failed: true,
-    }
-}
-
-fn status_here(status: &OwnStatus) -> Status<Limit> {
-    let limit = status.limit.as_ref().map(|(limit, _)| *limit);
-    Status {
-        over_limit: status.over_limit,
-        remaining: status.remaining,
-        until_reset: limit.map(|_| Span::from_secs(status.reset_secs)),
-        limit,
+        ..Outcome::default()
     }
 }

@@ -9,14 +9,14 @@ use tonic::Status;
 
 use crate::api::convert;
 use crate::api::decode::Fields;
+use crate::api::request_size::DESCRIPTORS_MAX;
 use crate::api::unary::{GRPC_STATUS, UnaryBody, message_in};
-use crate::limiter::DESCRIPTORS_MAX;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::report::comparison::StatedLimit;
 use crate::time::Span;
 use crate::trial::compare;
 use crate::trial::request::Reply;
-use crate::trial::tally::Outcome;
+use crate::trial::tally::CallOutcome;
 use crate::trial::upstream::{Failure, RawReply};
 
 /// Fields of a RateLimitResponse.
@@ -72,12 +72,12 @@ impl Said {
     }
 }
 
-pub(crate) fn outcome_of(forwarded: &Forwarded, said: &Said) -> Outcome {
+pub(crate) fn outcome_of(forwarded: &Forwarded, said: &Said) -> CallOutcome {
     match (forwarded, said) {
-        (Ok(_), Said::Message(_)) => Outcome::Forwarded,
-        (Ok(_), Said::Error(_)) => Outcome::Error,
-        (Err(Failure::Unavailable(_)), _) => Outcome::Unavailable,
-        (Err(Failure::Late(_)), _) => Outcome::Late,
+        (Ok(_), Said::Message(_)) => CallOutcome::Forwarded,
+        (Ok(_), Said::Error(_)) => CallOutcome::Error,
+        (Err(Failure::Unavailable(_)), _) => CallOutcome::Unavailable,
+        (Err(Failure::Late(_)), _) => CallOutcome::Late,
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
     })
 }
 
-fn status_there(status: &DescriptorStatus) -> compare::Status<StatedLimit> {
+fn status_there(status: &DescriptorStatus) -> compare::Status {
     let seconds = |duration: &prost_types::Duration| u64::try_from(duration.seconds).ok();
     let reset = status.duration_until_reset.as_ref().and_then(seconds);
     compare::Status {

@@ -12,7 +12,6 @@ use crate::cli::test::value::{fields, whole};
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
-use crate::limiter;
 use crate::traffic::{Descriptor, Entry, Limit, Request};
 
 const REQUEST_KEYS: [&str; 3] = ["domain", "descriptors", "hits_addend"];
@@ -37,8 +36,8 @@ pub(super) fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Req
     if findings.problem_count() > problems {
         return None;
     }
-    if let Err(error) = limiter::validate(&convert::query(&request)) {
-        findings.problem(Diagnostic::new(node.location, error.to_string()));
+    if let Err(error) = convert::validate(&request) {
+        findings.problem(Diagnostic::new(node.location, error));
         return None;
     }
     Some(request)

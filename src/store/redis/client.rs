@@ -14,16 +14,14 @@ use smallvec::SmallVec;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::store::redis::client::batchers::Batchers;
-use crate::store::redis::client::decode::ReplyError;
-use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{
-    NodeBatch, NodeBatches, batch_of, checks_of_batch, is_one_call,
+    NodeBatch, NodeBatches, checks_of_batch, is_one_call,
 };
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::shared::Redis;
-use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::node::Node;
-use crate::store::redis::topology::pool::NodePool;
+use crate::telemetry::traces::LiveSpan;
 use crate::time::{Span, Time};
 
 mod all_or_nothing;
@@ -35,9 +33,10 @@ mod encode_request;
 mod increments;
 mod node_batch;
 pub(crate) mod pipeline;
+mod read_replies;
 pub(crate) mod repair;
 pub mod script;
-pub(crate) mod trace;
+mod trace;
 pub mod waiting;
 
 /// Redirections of one check. A cluster that redirects more often has no stable slot map.
@@ -93,7 +92,14 @@ impl RedisClient {
     }
 
     /// Decides every check of a request, in order, before its deadline and within STORE_TIMEOUT.
-    pub async fn decide(&self, request: &CheckRequest, now: Time) -> Decisions {
+    /// `parent` is the span of the request, if it is traced.
+    pub async fn decide(
+        &self,
+        request: &CheckRequest,
+        now: Time,
+        parent: Option<&LiveSpan>,
+    ) -> Decisions {
+        let span = parent.map(|parent| trace::start(&self.shared, parent, request));
         let timeout = now.plus(self.shared.store_timeout);
         let mode = if request.all_or_nothing {
             Mode::Atomic
@@ -107,11 +113,15 @@ impl RedisClient {
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
             left_out: StoreError::Unreachable,
         };
-        let Some(cache) = &self.shared.over_limit_cache else {
-            return self.send(&request).await;
+        let cache = self.shared.over_limit_cache.as_ref();
+        let cached: Cached = match cache {
+            Some(cache) => request
+                .checks
+                .iter()
+                .map(|check| cache.get(check, now))
+                .collect(),
+            None => Cached::new(),
         };
-        let checks = request.checks.iter();
-        let cached: Cached = checks.map(|check| cache.get(check, now)).collect();
         let decisions = if cached.iter().any(Option::is_some) {
             // Boxed to keep the future of other requests small.
             Box::pin(self.send_uncached(&request, cached)).await
@@ -120,9 +130,12 @@ impl RedisClient {
         };
         for check in request.checks {
             // Whatever the reply: Redis may have counted the refund.
-            if let Hits::Refund(_) = check.hits {
+            if let (Some(cache), Hits::Refund(_)) = (cache, check.hits) {
                 cache.refunded(&check.key, self.shared.clock.now());
             }
+        }
+        if let Some(span) = span {
+            trace::end(span, &decisions);
         }
         decisions
     }
@@ -290,78 +303,6 @@ impl RedisClient {
         let batcher = self.batchers.of(&self.shared, node);
         let left = Duration::from(left);
         batcher.send(checks, request.mode, left).await
-    }
-
-    /// Makes verdicts of the replies, and batches of the redirections.
-    fn read<'s>(
-        &self,
-        request: &Request<'_>,
-        &NodeBatch { pool, ref node, .. }: &NodeBatch<'s>,
-        indices: &[usize],
-        replied: Result<NodeReply, CheckError>,
-        outcome: &mut NodeOutcome<'s>,
-    ) {
-        let NodeReply {
-            checks: encoded,
-            now,
-            replies,
-        } = match replied {
-            Ok(reply) => reply,
-            Err(error) => {
-                let failed = indices.iter().map(|&index| (index, Err(error)));
-                return outcome.decided.extend(failed);
-            }
-        };
-        for ((&index, mut encoded), reply) in indices.iter().zip(encoded).zip(replies) {
-            let decision = match reply {
-                Ok(reply) => {
-                    let check = (&request.checks[index], &encoded);
-                    let verdict = self
-                        .shared
-                        .verdict(check, &reply, request.received, now, node);
-                    Ok(verdict)
-                }
-                Err(error) => match self.redirect(pool, node, &error) {
-                    Some((node, route)) => {
-                        encoded.route = route;
-                        let batch = batch_of(&mut outcome.redirected, pool, &node, indices.len());
-                        batch.indices.push(index);
-                        batch.checks.push(encoded);
-                        continue;
-                    }
-                    None => Err(StoreError::Rejected.not_counted()),
-                },
-            };
-            outcome.decided.push((index, decision));
-        }
-    }
-
-    /// The node that a redirection names, and how to send the check to it. `None` for other errors.
-    fn redirect(
-        &self,
-        pool: &NodePool,
-        node: &Arc<Node>,
-        error: &ReplyError,
-    ) -> Option<(Arc<Node>, Route)> {
-        let [moved, ask, again] = &self.shared.metrics.redirects;
-        let node_at =
-            |endpoint: &Endpoint| pool.node_at(&endpoint.resolve_relative_to(node.address()));
-        match error {
-            ReplyError::Moved(endpoint) => {
-                moved.inc();
-                pool.request_refresh();
-                Some((node_at(endpoint)?, Route::Normal))
-            }
-            ReplyError::Ask(endpoint) => {
-                ask.inc();
-                Some((node_at(endpoint)?, Route::Asking))
-            }
-            ReplyError::Again => {
-                again.inc();
-                Some((node.clone(), Route::Isolated))
-            }
-            ReplyError::Rejected(_) => None,
-        }
     }
 }
 

@@ -1,17 +1,12 @@
-//! The Redis of a process: what all its workers share.
+//! The Redis of a process: what all its workers share. Data only; `client` encodes and decodes.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::algorithm::Counter;
-use crate::algorithm::charge::Charge;
-use crate::check::{Check, Hits, Verdict};
 use crate::limit::{Limit, Share};
 use crate::store::memory::full_logs;
-use crate::store::redis::client::decode::CheckReply;
-use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::connect::connection::Timeouts;
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
@@ -60,7 +55,7 @@ pub struct Redis {
     pub(crate) main: NodePool,
     pub(crate) per_second: Option<NodePool>,
     pub(crate) store_timeout: Span,
-    expiration_jitter_max: Span,
+    pub(crate) expiration_jitter_max: Span,
     pub(crate) over_limit_cache: Option<OverLimitCache>,
     pub(crate) usage: UsageCache,
     /// Decides while Redis is unavailable.
@@ -81,7 +76,7 @@ pub(crate) struct RedisMetrics {
     pub(crate) abandoned: metric::Counter,
     pub(crate) ambiguous: metric::Counter,
     pub(crate) unknown_script: metric::Counter,
-    full_logs: metric::Counter,
+    pub(crate) full_logs: metric::Counter,
     /// MOVED, ASK and TRYAGAIN.
     pub(crate) redirects: [metric::Counter; 3],
 }
@@ -162,63 +157,6 @@ impl Redis {
     /// The time to send to Redis. It uses its own clock unless a test sets the time.
     pub(crate) fn clock_for_redis(&self) -> Option<Time> {
         self.clock.is_manual().then(|| self.clock.now())
-    }
-
-    /// The node that has a check's counter.
-    pub(crate) fn node_of(&self, check: &Check) -> Option<Arc<Node>> {
-        let topology = self.pool_of(&check.limit).topology();
-        if topology.has_slots() {
-            // The start of a window is part of the key.
-            let charge = Counter::charge(&check.limit, check.call());
-            let now = self.clock.now();
-            let node = topology.owner(check.key.as_bytes());
-            let encoded = self.encode(check, charge, node, Mode::Independent, now);
-            return topology.owner(encoded.key.as_bytes()).cloned();
-        }
-        topology.owner(check.key.as_bytes()).cloned()
-    }
-
-    /// Encodes a check by the clock of `node`: the one that would have its key without a window in it. So
-    /// all replicas use the same clock, whatever the clocks of other nodes are.
-    pub(crate) fn encode(
-        &self,
-        check: &Check,
-        charge: Charge,
-        node: Option<&Arc<Node>>,
-        mode: Mode,
-        now: Time,
-    ) -> EncodedCheck {
-        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
-        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
-        // Any number that changes now and then.
-        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        EncodedCheck::new(check, charge, hash, at, mode, jitter)
-    }
-
-    /// The verdict of a check that was received at `received`, and replied to at the node's time
-    /// `redis_now`. The over-limit cache learns from it.
-    pub(crate) fn verdict(
-        &self,
-        (check, encoded): (&Check, &EncodedCheck),
-        reply: &CheckReply,
-        received: Time,
-        redis_now: Time,
-        node: &Node,
-    ) -> Verdict {
-        let mut verdict = reply.verdict(encoded, check, redis_now);
-        if let Some(cache) = &self.over_limit_cache {
-            let hit = || reply.verdict_of(encoded, check, Hits::Add(1).into(), true, redis_now);
-            cache.learn(check, &verdict, hit, received, self.clock.now());
-        }
-        let is_full = reply.is_of_full_log(check);
-        self.metrics.full_logs.inc_by(is_full.into());
-        if verdict.start_after > Span::ZERO {
-            // The reply took a while, so a booked slot begins sooner as seen from here.
-            let passed = node.clock.at(self.clock.now()).since(redis_now);
-            verdict.start_after = verdict.start_after.less(passed);
-        }
-        verdict
     }
 }
 

@@ -1,12 +1,13 @@
 //! Each class, in a situation that it explains.
 
 use super::*;
-use crate::limit::{Algorithm, Terms, Unit};
+use crate::check;
+use crate::limit::{Algorithm, Limit, Terms, Unit};
 
 /// A descriptor under a limit of ten per minute, which each case changes.
 struct Case {
-    here: Here,
-    there: Option<Status<StatedLimit>>,
+    here: Option<Outcome>,
+    there: Option<Status>,
     /// Seconds into the current window.
     at: u64,
     /// Seconds since the start of the current window at which counting began; `None` for the window
@@ -14,18 +15,21 @@ struct Case {
     began_at: Option<u64>,
 }
 
+const FAILED: check::StoreError = check::StoreError::TimedOut;
+
 type Change = fn(&mut Case);
 
 fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
     Limit::new(&Terms::new(requests, unit, algorithm)).expect("it is valid")
 }
 
-fn status<L>(over_limit: bool, limit: L, reset: u64) -> Status<L> {
-    Status {
+fn outcome(over_limit: bool, limit: Limit, reset: u64) -> Outcome {
+    Outcome {
+        rule: Some("d.user".into()),
         over_limit,
         limit: Some(limit),
-        remaining: 0,
-        until_reset: Some(Span::from_secs(reset)),
+        reset: Some(Span::from_secs(reset)),
+        ..Outcome::default()
     }
 }
 
@@ -34,12 +38,8 @@ impl Case {
     fn over(here: bool, there: bool) -> Self {
         let own = limit(10, Unit::Minute, Algorithm::FixedWindow);
         Self {
-            there: Some(status(there, StatedLimit::from(&own), 30)),
-            here: Here {
-                rule: Some("d.user".into()),
-                status: Some(status(here, own, 30)),
-                store_failed: false,
-            },
+            there: Some(Status::from(&outcome(there, own, 30))),
+            here: Some(outcome(here, own, 30)),
             at: 30,
             began_at: None,
         }
@@ -50,11 +50,11 @@ impl Case {
         self
     }
 
-    fn own(&mut self) -> &mut Status<Limit> {
-        self.here.status.as_mut().expect("it has one")
+    fn own(&mut self) -> &mut Outcome {
+        self.here.as_mut().expect("it has one")
     }
 
-    fn stated(&mut self) -> &mut Status<StatedLimit> {
+    fn stated(&mut self) -> &mut Status {
         self.there.as_mut().expect("it has one")
     }
 
@@ -64,7 +64,7 @@ impl Case {
             .began_at
             .map_or(Time::default(), |at| window.plus(Span::from_secs(at)));
         let now = window.plus(Span::from_secs(self.at));
-        compare(&self.here, self.there.as_ref(), began, now)
+        compare(self.here.as_ref(), self.there.as_ref(), began, now)
     }
 }
 
@@ -76,7 +76,7 @@ fn statuses_agree_if_both_are_over_limit_or_neither() {
         let case = Case::over(over, over).change(other_limit);
         assert_eq!(case.compared(), Comparison::Agreed);
     }
-    let fallback = Case::over(true, true).change(|case| case.here.store_failed = true);
+    let fallback = Case::over(true, true).change(|case| case.own().store_error = Some(FAILED));
     assert_eq!(fallback.compared(), Comparison::Agreed);
 }
 
@@ -98,12 +98,12 @@ fn each_class_explains_a_disagreement() {
         ),
         (
             "no answer here",
-            Case::over(true, true).change(|case| case.here.status = None),
+            Case::over(true, true).change(|case| case.here = None),
             NoStatus(StoreError),
         ),
         (
             "a fallback here",
-            Case::over(true, false).change(|case| case.here.store_failed = true),
+            Case::over(true, false).change(|case| case.own().store_error = Some(FAILED)),
             OverHere(StoreError),
         ),
         (
@@ -174,7 +174,7 @@ fn each_class_explains_a_disagreement() {
             "two seconds from an edge, and clocks that differ by three",
             Case::over(false, true).change(|case| {
                 case.at = 2;
-                case.own().until_reset = Some(Span::from_secs(58));
+                case.own().reset = Some(Span::from_secs(58));
                 case.stated().until_reset = Some(Span::from_secs(1));
             }),
             OverThere(WindowEdge),
@@ -220,7 +220,9 @@ fn the_first_class_that_fits_wins() {
             });
         }),
         (Class::RuleMissing, |case| case.stated().limit = None),
-        (Class::StoreError, |case| case.here.store_failed = true),
+        (Class::StoreError, |case| {
+            case.own().store_error = Some(FAILED);
+        }),
         (Class::ErrorThere, |case| case.there = None),
     ];
     let mut case = Case::over(false, true);

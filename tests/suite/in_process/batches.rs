@@ -67,7 +67,7 @@ async fn world() -> World {
 impl World {
     async fn decide(&self, checks: impl IntoIterator<Item = Check>) -> Decisions {
         self.remote
-            .decide(&request_of(checks), self.clock.now())
+            .decide(&request_of(checks), self.clock.now(), None)
             .await
     }
 
@@ -116,7 +116,7 @@ impl Callers {
         let (remote, now) = (world.remote.clone(), world.clock.now());
         let (number, began) = (self.asking.len(), self.began);
         self.asking.spawn(async move {
-            let decisions = remote.decide(&request, now).await;
+            let decisions = remote.decide(&request, now, None).await;
             (number, (decisions, began.elapsed()))
         })
     }

@@ -180,7 +180,7 @@ async fn lifetimes_are_set_before_the_process_ends() {
     let limit = Limit::new(&Terms::new(9, Unit::Year, Algorithm::FixedWindow)).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(1));
     let request = request_of([check]);
-    let decide = async || worker.decide(&request, network.clock.now()).await[0];
+    let decide = async || worker.decide(&request, network.clock.now(), None).await[0];
     assert!(decide().await.is_ok());
     // Now its command has no EXPIRE.
     server.evict("k");

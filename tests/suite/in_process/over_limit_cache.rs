@@ -25,7 +25,7 @@ fn limit(requests: u32) -> Limit {
 /// Whether hits on the only counter are over their limit.
 async fn is_over(remote: &RedisClient, clock: &Clock, requests: u32, hits: Hits) -> bool {
     let request = request_of([Check::new(Key::from("k"), limit(requests), hits)]);
-    let decisions = remote.decide(&request, clock.now()).await;
+    let decisions = remote.decide(&request, clock.now(), None).await;
     decisions[0].as_ref().expect("a verdict").over
 }
 

@@ -16,11 +16,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::api::{convert, decode};
+use tollgate::candidate::Candidate;
 use tollgate::check::StoreError;
-use tollgate::config::{self, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{self, Limiter, LimiterError, Parts, Settings};
+use tollgate::limiter::{self, Limiter, LimiterError, Observers, Parts, Settings};
+use tollgate::over_limit_feed::OverLimitFeed;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::redact::DescriptorView;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
@@ -83,6 +86,7 @@ pub(crate) struct Service {
 pub(crate) struct Rules {
     pub(crate) live: Arc<LiveRules>,
     stats: Arc<StatsTable>,
+    candidate: Option<Candidate>,
 }
 
 /// How one call ended.
@@ -174,6 +178,12 @@ fn rules() -> String {
     format!("domain: d\ndescriptors:\n{rules}{script}")
 }
 
+fn live(sources: &[Source], options: &CompileOptions) -> Arc<LiveRules> {
+    let live = Arc::new(LiveRules::default());
+    live.replace(config::load(sources, options).expect("valid rules").rules);
+    live
+}
+
 impl Rules {
     /// One file for each text.
     pub(crate) fn load(texts: &[String], metrics: &Metrics) -> Self {
@@ -184,13 +194,36 @@ impl Rules {
             text: text.as_str().into(),
         };
         let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
-        let live = Arc::new(LiveRules::default());
-        live.replace(
-            config::load(&sources, &config::CompileOptions::new(stats.clone()))
-                .expect("valid rules")
-                .rules,
-        );
-        Self { live, stats }
+        let live = live(&sources, &CompileOptions::new(stats.clone()));
+        Self {
+            live,
+            stats,
+            candidate: None,
+        }
+    }
+
+    /// One file, which has the candidate rules, too.
+    pub(crate) fn load_with_candidate(text: &str, metrics: &Metrics) -> Self {
+        let rules = Self::load(&[text.to_owned()], metrics);
+        let source = Source {
+            name: "candidate".into(),
+            path: "candidate.yaml".into(),
+            text: text.into(),
+        };
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+        let options = CompileOptions {
+            key_prefix: "candidate:".into(),
+            ..CompileOptions::new(stats)
+        };
+        let view = DescriptorView {
+            redaction: None,
+            rules: rules.live.clone(),
+        };
+        let candidate = Candidate::new(live(&[source], &options), view, metrics);
+        Self {
+            candidate: Some(candidate),
+            ..rules
+        }
     }
 }
 
@@ -216,7 +249,13 @@ impl Service {
         metrics: Metrics,
     ) -> Self {
         let redis = redis(network, deployment, &metrics, 0);
-        let Rules { live, stats } = rules.clone();
+        let Rules {
+            live,
+            stats,
+            candidate,
+        } = rules.clone();
+        let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", None, &metrics));
+        let observers = Observers::new(stats, feed, &settings, &clock, &metrics);
         let fallback = Fallback::new(OnStoreError::Local, &metrics);
         let backend = Backend::Redis(redis.clone());
         let parts = Parts {
@@ -224,8 +263,9 @@ impl Service {
             backend,
             fallback,
             clock: clock.clone(),
-            stats,
-            settings: Settings::default(),
+            settings,
+            observers: Some(Arc::new(observers)),
+            candidate,
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {

@@ -77,7 +77,9 @@ impl Bench {
         let mut callers = JoinSet::new();
         for (number, check) in checks.iter().cloned().enumerate() {
             let remote = self.remote.clone();
-            callers.spawn(async move { (number, remote.decide(&request_of([check]), now).await) });
+            callers.spawn(
+                async move { (number, remote.decide(&request_of([check]), now, None).await) },
+            );
         }
         in_order(callers).await.into_iter().flatten().collect()
     }

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use crate::algorithm::Counter;
-use crate::check::StoreError;
+use crate::algorithm::charge::Charge;
+use crate::check::{Check, StoreError};
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
+use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
+use crate::time::{Span, Time};
 
 impl RedisClient {
     /// Encodes checks for the nodes that have their keys, by the clocks of Redis. Those without a node
@@ -56,5 +60,39 @@ impl RedisClient {
             }
         }
         self.encode(request).0
+    }
+}
+
+impl Redis {
+    /// The node that has a check's counter.
+    pub(crate) fn node_of(&self, check: &Check) -> Option<Arc<Node>> {
+        let topology = self.pool_of(&check.limit).topology();
+        if topology.has_slots() {
+            // The start of a window is part of the key.
+            let charge = Counter::charge(&check.limit, check.call());
+            let now = self.clock.now();
+            let node = topology.owner(check.key.as_bytes());
+            let encoded = self.encode(check, charge, node, Mode::Independent, now);
+            return topology.owner(encoded.key.as_bytes()).cloned();
+        }
+        topology.owner(check.key.as_bytes()).cloned()
+    }
+
+    /// Encodes a check by the clock of `node`: the one that would have its key without a window in it. So
+    /// all replicas use the same clock, whatever the clocks of other nodes are.
+    pub(crate) fn encode(
+        &self,
+        check: &Check,
+        charge: Charge,
+        node: Option<&Arc<Node>>,
+        mode: Mode,
+        now: Time,
+    ) -> EncodedCheck {
+        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
+        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        // Any number that changes now and then.
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        EncodedCheck::new(check, charge, hash, at, mode, jitter)
     }
 }

@@ -32,8 +32,8 @@ pub(crate) fn start_span(call: &LiveSpan, query: &Query<'_>) -> LiveSpan {
     span
 }
 
-/// Adds the decision to the span of the request.
-pub(crate) fn describe(
+/// Adds the decision to the span of its request.
+pub(crate) fn end_span(
     span: &mut LiveSpan,
     decision: &Decision<'_, '_, '_>,
     response: &Response,
@@ -65,16 +65,14 @@ pub(crate) fn describe(
     }
 }
 
-/// Logs a response of OVER_LIMIT. `dropped` lines were not logged since the last one.
+/// Logs a response of OVER_LIMIT by the descriptor of this index. `dropped` lines were not logged
+/// since the last one.
 pub(crate) fn log_over_limit(
     decision: &Decision<'_, '_, '_>,
-    response: &Response,
+    index: usize,
     fallback: &Fallback,
     dropped: u64,
 ) {
-    let Some(index) = response.rejected_by else {
-        return;
-    };
     let (query, step) = (decision.query, &decision.plan.steps[index]);
     let Some((check, verdict)) = decision.counted(step) else {
         return;

@@ -1,0 +1,197 @@
+//! Observers of decisions: metrics, recording, top keys, over-limit feed and log.
+//!
+//! Decisions offline and with candidate rules have none.
+
+use std::sync::Arc;
+
+use crate::limiter::decision::Decision;
+use crate::limiter::describe;
+use crate::limiter::error::LimiterError;
+use crate::limiter::fallback::{Fallback, failed_calls};
+use crate::limiter::over_limit_log::OverLimitLog;
+use crate::limiter::queue::is_booked;
+use crate::limiter::response::Response;
+use crate::limiter::settings::Settings;
+use crate::over_limit_feed::OverLimitFeed;
+use crate::record::Recorder;
+use crate::rules::stats::StatsTable;
+use crate::rules::stats::counts::Disposition;
+use crate::rules::{Query, RuleSet, Step};
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::LiveSpan;
+use crate::time::{Clock, Time};
+use crate::top_keys::{self, TopKeys};
+
+/// The observers of all workers.
+#[derive(Debug)]
+pub struct Observers {
+    stats: Arc<StatsTable>,
+    near_limit_ratio: f32,
+    pub(crate) top_keys: TopKeys,
+    pub(crate) feed: OverLimitFeed,
+    /// `None` without RECORD_FILE.
+    pub(crate) recorder: Option<Recorder>,
+    log: OverLimitLog,
+    service_error: Counter,
+    invalid: Counter,
+    global_shadow_mode: Counter,
+}
+
+/// The observers on one worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    shared: Arc<Observers>,
+    top_keys: top_keys::Worker,
+}
+
+impl Observers {
+    /// Registers the metrics. Requests are not recorded.
+    pub fn new(
+        stats: Arc<StatsTable>,
+        feed: OverLimitFeed,
+        settings: &Settings,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            stats,
+            near_limit_ratio: settings.near_limit_ratio,
+            top_keys: TopKeys::new(clock.clone(), metrics),
+            feed,
+            recorder: None,
+            log: OverLimitLog::new(
+                settings.refusals_log_sample_rate,
+                settings.refusals_log_lines_per_second_max.get(),
+                metrics,
+            ),
+            service_error: failed_calls("service_error", metrics),
+            invalid: metrics.counter(
+                "tollgate_invalid_requests_total",
+                "Requests rejected with INVALID_ARGUMENT: more than descriptors_max descriptors or entries_max entries, \
+                 a limit that cannot be counted, or a holder without a name.",
+            ),
+            global_shadow_mode: metrics.reference_counter(
+                "ratelimit.service.global_shadow_mode",
+                "ratelimit_service_global_shadow_mode",
+                "Requests over their limit that SHADOW_MODE admitted.",
+                &[],
+            ),
+        }
+    }
+
+    /// For the worker that this is called on.
+    pub(crate) fn open(self: &Arc<Self>) -> Worker {
+        Worker {
+            top_keys: self.top_keys.open(),
+            shared: self.clone(),
+        }
+    }
+}
+
+impl Worker {
+    /// Observes a request before it is decided, since it may be invalid.
+    pub(crate) fn received(&self, query: &Query<'_>, rules: &RuleSet, now: Time) {
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.record(query, rules, now);
+        }
+    }
+
+    /// Observes a decision. `span` is that of its request, if it is traced.
+    pub(crate) fn decided(
+        &self,
+        decision: &Decision<'_, '_, '_>,
+        response: &Response,
+        fallback: &Fallback,
+        span: Option<&mut LiveSpan>,
+    ) {
+        let observers = &*self.shared;
+        let Decision { query, now, .. } = *decision;
+        if !decision.plan.domain_known {
+            let descriptors = query.descriptors.len() as u64;
+            observers
+                .stats
+                .domain_not_found(&decision.domain(), descriptors);
+        }
+        if response.shadowed {
+            observers.global_shadow_mode.inc();
+        }
+        self.count(decision, response);
+        if let Some(span) = span {
+            describe::end_span(span, decision, response, fallback);
+        }
+        let Some(index) = response.rejected_by else {
+            return;
+        };
+        let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
+        let feed = &observers.feed;
+        feed.send(decision.rules, query.domain, descriptor, step, now);
+        if let Some(dropped) = observers.log.admit(now) {
+            describe::log_over_limit(decision, index, fallback, dropped);
+        }
+    }
+
+    /// Adds every counted step to the metrics of its rule, and to the top keys.
+    fn count(&self, decision: &Decision<'_, '_, '_>, response: &Response) {
+        let Decision { query, plan, .. } = *decision;
+        let observers = &*self.shared;
+        let mut top_keys = self.top_keys.lock();
+        for (step, descriptor) in plan.steps.iter().zip(&query.descriptors) {
+            let Some((check, verdict)) = decision.counted(step) else {
+                continue;
+            };
+            let of_client;
+            let counters = match step {
+                Step::Counted {
+                    rule,
+                    metric_name: None,
+                    ..
+                } => &rule.stats,
+                Step::Counted {
+                    metric_name: Some(name),
+                    ..
+                }
+                | Step::Override {
+                    metric_name: name, ..
+                } => {
+                    of_client = observers.stats.of_client(&decision.domain(), name);
+                    &of_client
+                }
+                Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
+            };
+            // The fallback does not know what is used.
+            if let Step::Counted { rule, .. } = step
+                && decision.store_error(step).is_none()
+            {
+                rule.stats.set_usage(verdict, decision.now);
+            }
+            let disposition = match step.rule() {
+                _ if decision.blocked && !verdict.over => Disposition::NotConsumed,
+                _ if step.in_shadow() => Disposition::Shadowed,
+                Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
+                _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
+                _ => Disposition::Nothing,
+            };
+            let near_limit_ratio = observers.near_limit_ratio;
+            let counts = counters.record(check, verdict, disposition, near_limit_ratio);
+            let (rules, domain) = (decision.rules, query.domain);
+            top_keys.record(rules, domain, descriptor, step, &check.key, counts);
+        }
+    }
+
+    /// Observes why a request has no response.
+    pub(crate) fn failed(&self, error: &LimiterError) {
+        match error {
+            LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
+                self.shared.service_error.inc();
+            }
+            LimiterError::Invalid(_) => self.invalid(),
+            // Counted by the fallback.
+            LimiterError::Store(_) => {}
+        }
+    }
+
+    /// Observes a request that is too large to be decided, or invalid.
+    pub(crate) fn invalid(&self) {
+        self.shared.invalid.inc();
+    }
+}

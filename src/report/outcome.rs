@@ -1,0 +1,28 @@
+//! One descriptor as decided.
+
+use std::sync::Arc;
+
+use crate::check::{Key, StoreError};
+use crate::limit::Limit;
+use crate::time::Span;
+
+/// A descriptor of a request as one rule set decided it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    /// The path of its rule; `None` if no rule applies.
+    pub(crate) rule: Option<Arc<str>>,
+    /// Its counter; `None` if nothing is counted.
+    pub(crate) key: Option<Key>,
+    /// Whether its status is OVER_LIMIT. False for a refund, in shadow mode and for rules that
+    /// degrade.
+    pub(crate) over_limit: bool,
+    /// `None` if nothing is counted.
+    pub(crate) limit: Option<Limit>,
+    /// Hits that would be admitted now.
+    pub(crate) remaining: u32,
+    /// When over limit, time until the same hits would be admitted; else until nothing is used. Whole
+    /// seconds, as in the response; `None` if nothing is counted.
+    pub(crate) reset: Option<Span>,
+    /// Why the store gave no verdict, so that the fallback decided.
+    pub(crate) store_error: Option<StoreError>,
+}
