@@ -9,7 +9,7 @@
 //! without a verdict of the store on either side is not compared: it would say nothing about the
 //! rules.
 //!
-//! [`call`] compares a request, [`tally`] counts what changes, and [`page`] shows it.
+//! [`call`] compares a request, and [`tally`] counts what changes.
 
 use std::sync::Arc;
 
@@ -25,7 +25,6 @@ use crate::rules::{LiveRules, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
 pub(crate) mod call;
-mod page;
 mod tally;
 
 /// What the keys of candidate counters begin with, before CACHE_KEY_PREFIX.
@@ -115,7 +114,7 @@ impl Candidate {
 
     /// The results.
     pub(crate) fn results(&self) -> CandidateView {
-        self.0.with_tally(None, |tally| page::results(tally))
+        self.0.with_tally(None, |tally| tally.results())
     }
 }
 

@@ -151,7 +151,7 @@ impl Worker {
                     change: Change::new(before.over_limit, after.over_limit),
                 };
                 let describe = || self.describe(query, index);
-                full += u64::from(tally.count(changed, now, describe).is_full());
+                full += u64::from(!tally.count(changed, now, describe));
             }
             full
         });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::report::comparison::Change;
+use crate::report::comparison::{CandidateExample, CandidateRule, CandidateView, Change};
 use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
 use crate::time::Time;
@@ -27,46 +27,22 @@ pub(crate) struct Changed<'c> {
     pub(crate) change: Change,
 }
 
-/// Whether a changed key is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeyCount {
-    Counted,
-    /// Too many are known.
-    Full,
-}
-
 /// The counts of one candidate rule set. Its rules, and so the entries, are bounded by the files.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     of: Option<Arc<RuleSet>>,
     pub(crate) requests: u64,
-    pub(crate) domains: BTreeMap<Box<str>, BTreeMap<Arc<str>, RuleTally>>,
-    pub(crate) examples: VecDeque<Example>,
+    domains: BTreeMap<Box<str>, BTreeMap<Arc<str>, RuleTally>>,
+    examples: VecDeque<CandidateExample>,
     keys: usize,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct RuleTally {
+struct RuleTally {
     /// By [`Change`].
-    pub(crate) changes: [u64; 3],
+    changes: [u64; 3],
     /// Hashes of changed keys.
     keys: HashSet<u64>,
-}
-
-/// A changed decision.
-#[derive(Debug)]
-pub(crate) struct Example {
-    pub(crate) time: Time,
-    pub(crate) domain: Box<str>,
-    pub(crate) rule: Arc<str>,
-    pub(crate) change: Change,
-    pub(crate) descriptor: String,
-}
-
-impl KeyCount {
-    pub(crate) fn is_full(self) -> bool {
-        self == Self::Full
-    }
 }
 
 impl Tally {
@@ -85,13 +61,14 @@ impl Tally {
         }
     }
 
-    /// Counts one descriptor, which `describe` shows.
+    /// Counts one descriptor, which `describe` shows. Returns whether its key is counted if it changed:
+    /// false if too many are known.
     pub(crate) fn count(
         &mut self,
         changed: Changed<'_>,
         now: Time,
         describe: impl FnOnce() -> String,
-    ) -> KeyCount {
+    ) -> bool {
         let Changed {
             domain,
             rule,
@@ -108,24 +85,44 @@ impl Tally {
         let tally = rules.get_mut(rule).expect("it was added");
         tally.changes[change as usize] += 1;
         if change == Change::Same || tally.keys.contains(&key_hash) {
-            return KeyCount::Counted;
+            return true;
         }
         if self.keys == KEYS_MAX {
-            return KeyCount::Full;
+            return false;
         }
         tally.keys.insert(key_hash);
         self.keys += 1;
         if self.examples.len() == EXAMPLES_MAX {
             self.examples.pop_front();
         }
-        self.examples.push_back(Example {
-            time: now,
-            domain: domain.into(),
-            rule: rule.clone(),
+        self.examples.push_back(CandidateExample {
+            time: now.to_rfc3339_millis(),
+            domain: domain.to_owned(),
+            rule: rule.to_string(),
             change,
             descriptor: describe(),
         });
-        KeyCount::Counted
+        true
+    }
+
+    /// The results. Examples are newest first.
+    pub(crate) fn results(&self) -> CandidateView {
+        let rules = self.domains.iter().flat_map(|(domain, rules)| {
+            let rules = rules.iter();
+            rules.map(move |(rule, tally)| CandidateRule {
+                domain: domain.to_string(),
+                rule: rule.to_string(),
+                same: tally.changes[Change::Same as usize],
+                newly_over: tally.changes[Change::NewlyOver as usize],
+                no_longer_over: tally.changes[Change::NoLongerOver as usize],
+                keys_changed: tally.keys.len(),
+            })
+        });
+        CandidateView {
+            requests: self.requests,
+            rules: rules.collect(),
+            examples: self.examples.iter().rev().cloned().collect(),
+        }
     }
 
     /// Adds the metrics.
@@ -152,18 +149,11 @@ impl Tally {
     }
 }
 
-impl RuleTally {
-    /// Distinct keys with a changed decision.
-    pub(crate) fn keys_changed(&self) -> usize {
-        self.keys.len()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn count(tally: &mut Tally, key_hash: u64, change: Change) -> KeyCount {
+    fn count(tally: &mut Tally, key_hash: u64, change: Change) -> bool {
         let changed = Changed {
             domain: "d",
             rule: &"d.user".into(),
@@ -175,7 +165,7 @@ mod tests {
 
     fn of_user(tally: &Tally) -> ([u64; 3], usize) {
         let tally = &tally.domains["d"]["d.user"];
-        (tally.changes, tally.keys_changed())
+        (tally.changes, tally.keys.len())
     }
 
     #[test]
@@ -188,7 +178,7 @@ mod tests {
             (2, Change::NoLongerOver),
             (3, Change::NoLongerOver),
         ] {
-            assert_eq!(count(&mut tally, key, change), KeyCount::Counted);
+            assert!(count(&mut tally, key, change));
         }
         assert_eq!(of_user(&tally), ([1, 2, 2], 2));
     }
@@ -213,11 +203,11 @@ mod tests {
     fn keys_are_bounded_and_decisions_are_counted_beyond() {
         let mut tally = Tally::default();
         for key in 0..KEYS_MAX as u64 {
-            assert_eq!(count(&mut tally, key, Change::NewlyOver), KeyCount::Counted);
+            assert!(count(&mut tally, key, Change::NewlyOver));
         }
         let key = KEYS_MAX as u64;
-        assert_eq!(count(&mut tally, key, Change::NewlyOver), KeyCount::Full);
-        assert_eq!(count(&mut tally, 0, Change::NewlyOver), KeyCount::Counted);
+        assert!(!count(&mut tally, key, Change::NewlyOver));
+        assert!(count(&mut tally, 0, Change::NewlyOver));
         assert_eq!(of_user(&tally), ([0, key + 2, 0], KEYS_MAX));
     }
 

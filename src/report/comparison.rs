@@ -42,7 +42,7 @@ pub(crate) struct CandidateRule {
 }
 
 /// A key whose decision changed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CandidateExample {
     pub(crate) time: String,
     pub(crate) domain: String,
