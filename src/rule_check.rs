@@ -13,11 +13,10 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::redact::Redaction;
-use crate::rule_check::keys::{ChangedKeys, Keys};
-use crate::rule_check::simulate::{Outcome, Scenario};
+use crate::report;
+use crate::rule_check::keys::{ChangedKey, ChangedKeys, Keys};
+use crate::rule_check::simulate::Scenario;
 use crate::rule_files::compile::{Compiled, Sender};
 use crate::rule_files::name::FileName;
 use crate::rule_files::{NO_FILES, RuleFiles};
@@ -56,9 +55,9 @@ pub(crate) struct Change {
 /// The result of a check.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    /// For programs, without the keys.
-    pub(crate) json: Value,
-    pub(crate) keys: ChangedKeys,
+    /// Without the keys: their counters are still to be read.
+    pub(crate) report: report::RuleCheck,
+    pub(crate) keys: Vec<ChangedKey>,
 }
 
 /// Why there is no result.
@@ -81,38 +80,36 @@ impl RuleCheck {
     /// # Errors
     /// The rules do not come from files.
     pub(crate) fn check(&self, change: Change, top: &[RuleKeys]) -> Result<Checked, NoResult> {
-        let compiled = self.compile(change)?;
-        let (changed, errors, warnings) = match compiled {
-            Ok(Compiled { rules, warnings }) => (Some(rules), Vec::new(), warnings),
-            Err(errors) => (None, errors, Vec::new()),
-        };
-        let mut json = json!({
-            "valid": changed.is_some(),
-            "errors": errors,
-            "warnings": warnings,
-            "differences": [],
-            "differences_left_out": 0,
-        });
-        let Some(changed) = changed else {
-            return Ok(Checked {
-                json,
-                keys: ChangedKeys::default(),
-            });
+        let Compiled { rules, warnings } = match self.compile(change)? {
+            Ok(compiled) => compiled,
+            Err(errors) => {
+                let report = report::RuleCheck {
+                    errors,
+                    ..report::RuleCheck::default()
+                };
+                let keys = Vec::new();
+                return Ok(Checked { report, keys });
+            }
         };
         let in_force = self.in_force();
-        let differences = diff(&in_force, &changed, self.on_store_error);
-        let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
+        let differences = diff(&in_force, &rules, self.on_store_error);
         let shown = differences.iter().take(DIFFERENCES_MAX);
-        json["differences"] = shown.map(Difference::json).collect();
-        json["differences_left_out"] = left_out.into();
         let keys = Keys {
             in_force: &in_force,
-            changed: &changed,
+            changed: &rules,
             modes: self.modes,
             redaction: self.redaction.as_deref(),
         };
-        let keys = keys.changed(top);
-        Ok(Checked { json, keys })
+        let ChangedKeys { keys, left_out } = keys.changed(top);
+        let report = report::RuleCheck {
+            valid: true,
+            warnings,
+            differences: shown.map(Difference::json).collect(),
+            differences_left_out: differences.len().saturating_sub(DIFFERENCES_MAX),
+            keys_left_out: left_out,
+            ..report::RuleCheck::default()
+        };
+        Ok(Checked { report, keys })
     }
 
     /// Plays requests to the rules in force and to those with a change.
@@ -123,14 +120,11 @@ impl RuleCheck {
         &self,
         change: Change,
         scenario: &Scenario,
-    ) -> Result<Outcome, NoResult> {
+    ) -> Result<report::RuleSimulation, NoResult> {
         let compiled = self.compile(change)?.map_err(|errors| {
             let first = &errors[0];
-            let [file, message] = ["file", "message"].map(|name| first[name].as_str());
-            let (file, message) = (file.unwrap_or_default(), message.unwrap_or_default());
-            let line = &first["line"];
             NoResult::Invalid(format!(
-                "the rules are invalid: {file}:{line}: {message}; the check has all errors"
+                "the rules are invalid: {first}; the check has all errors"
             ))
         })?;
         scenario
@@ -148,7 +142,7 @@ impl RuleCheck {
     fn compile(
         &self,
         Change { file, text }: Change,
-    ) -> Result<Result<Compiled, Vec<Value>>, NoResult> {
+    ) -> Result<Result<Compiled, Vec<report::Finding>>, NoResult> {
         let files = self.files.as_ref().ok_or(NoResult::NoFiles)?;
         Ok(files.compiler.compile(&file, text, Sender::Unknown))
     }

@@ -29,7 +29,8 @@ limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-config: limit named_enum regular_file rules settings/parse telemetry text time
+report:
+config: limit named_enum regular_file report rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
 redact: named_enum rules settings/parse
@@ -39,19 +40,19 @@ over_limit_feed: redact rules sampling telemetry text time
 candidate: check named_enum redact rules store telemetry text time
 limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
     text time top_keys
-rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
+rule_source: backoff config file_watch limit named_enum proto regular_file remote report rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
-rule_files: config regular_file rule_source rules runtime telemetry time
+rule_files: config regular_file report rule_source rules runtime telemetry time
 trial: backoff file_watch limit named_enum redact regular_file remote rules settings/parse telemetry text time tls
 simulation: check limit rules store telemetry time
-rule_check: check limit redact rule_files rules simulation text time top_keys
+rule_check: check limit redact report rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rule_check
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report rule_check
     rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
-console: admin candidate limit limiter rule_files rule_source rules shutdown store telemetry text time
+console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check

@@ -6,11 +6,10 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::check::Check;
 use crate::limit::Limit;
 use crate::redact::Redaction;
+use crate::report::{self, Mode};
 use crate::rules::diff::windows;
 use crate::rules::plan::Modes;
 use crate::rules::stats::counts::HitCounts;
@@ -35,7 +34,7 @@ pub(crate) struct Keys<'r> {
 }
 
 /// The keys with the most hits among those that are treated differently.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ChangedKeys {
     pub(crate) keys: Vec<ChangedKey>,
     pub(crate) left_out: usize,
@@ -62,22 +61,6 @@ pub(crate) struct Treatment {
     mode: Mode,
     /// Reads the counter; `None` if nothing is counted.
     pub(crate) check: Option<Check>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// No limit applies.
-    NotLimited,
-    /// Over limit is rejected, or queued.
-    Enforced,
-    /// Over limit is only counted.
-    Shadow,
-    /// Over limit if all quotas of a request are used up.
-    Quota,
-    /// Over limit passes, and the upstream is asked for a cheap response.
-    Degrade,
-    /// The service answers with an error.
-    Invalid,
 }
 
 impl Keys<'_> {
@@ -246,40 +229,27 @@ impl Treatment {
     }
 
     /// `over_limit` is whether one more hit would be over limit now; `None` if that is unknown.
-    pub(crate) fn json(&self, over_limit: Option<bool>) -> Value {
-        json!({
-            "rule": self.rule.as_deref(),
-            "limit": self.limit().map(ToString::to_string),
-            "mode": self.mode.name(),
-            "over_limit": over_limit,
-        })
+    fn report(self, over_limit: Option<bool>) -> report::Treatment {
+        report::Treatment {
+            limit: self.limit().map(ToString::to_string),
+            rule: self.rule.as_deref().map(str::to_owned),
+            mode: self.mode,
+            over_limit,
+        }
     }
 }
 
 impl ChangedKey {
-    /// For programs, with whether one more hit would be over limit before and after.
-    pub(crate) fn json(&self, over_limit: [Option<bool>; 2]) -> Value {
-        json!({
-            "domain": self.domain,
-            "key": self.entries,
-            "hits": self.counts.hits,
-            "over_limit": self.counts.over_limit,
-            "before": self.before.json(over_limit[0]),
-            "after": self.after.json(over_limit[1]),
-            "counter_restarts": self.counter_restarts,
-        })
-    }
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::NotLimited => "not_limited",
-            Self::Enforced => "enforced",
-            Self::Shadow => "shadow",
-            Self::Quota => "quota",
-            Self::Degrade => "degrade",
-            Self::Invalid => "invalid",
+    /// With whether one more hit would be over limit before and after.
+    pub(crate) fn report(self, [before, after]: [Option<bool>; 2]) -> report::ChangedKey {
+        report::ChangedKey {
+            domain: self.domain,
+            key: self.entries,
+            hits: self.counts.hits,
+            over_limit: self.counts.over_limit,
+            before: self.before.report(before),
+            after: self.after.report(after),
+            counter_restarts: self.counter_restarts,
         }
     }
 }

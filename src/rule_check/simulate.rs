@@ -8,12 +8,11 @@
 //!             a period of the longer limit
 //! ```
 
-use serde_json::{Value, json};
-
 use crate::limit::{Algorithm, EXACT_MAX};
+use crate::report::{RuleSimulation, SimulatedSide};
 use crate::rules::{Query, RuleSet};
 use crate::simulation::limits::{NotLimited, RuleLimit};
-use crate::simulation::play::{COLUMNS, Work, columns, starts};
+use crate::simulation::play::{COLUMNS, Played, Work, columns, play};
 use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};
 
@@ -41,43 +40,14 @@ pub(crate) struct Scenario {
     pub(crate) hold: Span,
 }
 
-/// What both rule sets admit.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    traffic: Traffic,
-    /// The longer period of both limits.
-    period: Span,
-    requests: Series,
-    /// Whether there would have been more requests.
-    is_cut: bool,
-    before: Side,
-    after: Side,
-}
-
-/// One rule set.
-#[derive(Debug)]
-struct Side {
-    limit: Result<RuleLimit, NotLimited>,
-    admitted: Series,
-    over_limit: u64,
-    queued: u64,
-    wait_max: Span,
-    /// After the start of the simulation.
-    first_over_limit: Option<Span>,
-}
-
-/// Requests over time.
-#[derive(Debug)]
-struct Series {
-    all: u64,
-    by_period: Vec<u64>,
-    by_column: Vec<u64>,
-}
-
 impl Scenario {
     /// # Errors
     /// The descriptor is invalid, or the pattern has no rate.
-    pub(crate) fn play(&self, in_force: &RuleSet, changed: &RuleSet) -> Result<Outcome, String> {
+    pub(crate) fn play(
+        &self,
+        in_force: &RuleSet,
+        changed: &RuleSet,
+    ) -> Result<RuleSimulation, String> {
         let query = Query::of_entries(&self.domain, &self.entries)?;
         let limits = [in_force, changed].map(|rules| RuleLimit::find(rules, &query));
         let rates: Vec<(u64, Span)> = limits
@@ -111,12 +81,19 @@ impl Scenario {
             next = times.next().filter(|time| *time < end);
         }
         let shown = (traffic.start, Span::from_micros(length));
+        let note = next.map(|_| {
+            format!("only the first {SIMULATED_REQUESTS_MAX} requests were played (simulated_requests_max)")
+        });
         let [before, after] = limits.map(|limit| self.side(limit, shown, &calls));
-        Ok(Outcome {
-            traffic,
-            period,
-            requests: self.series(shown, &calls),
-            is_cut: next.is_some(),
+        Ok(RuleSimulation {
+            traffic: traffic.to_string(),
+            period_ms: millis(period),
+            periods: self.periods,
+            columns: COLUMNS,
+            requests: calls.len(),
+            requests_by_period: self.by_period(shown, &calls),
+            requests_by_column: columns(shown, calls.iter().copied(), 1),
+            note,
             before,
             after,
         })
@@ -133,35 +110,52 @@ impl Scenario {
     fn side(
         &self,
         limit: Result<RuleLimit, NotLimited>,
-        (start, length): (Time, Span),
+        shown: (Time, Span),
         calls: &[Time],
-    ) -> Side {
+    ) -> SimulatedSide {
         let work = Work {
             calls: calls.len() as u64,
             hits: 1,
             hold: self.hold,
         };
-        let starts = match &limit {
-            Ok(found) => starts(&found.compare, calls, work),
-            Err(_) => calls.iter().copied().map(Some).collect(),
+        let played = match &limit {
+            Ok(found) => play(&found.compare, calls, work),
+            Err(_) => Played {
+                admitted: calls.to_vec(),
+                ..Played::default()
+            },
         };
-        let both = || calls.iter().zip(&starts);
-        let mut admitted: Vec<Time> = starts.iter().copied().flatten().collect();
-        admitted.sort_unstable();
-        let waits = both().filter_map(|(call, start)| Some((*start)?.since(*call)));
-        let waits = waits.filter(|wait| *wait > Span::ZERO);
-        let first = both().find(|(_, start)| start.is_none());
-        Side {
-            limit,
-            over_limit: (calls.len() - admitted.len()) as u64,
-            queued: waits.clone().count() as u64,
-            wait_max: waits.max().unwrap_or(Span::ZERO),
-            first_over_limit: first.map(|(call, _)| call.since(start)),
-            admitted: self.series((start, length), &admitted),
+        let first = played.over_limit.first();
+        let side = SimulatedSide {
+            admitted: played.admitted.len(),
+            over_limit: played.over_limit.len(),
+            queued: played.queued,
+            wait_max_ms: millis(played.wait_max),
+            first_over_limit_ms: first.map(|call| millis(call.since(shown.0))),
+            admitted_by_period: self.by_period(shown, &played.admitted),
+            admitted_by_column: columns(shown, played.admitted.iter().copied(), 1),
+            ..SimulatedSide::default()
+        };
+        match limit {
+            Ok(found) => SimulatedSide {
+                rule: Some(found.rule),
+                source: Some(found.origin),
+                limit: Some(found.compare.limit.to_string()),
+                notes: found.notes,
+                ..side
+            },
+            Err(why) => SimulatedSide {
+                not_limited: Some(why.to_string()),
+                rule: match why {
+                    NotLimited::Unlimited(rule) => Some(rule),
+                    _ => None,
+                },
+                ..side
+            },
         }
     }
 
-    fn series(&self, (start, length): (Time, Span), times: &[Time]) -> Series {
+    fn by_period(&self, (start, length): (Time, Span), times: &[Time]) -> Vec<u64> {
         let period = (length.as_micros() / self.periods as u64).max(1);
         let mut by_period = vec![0; self.periods];
         for time in times {
@@ -171,11 +165,7 @@ impl Scenario {
                 *sum += 1;
             }
         }
-        Series {
-            all: times.len() as u64,
-            by_period,
-            by_column: columns((start, length), times.iter().copied(), 1),
-        }
+        by_period
     }
 }
 
@@ -184,52 +174,6 @@ fn reason(limit: Result<RuleLimit, NotLimited>) -> String {
         |why| why.to_string(),
         |found| found.compare.limit.to_string(),
     )
-}
-
-impl Outcome {
-    /// For programs.
-    pub(crate) fn json(&self) -> Value {
-        let note = self.is_cut.then(|| {
-            format!("only the first {SIMULATED_REQUESTS_MAX} requests were played (simulated_requests_max)")
-        });
-        json!({
-            "traffic": self.traffic.to_string(),
-            "period_ms": millis(self.period),
-            "periods": self.requests.by_period.len(),
-            "columns": COLUMNS,
-            "requests": self.requests.all,
-            "requests_by_period": self.requests.by_period,
-            "requests_by_column": self.requests.by_column,
-            "note": note,
-            "before": self.before.json(),
-            "after": self.after.json(),
-        })
-    }
-}
-
-impl Side {
-    fn json(&self) -> Value {
-        let found = self.limit.as_ref();
-        let (rule, why) = match found {
-            Ok(found) => (Some(&*found.rule), None),
-            Err(NotLimited::Unlimited(rule)) => (Some(&**rule), found.err()),
-            Err(_) => (None, found.err()),
-        };
-        json!({
-            "rule": rule,
-            "source": found.ok().map(|found| &found.origin),
-            "limit": found.ok().map(|found| found.compare.limit.to_string()),
-            "not_limited": why.map(ToString::to_string),
-            "notes": found.map_or(&[][..], |found| &found.notes),
-            "admitted": self.admitted.all,
-            "over_limit": self.over_limit,
-            "queued": self.queued,
-            "wait_max_ms": millis(self.wait_max),
-            "first_over_limit_ms": self.first_over_limit.map(millis),
-            "admitted_by_period": self.admitted.by_period,
-            "admitted_by_column": self.admitted.by_column,
-        })
-    }
 }
 
 fn millis(span: Span) -> u64 {

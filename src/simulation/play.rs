@@ -59,6 +59,18 @@ pub(crate) struct Run {
     pub(crate) level: Vec<u64>,
 }
 
+/// Calls that were played to one limit.
+#[derive(Debug, Default)]
+pub(crate) struct Played {
+    /// When those that were let through started, in order.
+    pub(crate) admitted: Vec<Time>,
+    pub(crate) over_limit: Vec<Time>,
+    /// Calls that were held back.
+    pub(crate) queued: usize,
+    /// The longest that one was.
+    pub(crate) wait_max: Span,
+}
+
 /// Plays the calls against one limit. `shown` is the time that is drawn, from its start.
 pub(crate) fn run(
     compare: &Compare,
@@ -68,19 +80,12 @@ pub(crate) fn run(
     work: Work,
 ) -> Run {
     let limit = compare.limit;
-    let starts = starts(compare, calls, work);
-    let mut begun: Vec<Time> = starts.iter().copied().flatten().collect();
-    // Slots are booked in order; should one not be, the figures are right all the same.
-    begun.sort_unstable();
-    let refused = calls
-        .iter()
-        .zip(&starts)
-        .filter(|(_, start)| start.is_none());
-    let waits = calls
-        .iter()
-        .zip(&starts)
-        .filter_map(|(call, start)| Some((*start)?.since(*call)))
-        .filter(|&wait| wait > Span::ZERO);
+    let Played {
+        admitted: begun,
+        over_limit,
+        queued,
+        wait_max,
+    } = play(compare, calls, work);
     let is_held = limit.algorithm == Algorithm::Concurrency;
     let (within, weight) = if is_held {
         (work.hold, 1)
@@ -92,24 +97,20 @@ pub(crate) fn run(
         label: label(&limit),
         limit,
         admitted: begun.len() as u64,
-        refused: work.calls - begun.len() as u64,
+        refused: over_limit.len() as u64,
         most_in_a_period: most_within(period, &begun).saturating_mul(work.hits),
         most_in_a_window: most_in_a_window(period, &begun).saturating_mul(work.hits),
         most_at_once: (work.hold > Span::ZERO || is_held).then(|| most_within(work.hold, &begun)),
-        queued: waits.clone().count() as u64,
-        wait_max: waits.max().unwrap_or(Span::ZERO),
+        queued: queued as u64,
+        wait_max,
         admitted_hits: columns(shown, begun.iter().copied(), work.hits),
-        refused_hits: columns(shown, refused.map(|(&call, _)| call), work.hits),
+        refused_hits: columns(shown, over_limit.iter().copied(), work.hits),
         level: level.map(|calls| calls.saturating_mul(weight)).collect(),
     }
 }
 
-/// When each call started; `None` if it was over limit.
-pub(crate) fn starts(
-    &Compare { limit, book_ahead }: &Compare,
-    calls: &[Time],
-    work: Work,
-) -> Vec<Option<Time>> {
+/// Plays the calls against one limit.
+pub(crate) fn play(&Compare { limit, book_ahead }: &Compare, calls: &[Time], work: Work) -> Played {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm == Algorithm::Concurrency;
     let check = Check {
@@ -131,7 +132,7 @@ pub(crate) fn starts(
         counters.decide(&request, now)[0]
     };
     let mut going_on: VecDeque<(Time, usize)> = VecDeque::new();
-    let mut starts = Vec::with_capacity(calls.len());
+    let mut played = Played::default();
     for (number, &now) in calls.iter().enumerate() {
         while let Some(&(end, holder)) = going_on.front().filter(|(end, _)| *end <= now) {
             decide(Hits::Refund(1), holder, end);
@@ -141,9 +142,17 @@ pub(crate) fn starts(
         if !verdict.over && is_held {
             going_on.push_back((now.plus(work.hold), number));
         }
-        starts.push((!verdict.over).then(|| now.plus(verdict.start_after)));
+        if verdict.over {
+            played.over_limit.push(now);
+            continue;
+        }
+        played.admitted.push(now.plus(verdict.start_after));
+        played.queued += usize::from(verdict.start_after > Span::ZERO);
+        played.wait_max = played.wait_max.max(verdict.start_after);
     }
-    starts
+    // Slots are booked in order; should one not be, the figures are right all the same.
+    played.admitted.sort_unstable();
+    played
 }
 
 /// Hits of calls at these times, by column.

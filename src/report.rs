@@ -1,0 +1,13 @@
+//! Data that operators read: answers of the API and output of commands.
+//!
+//! Each field is named once. Producers return these types, JSON is what `serde` makes of them, and
+//! pages and tables read them. Of answers of the API the doc comments are the descriptions of the
+//! OpenAPI document.
+
+mod finding;
+mod rule_check;
+
+pub(crate) use finding::Finding;
+pub(crate) use rule_check::{
+    ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
+};
