@@ -6,8 +6,11 @@
 
 mod finding;
 mod rule_check;
+mod serialize;
+mod simulation;
 
 pub(crate) use finding::Finding;
 pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };
+pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};

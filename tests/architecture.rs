@@ -29,7 +29,7 @@ limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-report:
+report: limit time
 config: limit named_enum regular_file report rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
@@ -44,7 +44,7 @@ rule_source: backoff config file_watch limit named_enum proto regular_file remot
     settings/environment settings/parse shutdown telemetry text time tls
 rule_files: config regular_file report rule_source rules runtime telemetry time
 trial: backoff file_watch limit named_enum redact regular_file remote rules settings/parse telemetry text time tls
-simulation: check limit rules store telemetry time
+simulation: check limit report rules store telemetry time
 rule_check: check limit redact report rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
@@ -57,7 +57,7 @@ console: admin candidate limit limiter report rule_files rule_source rules shutd
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
     rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-cli: api app check config http limit limiter offline record rule_source rules runtime settings settings/environment
+cli: api app check config http limit limiter offline record report rule_source rules runtime settings settings/environment
     settings/parse simulation store telemetry text time top_keys traffic
 ";
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write as _;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::text::Escaped;
@@ -44,6 +45,12 @@ pub(crate) fn print(text: &str) {
     let _ = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
+}
+
+/// A report for programs.
+pub(crate) fn json(report: &impl Serialize) -> String {
+    let json = serde_json::to_string_pretty(report);
+    json.expect("the keys of its maps are texts") + "\n"
 }
 
 /// Prints to stderr, ignoring a closed pipe.

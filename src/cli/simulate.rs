@@ -11,19 +11,18 @@ use clap::ValueEnum;
 
 use crate::check::HITS_MAX;
 use crate::cli::input;
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{Failure, json, print};
 use crate::cli::simulate::compared::{Compared, Named, Options};
-use crate::cli::simulate::report::{Report, Scene};
 use crate::limit::{Algorithm, EXACT_MAX, Terms, Unit};
+use crate::report::{CallChart, Run, Scene, Simulation};
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
-use crate::simulation::play::{self, Run, Work};
+use crate::simulation::play::{self, Work};
 use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};
 
 pub(crate) mod compared;
-mod report;
 mod svg;
 mod text;
 
@@ -115,15 +114,15 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
         .iter()
         .map(|&pattern| scene(args, &compared, pattern))
         .collect::<Result<_, _>>()?;
-    let report = Report {
+    let simulation = Simulation {
         title: compared.title,
         notes: compared.notes,
         scenes,
     };
     print(&match args.format {
-        Format::Text => text::write(&report),
-        Format::Svg => svg::write(&report),
-        Format::Json => report.json(),
+        Format::Text => text::write(&simulation),
+        Format::Svg => svg::write(&simulation),
+        Format::Json => json(&simulation),
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -177,13 +176,18 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
         .collect();
     let lasted = last.since(calls[0]);
     Ok(Scene {
-        work,
+        pattern: pattern.to_string(),
+        traffic: traffic.to_string(),
+        calls: work.calls,
+        hits: work.hits,
+        period,
         note: note(&runs, lasted, period),
         lasted,
-        shown,
-        calls: play::columns(shown_from, calls.iter().copied(), work.hits),
+        chart: CallChart {
+            shown,
+            hits: play::columns(shown_from, &calls, work.hits),
+        },
         runs,
-        traffic,
     })
 }
 

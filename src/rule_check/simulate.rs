@@ -92,7 +92,7 @@ impl Scenario {
             columns: COLUMNS,
             requests: calls.len(),
             requests_by_period: self.by_period(shown, &calls),
-            requests_by_column: columns(shown, calls.iter().copied(), 1),
+            requests_by_column: columns(shown, &calls, 1),
             note,
             before,
             after,
@@ -133,7 +133,7 @@ impl Scenario {
             wait_max_ms: millis(played.wait_max),
             first_over_limit_ms: first.map(|call| millis(call.since(shown.0))),
             admitted_by_period: self.by_period(shown, &played.admitted),
-            admitted_by_column: columns(shown, played.admitted.iter().copied(), 1),
+            admitted_by_column: columns(shown, &played.admitted, 1),
             ..SimulatedSide::default()
         };
         match limit {

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::check::{Check, CheckRequest, Hits, Key};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Algorithm;
+use crate::report::{Run, RunChart};
 use crate::simulation::limits::{Compare, label};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -27,36 +28,6 @@ pub(crate) struct Work {
     pub(crate) hits: u64,
     /// How long an admitted call goes on; zero where it has no effect.
     pub(crate) hold: Span,
-}
-
-/// The result of one limit.
-#[derive(Debug)]
-pub(crate) struct Run {
-    /// What distinguishes the limit from the others.
-    pub(crate) label: String,
-    /// The limit.
-    pub(crate) limit: Limit,
-    /// Calls that were let through, queued ones included.
-    pub(crate) admitted: u64,
-    /// Calls that were not.
-    pub(crate) refused: u64,
-    /// The most hits that started within any one period, wherever it starts.
-    pub(crate) most_in_a_period: u64,
-    /// The most hits that started in one window aligned to the epoch.
-    pub(crate) most_in_a_window: u64,
-    /// The most calls that went on at once, if they go on at all.
-    pub(crate) most_at_once: Option<u64>,
-    /// Calls that were held back.
-    pub(crate) queued: u64,
-    /// The longest that one was.
-    pub(crate) wait_max: Span,
-    /// Hits that started in each column.
-    pub(crate) admitted_hits: Vec<u64>,
-    /// Hits over limit in it.
-    pub(crate) refused_hits: Vec<u64>,
-    /// What the limit is about, at its most in each column: hits that started within the last
-    /// period, or calls that go on.
-    pub(crate) level: Vec<u64>,
 }
 
 /// Calls that were played to one limit.
@@ -95,17 +66,20 @@ pub(crate) fn run(
     let level = levels(shown, within, &begun).into_iter();
     Run {
         label: label(&limit),
+        algorithm: limit.algorithm.name(),
         limit,
-        admitted: begun.len() as u64,
-        refused: over_limit.len() as u64,
+        admitted: begun.len(),
+        refused: over_limit.len(),
         most_in_a_period: most_within(period, &begun).saturating_mul(work.hits),
         most_in_a_window: most_in_a_window(period, &begun).saturating_mul(work.hits),
         most_at_once: (work.hold > Span::ZERO || is_held).then(|| most_within(work.hold, &begun)),
-        queued: queued as u64,
+        queued,
         wait_max,
-        admitted_hits: columns(shown, begun.iter().copied(), work.hits),
-        refused_hits: columns(shown, over_limit.iter().copied(), work.hits),
-        level: level.map(|calls| calls.saturating_mul(weight)).collect(),
+        chart: RunChart {
+            admitted: columns(shown, &begun, work.hits),
+            refused: columns(shown, &over_limit, work.hits),
+            level: level.map(|calls| calls.saturating_mul(weight)).collect(),
+        },
     }
 }
 
@@ -156,13 +130,9 @@ pub(crate) fn play(&Compare { limit, book_ahead }: &Compare, calls: &[Time], wor
 }
 
 /// Hits of calls at these times, by column.
-pub(crate) fn columns(
-    (start, length): (Time, Span),
-    times: impl Iterator<Item = Time>,
-    hits: u64,
-) -> Vec<u64> {
+pub(crate) fn columns((start, length): (Time, Span), times: &[Time], hits: u64) -> Vec<u64> {
     let mut sums = vec![0_u64; COLUMNS];
-    for at in times {
+    for &at in times {
         if let Some(sum) = sums.get_mut(column(start, length, at)) {
             *sum = sum.saturating_add(hits);
         }
@@ -251,7 +221,7 @@ mod tests {
     fn a_chart_shows_what_was_there_in_each_column() {
         let (start, length) = (Time::from_micros(600), Span::from_micros(600));
         let begun = at(&[600, 601, 612, 640, 1_199, 1_200]);
-        let sums = columns((start, length), begun.iter().copied(), 2);
+        let sums = columns((start, length), &begun, 2);
         assert_eq!(
             (sums[0], sums[1], sums[4], sums[59], sums.iter().sum()),
             (4, 2, 2, 2, 10_u64)

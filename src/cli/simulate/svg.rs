@@ -15,10 +15,10 @@
 use std::fmt::Write as _;
 
 use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
-use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::rounded;
 use crate::limit::Algorithm;
-use crate::simulation::play::{COLUMNS, Run};
+use crate::report::{Run, Scene, Simulation};
+use crate::simulation::play::COLUMNS;
 use crate::time::Span;
 
 const COLUMN: u64 = PLOT / COLUMNS as u64;
@@ -35,24 +35,24 @@ const LEVEL_FILL: &str = "#d5e5f2";
 const LIMIT: &str = "#b03a2e";
 
 /// Writes everything.
-pub fn write(report: &Report) -> String {
-    let panels = report
+pub fn write(simulation: &Simulation) -> String {
+    let panels = simulation
         .scenes
         .iter()
         .map(|scene| scene.runs.len() as u64)
         .sum::<u64>();
-    let scenes = report.scenes.len() as u64;
+    let scenes = simulation.scenes.len() as u64;
     let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
-    let mut svg = draw::start(&report.title, height);
+    let mut svg = draw::start(&simulation.title, height);
     let mut y = LINE;
-    for scene in &report.scenes {
+    for scene in &simulation.scenes {
         text(
             &mut svg,
             (8, y),
             "start",
             &format!(
                 "<tspan font-weight=\"bold\">{}</tspan>",
-                escaped(&scene.traffic.to_string())
+                escaped(&scene.traffic)
             ),
         );
         y += GAP;
@@ -63,7 +63,7 @@ pub fn write(report: &Report) -> String {
         axis(&mut svg, y, scene);
         y += 2 * LINE;
     }
-    legend(&mut svg, y, report);
+    legend(&mut svg, y, simulation);
     svg + "</svg>\n"
 }
 
@@ -79,10 +79,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     let is_held = run.limit.algorithm == Algorithm::Concurrency;
     let (most, of) = match run.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
-        _ => (
-            run.most_in_a_period,
-            format!("in any {}", scene.traffic.period),
-        ),
+        _ => (run.most_in_a_period, format!("in any {}", scene.period)),
     };
     let waited = if run.queued > 0 {
         format!(", waits of up to {}", rounded(run.wait_max))
@@ -91,7 +88,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     };
     let summary = format!(
         "{} of {} admitted, {most} {of} at most{waited}",
-        run.admitted, scene.work.calls
+        run.admitted, scene.calls
     );
     text(svg, (LEFT, top + 12), "start", &escaped(&run.label));
     text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&summary));
@@ -102,10 +99,14 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
         let limit = run.limit.requests.into();
-        run.level.iter().copied().chain([limit])
+        run.chart.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
-    let heights = run.level.iter().map(|&level| scaled(level, highest, LEVEL));
+    let heights = run
+        .chart
+        .level
+        .iter()
+        .map(|&level| scaled(level, highest, LEVEL));
     path(
         svg,
         LEVEL_FILL,
@@ -124,14 +125,14 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
 fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // Queued requests that are admitted later can share a column with rejected ones.
     let stacked = |run: &Run| -> Vec<u64> {
-        let columns = run.admitted_hits.iter().zip(&run.refused_hits);
+        let columns = run.chart.admitted.iter().zip(&run.chart.refused);
         columns
             .map(|(admitted, refused)| admitted.saturating_add(*refused))
             .collect()
     };
     let all = scene.runs.iter().flat_map(&stacked);
     let most = all
-        .chain(scene.calls.iter().copied())
+        .chain(scene.chart.hits.iter().copied())
         .max()
         .unwrap_or(0)
         .max(1);
@@ -142,7 +143,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
             .collect()
     };
     path(svg, REFUSED, &skyline(base, &heights(&stacked(run))));
-    path(svg, ADMITTED, &skyline(base, &heights(&run.admitted_hits)));
+    path(svg, ADMITTED, &skyline(base, &heights(&run.chart.admitted)));
     let _ = writeln!(
         svg,
         "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>"
@@ -151,7 +152,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
 
 /// Marks where windows begin, as far as they fit.
 fn axis(svg: &mut String, top: u64, scene: &Scene) {
-    let (shown, period) = (scene.shown.as_micros(), scene.traffic.period.as_micros());
+    let (shown, period) = (scene.chart.shown.as_micros(), scene.period.as_micros());
     let step = (shown / period).div_ceil(12).max(1);
     for number in (0..=shown / period).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
         let x = LEFT
@@ -169,12 +170,14 @@ fn axis(svg: &mut String, top: u64, scene: &Scene) {
     }
 }
 
-fn legend(svg: &mut String, top: u64, report: &Report) {
-    let Some(first) = report.scenes.first() else {
+fn legend(svg: &mut String, top: u64, simulation: &Simulation) {
+    let Some(first) = simulation.scenes.first() else {
         return;
     };
-    let period = first.traffic.period;
-    let each = rounded(Span::from_micros(first.shown.as_micros() / COLUMNS as u64));
+    let period = first.period;
+    let each = rounded(Span::from_micros(
+        first.chart.shown.as_micros() / COLUMNS as u64,
+    ));
     let is_held = |run: &Run| run.limit.algorithm == Algorithm::Concurrency;
     let level = match (
         first.runs.iter().any(is_held),
