@@ -4,11 +4,13 @@
 //! pages and tables read them. Of answers of the API the doc comments are the descriptions of the
 //! OpenAPI document.
 
+mod cases;
 mod finding;
 mod rule_check;
 mod serialize;
 mod simulation;
 
+pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::Finding;
 pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, counted, print};
+use crate::cli::output::{Failure, counted, json, print};
 use crate::cli::test::case::CaseFile;
-use crate::cli::test::play::Player;
-use crate::cli::test::report::{Coverage, FileReport, Report};
+use crate::cli::test::play::play;
 use crate::config::Source;
+use crate::report::CaseReport;
 use crate::rule_source::files::read_cases;
 use crate::settings::environment::Environment;
 
@@ -21,7 +21,6 @@ mod junit;
 mod play;
 mod read;
 mod record;
-mod report;
 mod request;
 mod text;
 mod value;
@@ -86,29 +85,17 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     let rules = args.deciding.rules(args.rules.as_ref(), environment)?;
     let directory = args.deciding.directory(args.rules.as_ref(), environment)?;
     let files = cases(args, &directory)?;
-    let mut player = Player::new(args.deciding.engine(rules));
-    let mut reports = Vec::new();
-    for file in &files {
-        let outcomes: Vec<_> = file.cases.iter().map(|case| player.play(case)).collect();
-        reports.push(FileReport {
-            source: &file.source,
-            outcomes,
-        });
-    }
-    let coverage = args.coverage.then(|| {
-        let (unreached, rules) = player.unreached();
-        Coverage { rules, unreached }
-    });
-    let report = Report {
-        files: reports,
-        coverage,
+    let report = play(args.deciding.engine(rules), &files);
+    let report = CaseReport {
+        coverage: report.coverage.filter(|_| args.coverage),
+        ..report
     };
     print(&match args.format {
         Format::Text => text::write(&report),
-        Format::Json => report.json(),
+        Format::Json => json(&report),
         Format::Junit => junit::write(&report),
     });
-    Ok(if report.failed() == 0 {
+    Ok(if report.failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -166,7 +166,7 @@ impl SourceFindings<'_> {
 }
 
 impl Finding {
-    fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
+    pub(crate) fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
         Self {
             source: source.clone(),
             location: (about.location.line > 0).then_some(about.location),

@@ -1,37 +1,36 @@
 //! The report as JUnit's XML, which CI systems show. It has no place for the coverage.
 
-use crate::cli::test::play::Mismatch;
-use crate::cli::test::report::Report;
 use crate::cli::test::text;
+use crate::report::CaseReport;
 
-pub(super) fn write(report: &Report<'_>) -> String {
+pub(super) fn write(report: &CaseReport) -> String {
     let mut xml = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites tests=\"{}\" failures=\"{}\">\n",
-        report.tests(),
-        report.failed()
+        report.tests.len(),
+        report.failed
     );
-    for file in &report.files {
-        let path = escaped(&file.source.path);
+    for tests in report.files() {
+        let path = escaped(&tests[0].file);
+        let failed = tests.iter().filter(|test| !test.passed).count();
         xml += &format!(
-            "  <testsuite name=\"{path}\" tests=\"{}\" failures=\"{}\">\n",
-            file.outcomes.len(),
-            file.failed()
+            "  <testsuite name=\"{path}\" tests=\"{}\" failures=\"{failed}\">\n",
+            tests.len()
         );
-        for outcome in &file.outcomes {
-            let name = escaped(&outcome.case.name.value);
-            let line = outcome.case.name.location.line;
+        for test in tests {
+            let (name, line) = (escaped(&test.name), test.line);
             xml += &format!(
                 "    <testcase classname=\"{path}\" name=\"{name}\" file=\"{path}\" line=\"{line}\""
             );
-            let Some(failure) = &outcome.failure else {
+            let Some(failure) = &test.failure else {
                 xml += "/>\n";
                 continue;
             };
-            let texts: Vec<String> = failure.mismatches.iter().map(Mismatch::text).collect();
+            let mismatches = failure.mismatches.iter();
+            let texts: Vec<&str> = mismatches.map(|mismatch| &*mismatch.text).collect();
             xml += &format!(
                 ">\n      <failure message=\"{}\">{}</failure>\n    </testcase>\n",
                 escaped(&texts.join("; ")),
-                escaped(text::failure(file.source, outcome).trim())
+                escaped(text::failure(test).trim())
             );
         }
         xml += "  </testsuite>\n";

@@ -5,106 +5,100 @@ use std::sync::Arc;
 
 use crate::api::convert;
 use crate::cli::test::answer::Answer;
-use crate::cli::test::case::{Case, Step};
-use crate::cli::test::expectation;
-use crate::config::yaml::Location;
+use crate::cli::test::case::{Case, CaseFile, Step};
+use crate::cli::test::expectation::{self, Expectation};
+use crate::config::Source;
+use crate::config::error::Finding;
+use crate::config::yaml::{Diagnostic, Location};
 use crate::limiter::LimiterError;
 use crate::limiter::decision::Decision;
 use crate::offline::Engine;
+use crate::report::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 use crate::rules::{Rule, RuleSet};
 use crate::text::Text;
-use crate::time::Time;
 
 /// Plays cases one after the other, each with its own counters.
-pub(super) struct Player {
+struct Player {
     engine: Engine,
     rules: Arc<RuleSet>,
     /// Addresses of rules that a descriptor matched.
     reached: HashSet<*const Rule>,
 }
 
-/// A case that was played.
-#[derive(Debug)]
-pub(super) struct Outcome<'c> {
-    pub(super) case: &'c Case,
-    /// `None` if the case passes.
-    pub(super) failure: Option<Failure>,
-}
-
-/// The first response of a case that is not as expected.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// Which of the requests of the step; from 1.
-    pub(super) request: u32,
-    /// The requests of the step.
-    pub(super) requests: u32,
-    pub(super) time: Time,
-    /// In the form of `expect`, or the error that the service would answer with.
-    pub(super) response: String,
-    /// At least one.
-    pub(super) mismatches: Vec<Mismatch>,
-}
-
-/// A field that is not as expected.
-#[derive(Debug)]
-pub(super) struct Mismatch {
-    /// Such as `tests[0].steps[1].expect.statuses[0].remaining`.
-    pub(super) place: String,
-    pub(super) location: Location,
-    /// Such as `statuses[0].remaining`.
-    pub(super) name: String,
-    /// `None` is an absent field.
-    pub(super) expected: Option<String>,
-    pub(super) found: Option<String>,
+/// Plays all cases of files.
+pub(super) fn play(engine: Engine, files: &[CaseFile]) -> CaseReport {
+    let mut player = Player {
+        rules: engine.rules(),
+        engine,
+        reached: HashSet::new(),
+    };
+    let mut tests = Vec::new();
+    for CaseFile { source, cases } in files {
+        tests.extend(cases.iter().map(|case| player.play(source, case)));
+    }
+    let failed = tests.iter().filter(|test| !test.passed).count();
+    CaseReport {
+        passed: tests.len() - failed,
+        failed,
+        tests,
+        coverage: Some(player.coverage()),
+    }
 }
 
 impl Player {
-    pub(super) fn new(engine: Engine) -> Self {
-        Self {
-            rules: engine.rules(),
-            engine,
-            reached: HashSet::new(),
-        }
-    }
-
     /// Plays a case up to the first response that is not as expected: those after it would differ for
     /// the same reason.
-    pub(super) fn play<'c>(&mut self, case: &'c Case) -> Outcome<'c> {
+    fn play(&mut self, source: &Source, case: &Case) -> CaseResult {
         self.engine.restart();
-        let requests = case
+        let mut requests = case
             .steps
             .iter()
             .flat_map(|step| (1..=step.times).map(move |number| (step, number)));
-        for (step, number) in requests {
-            let (response, mismatches) = match self.decide(step) {
-                Ok(answer) => {
-                    let mismatches = compare(step, &answer);
-                    if mismatches.is_empty() {
-                        continue;
-                    }
-                    (expectation::shown(&answer), mismatches)
-                }
-                Err(error) => (error.to_string(), vec![of_error(step, &error)]),
-            };
-            let failure = Some(Failure {
-                request: number,
-                requests: step.times,
-                time: step.time,
-                response,
-                mismatches,
-            });
-            return Outcome { case, failure };
+        let failure = requests.find_map(|(step, number)| self.send(source, step, number));
+        CaseResult {
+            file: source.path.to_string(),
+            line: case.name.location.line,
+            name: case.name.value.clone(),
+            passed: failure.is_none(),
+            failure,
         }
-        let failure = None;
-        Outcome { case, failure }
     }
 
-    /// The rules that no descriptor matched so far, and how many there are in all.
-    pub(super) fn unreached(&self) -> (Vec<&Rule>, usize) {
-        let mut rules = self.rules.rules();
-        let count = rules.len();
-        rules.retain(|rule| !self.reached.contains(&std::ptr::from_ref(*rule)));
-        (rules, count)
+    /// `None` if the response is as expected.
+    fn send(&mut self, source: &Source, step: &Step, number: u32) -> Option<CaseFailure> {
+        let (response, mismatches) = match self.decide(step) {
+            Ok(answer) => {
+                let mismatches = compare(source, step, &answer);
+                (!mismatches.is_empty()).then(|| (expectation::shown(&answer), mismatches))?
+            }
+            Err(error) => (error.to_string(), vec![of_error(source, step, &error)]),
+        };
+        Some(CaseFailure {
+            request: number,
+            requests: step.times,
+            time: step.time,
+            response,
+            mismatches,
+        })
+    }
+
+    fn coverage(&self) -> Coverage {
+        let rules = self.rules.rules();
+        let unreached = rules.iter().filter(|rule| {
+            let address = std::ptr::from_ref::<Rule>(rule);
+            !self.reached.contains(&address)
+        });
+        let unreached = unreached.map(|rule| UnreachedRule {
+            rule: rule.path.to_string(),
+            file: rule.origin.file.to_string(),
+            line: rule.origin.line,
+        });
+        let unreached: Vec<_> = unreached.collect();
+        Coverage {
+            rules: rules.len(),
+            reached: rules.len() - unreached.len(),
+            unreached,
+        }
     }
 
     fn decide(&mut self, step: &Step) -> Result<Answer, LimiterError> {
@@ -127,26 +121,46 @@ impl Player {
     }
 }
 
-fn compare(step: &Step, answer: &Answer) -> Vec<Mismatch> {
+fn compare(source: &Source, step: &Step, answer: &Answer) -> Vec<Mismatch> {
     let differing = step.expected.iter().filter_map(|expectation| {
         let found = expectation.found(answer);
-        (found != expectation.value).then(|| Mismatch {
-            place: format!("{}.expect.{}", step.place, expectation.name),
-            location: expectation.location,
-            name: expectation.name.clone(),
-            expected: expectation.value.clone(),
-            found,
+        let Expectation {
+            name,
+            value,
+            location,
+            ..
+        } = expectation;
+        (found != *value).then(|| {
+            let place = format!("{}.expect.{name}", step.place);
+            mismatch(source, *location, place, name, [value.clone(), found])
         })
     });
     differing.collect()
 }
 
-fn of_error(step: &Step, error: &LimiterError) -> Mismatch {
+fn of_error(source: &Source, step: &Step, error: &LimiterError) -> Mismatch {
+    let place = format!("{}.request", step.place);
+    let values = ["a response".to_owned(), format!("the error: {error}")].map(Some);
+    mismatch(source, step.location, place, "request", values)
+}
+
+fn mismatch(
+    source: &Source,
+    location: Location,
+    place: String,
+    field: &str,
+    [expected, found]: [Option<String>; 2],
+) -> Mismatch {
+    let [wanted, got] = [&expected, &found].map(|value| value.as_deref().unwrap_or("null"));
+    let text = format!("{field}: expected {wanted}, found {got}");
+    let about = Diagnostic::new(location, text.clone());
     Mismatch {
-        place: format!("{}.request", step.place),
-        location: step.location,
-        name: "request".to_owned(),
-        expected: Some("a response".to_owned()),
-        found: Some(format!("the error: {error}")),
+        line: location.line,
+        column: location.column,
+        excerpt: Finding::new(about, source, &place).to_string(),
+        place,
+        expected,
+        found,
+        text,
     }
 }

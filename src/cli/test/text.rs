@@ -2,62 +2,67 @@
 //! difference.
 
 use crate::cli::output::counted;
-use crate::cli::test::play::{Mismatch, Outcome};
-use crate::cli::test::report::Report;
-use crate::config::Source;
-use crate::config::error::Findings;
-use crate::config::yaml::Diagnostic;
+use crate::report::{CaseFailure, CaseReport, CaseResult, Mismatch};
 
-pub(super) fn write(report: &Report<'_>) -> String {
+pub(super) fn write(report: &CaseReport) -> String {
     let mut text = String::new();
-    for file in &report.files {
-        text += &format!("{}\n", file.source.path);
-        for outcome in &file.outcomes {
-            let state = if outcome.passed() { "ok    " } else { "failed" };
-            text += &format!("  {state}  {}\n", outcome.case.name.value);
+    for tests in report.files() {
+        text += &format!("{}\n", tests[0].file);
+        for test in tests {
+            let state = if test.passed { "ok    " } else { "failed" };
+            text += &format!("  {state}  {}\n", test.name);
         }
     }
-    for file in &report.files {
-        for outcome in &file.outcomes {
-            text += &failure(file.source, outcome);
-        }
-    }
+    text.extend(report.tests.iter().map(failure));
     if let Some(coverage) = &report.coverage {
-        text += &format!("\n{}", coverage.headline());
+        let rules = counted(coverage.rules, "rule");
+        text += &format!("\n{} of {rules} reached", coverage.reached);
         for rule in &coverage.unreached {
-            text += &format!("\n  no test reaches {} at {}", rule.path, rule.origin);
+            text += &format!(
+                "\n  no test reaches {} at {}:{}",
+                rule.rule, rule.file, rule.line
+            );
         }
         text += "\n";
     }
-    let (tests, failed) = (report.tests(), report.failed());
-    text += &format!(
-        "\n{}: {} passed, {failed} failed\n",
-        counted(tests, "test"),
-        tests - failed
-    );
-    text
+    let CaseReport {
+        tests,
+        passed,
+        failed,
+        ..
+    } = report;
+    let tests = counted(tests.len(), "test");
+    text + &format!("\n{tests}: {passed} passed, {failed} failed\n")
 }
 
 /// Why a test fails; empty if it passes.
-pub(super) fn failure(source: &Source, outcome: &Outcome<'_>) -> String {
-    let Some(failure) = &outcome.failure else {
+pub(super) fn failure(test: &CaseResult) -> String {
+    let Some(failure) = &test.failure else {
         return String::new();
     };
-    let (name, moment) = (&outcome.case.name.value, failure.moment());
-    let mut text = format!("\nfailed: {name}\n");
-    for mismatch in &failure.mismatches {
-        text += &format!("{}\n\n", difference(source, mismatch));
-    }
-    text + &format!("{moment}: {}\n", failure.response)
+    let differences = failure.mismatches.iter().map(difference);
+    format!(
+        "\nfailed: {}\n{}{}: {}\n",
+        test.name,
+        differences.collect::<String>(),
+        moment(failure),
+        failure.response
+    )
 }
 
-fn difference(source: &Source, mismatch: &Mismatch) -> String {
-    let mut findings = Findings::default();
-    let diagnostic = Diagnostic::new(mismatch.location, mismatch.text());
-    findings.of(source).at(&mismatch.place).problem(diagnostic);
-    let (found, _) = findings.into_parts();
-    let text: String = found.iter().map(ToString::to_string).collect();
-    let field = mismatch.name.rsplit('.').next().unwrap_or_default();
-    let [expected, found] = mismatch.values();
-    format!("{text}\n   - {field}: {expected}\n   + {field}: {found}")
+fn difference(mismatch: &Mismatch) -> String {
+    let Mismatch { place, excerpt, .. } = mismatch;
+    let field = place.rsplit('.').next().unwrap_or_default();
+    let [expected, found] =
+        [&mismatch.expected, &mismatch.found].map(|value| value.as_deref().unwrap_or("null"));
+    format!("{excerpt}\n   - {field}: {expected}\n   + {field}: {found}\n\n")
+}
+
+/// Which request it was, and when.
+fn moment(failure: &CaseFailure) -> String {
+    let time = failure.time.to_rfc3339();
+    match failure.requests {
+        1 => format!("at {time}"),
+        requests => format!("request {} of {requests}, at {time}", failure.request),
+    }
 }
