@@ -44,21 +44,21 @@ rule_source: backoff config file_watch limit named_enum proto regular_file remot
     settings/environment settings/parse shutdown telemetry text time tls
 rule_files: config regular_file report rule_source rules runtime telemetry time
 trial: backoff file_watch limit named_enum redact regular_file remote rules settings/parse telemetry text time tls
-simulation: check limit report rules store telemetry time
-rule_check: check limit redact report rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report rule_check
-    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
+what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
+    telemetry text time top_keys traffic
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
+    rule_files rule_source rules settings/parse shutdown store telemetry text time top_keys trial runtime what_if
 console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
-    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-cli: api app check config http limit limiter offline record report rule_source rules runtime settings settings/environment
-    settings/parse simulation store telemetry text time top_keys traffic
+app: admin api candidate config console file_watch http limiter over_limit_feed record redact
+    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial what_if
+cli: api app config http limit limiter offline record report rule_source rules runtime settings settings/environment
+    store telemetry text time top_keys traffic what_if
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -15,8 +15,8 @@ use crate::cli::output::{Failure, print};
 use crate::cli::recorded;
 use crate::cli::replay::report::Report;
 use crate::cli::replay::variant::{Sources, Variant};
-use crate::cli::simulate::compared::Named;
 use crate::settings::environment::Environment;
+use crate::what_if::simulate::compared::Named;
 
 mod report;
 mod svg;

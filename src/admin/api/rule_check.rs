@@ -14,20 +14,20 @@ use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::counters::Counters;
 use crate::admin::query_string::Pairs;
 use crate::report;
-use crate::rule_check::keys::{ChangedKey, Treatment};
-use crate::rule_check::simulate::{PERIODS_MAX, Scenario};
-use crate::rule_check::{Change, NoResult, RuleCheck};
 use crate::rule_files::ReadError;
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::read_text_from;
 use crate::runtime::run_on_thread;
 use crate::settings::parse;
-use crate::simulation::traffic::Pattern;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::Text;
 use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
+use crate::what_if::check::keys::{ChangedKey, Treatment};
+use crate::what_if::check::scenario::{PERIODS_MAX, Scenario};
+use crate::what_if::check::{Change, NoResult, RuleCheck};
+use crate::what_if::simulate::traffic::Pattern;
 
 /// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may have,
 /// because no token is needed. `tollgate check` reads larger files.

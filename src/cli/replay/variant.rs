@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::Failure;
 use crate::cli::replay::tally::Tally;
-use crate::cli::simulate::compared::{BUCKETS_DEFAULT, Named, same_period};
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::offline::Engine;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet};
 use crate::settings::environment::Environment;
 use crate::traffic::Record;
+use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named, same_period};
 
 /// One set of rules, and what it did.
 pub(super) struct Variant {

@@ -18,8 +18,8 @@ use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
 use crate::cli::table::rounded;
 use crate::limit::Algorithm;
 use crate::report::{Run, Scene, Simulation};
-use crate::simulation::play::COLUMNS;
 use crate::time::Span;
+use crate::what_if::simulate::play::COLUMNS;
 
 const COLUMN: u64 = PLOT / COLUMNS as u64;
 /// Heights: a line of text, the upper plot and the lower.

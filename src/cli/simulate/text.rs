@@ -5,8 +5,8 @@
 
 use crate::cli::table::{rounded, table};
 use crate::report::{Scene, Simulation};
-use crate::simulation::play::COLUMNS;
 use crate::time::Span;
+use crate::what_if::simulate::play::COLUMNS;
 
 /// A column's height, from nothing to the most of all rows.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

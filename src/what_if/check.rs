@@ -6,7 +6,7 @@
 //!                                                     |
 //!  rules in force ---------------- compared with -----+----> differences ([`rules::diff`])
 //!  top keys ---------------------- matched by both ---+----> keys        ([`keys`])
-//!  a pattern of requests --------- played to both ----+----> what passes ([`simulate`])
+//!  a pattern of requests --------- played to both ----+----> what passes ([`scenario`])
 //! ```
 //! All functions block: compiling takes as long as a reload. Names of rules are registered in a table
 //! of their own, so that a check leaves nothing behind.
@@ -15,8 +15,6 @@ use std::sync::Arc;
 
 use crate::redact::Redaction;
 use crate::report;
-use crate::rule_check::keys::{ChangedKey, ChangedKeys, Keys};
-use crate::rule_check::simulate::Scenario;
 use crate::rule_files::compile::{Compiled, Sender};
 use crate::rule_files::name::FileName;
 use crate::rule_files::{NO_FILES, RuleFiles};
@@ -24,9 +22,11 @@ use crate::rules::diff::{Difference, diff};
 use crate::rules::plan::Modes;
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
 use crate::top_keys::RuleKeys;
+use crate::what_if::check::keys::{ChangedKey, ChangedKeys, Keys};
+use crate::what_if::check::scenario::Scenario;
 
 pub(crate) mod keys;
-pub(crate) mod simulate;
+pub(crate) mod scenario;
 
 /// Differences in the answer of a check: more are read in the file.
 // bound differences_max: counted in `differences_left_out`; -

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use crate::check::{Check, CheckRequest, Hits, Key};
 use crate::limit::Algorithm;
 use crate::report::{Run, RunChart};
-use crate::simulation::limits::{Compare, label};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Span, Time};
+use crate::what_if::simulate::limits::{Compare, label};
 
 /// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides
 /// six periods into tenths.

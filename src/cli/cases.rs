@@ -7,23 +7,16 @@ use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, counted, json, print};
-use crate::cli::test::case::CaseFile;
-use crate::cli::test::play::play;
 use crate::config::Source;
 use crate::report::CaseReport;
 use crate::rule_source::files::read_cases;
 use crate::settings::environment::Environment;
+use crate::what_if::cases::case::CaseFile;
+use crate::what_if::cases::{play, read};
 
-mod answer;
-mod case;
-mod expectation;
 mod junit;
-mod play;
-mod read;
 mod record;
-mod request;
 mod text;
-mod value;
 
 /// The end of the help.
 pub(crate) const EXIT_CODES: &str = "\
@@ -114,7 +107,7 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, Failure> {
         let read = read_cases(place).map_err(|error| Failure::Config(format!("{error:#}")))?;
         sources.extend(read);
     }
-    let mut files = read::read(sources).map_err(|problems| {
+    let mut files = read(sources).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Failure::Config(format!(
             "{} in test cases\n\n{}",

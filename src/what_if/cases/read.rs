@@ -3,10 +3,6 @@
 
 use std::collections::HashMap;
 
-use crate::cli::test::case::{Case, CaseFile, Step};
-use crate::cli::test::expectation;
-use crate::cli::test::request;
-use crate::cli::test::value::{fields, span, whole};
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
 use crate::config::tollgate::reader;
@@ -14,6 +10,10 @@ use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::limit::EXACT_MAX;
 use crate::time::{Span, Time};
 use crate::traffic::Request;
+use crate::what_if::cases::case::{Case, CaseFile, Step};
+use crate::what_if::cases::expectation;
+use crate::what_if::cases::request;
+use crate::what_if::cases::value::{fields, span, whole};
 
 /// 2026-01-01T00:00:00Z, a Thursday: windows of seconds to weeks and of calendar months begin.
 const START: Time = Time::from_micros(1_767_225_600_000_000);
@@ -41,7 +41,7 @@ type Undated = (Step, When);
 /// # Errors
 /// Every problem of every file. A warning about YAML, such as a repeated key, is one: the author
 /// would believe that something is tested.
-pub(super) fn read(sources: Vec<Source>) -> Result<Vec<CaseFile>, Vec<Finding>> {
+pub(crate) fn read(sources: Vec<Source>) -> Result<Vec<CaseFile>, Vec<Finding>> {
     let mut findings = Findings::default();
     let mut files = Vec::new();
     for source in sources {

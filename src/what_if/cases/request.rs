@@ -8,12 +8,12 @@
 //! ```
 
 use crate::api::convert::{self, wire_unit};
-use crate::cli::test::value::{fields, whole};
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::limiter;
 use crate::traffic::{Descriptor, Entry, Limit, Request};
+use crate::what_if::cases::value::{fields, whole};
 
 const REQUEST_KEYS: [&str; 3] = ["domain", "descriptors", "hits_addend"];
 const DESCRIPTOR_KEYS: [&str; 4] = ["entries", "limit", "hits_addend", "is_negative_hits"];
@@ -21,7 +21,7 @@ const LIMIT_KEYS: [&str; 2] = ["requests_per_unit", "unit"];
 const ENTRY_KEYS: [&str; 2] = ["key", "value"];
 
 /// `None` after a problem.
-pub(super) fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Request> {
+pub(crate) fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Request> {
     let problems = findings.problem_count();
     let mut request = Request::default();
     for (key, value) in fields(node, &REQUEST_KEYS, findings)? {

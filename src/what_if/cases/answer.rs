@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::limiter::response::Response;
 
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) domain: String,
-    pub(super) response: Response,
+pub(crate) struct Answer {
+    pub(crate) domain: String,
+    pub(crate) response: Response,
     /// The path of the rule of each descriptor, in order.
-    pub(super) rules: Vec<Option<Arc<str>>>,
+    pub(crate) rules: Vec<Option<Arc<str>>>,
 }

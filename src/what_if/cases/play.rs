@@ -4,9 +4,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::api::convert;
-use crate::cli::test::answer::Answer;
-use crate::cli::test::case::{Case, CaseFile, Step};
-use crate::cli::test::expectation::{self, Expectation};
 use crate::config::Source;
 use crate::config::error::Finding;
 use crate::config::yaml::{Diagnostic, Location};
@@ -16,6 +13,9 @@ use crate::offline::Engine;
 use crate::report::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 use crate::rules::{Rule, RuleSet};
 use crate::text::Text;
+use crate::what_if::cases::answer::Answer;
+use crate::what_if::cases::case::{Case, CaseFile, Step};
+use crate::what_if::cases::expectation::{self, Expectation};
 
 /// Plays cases one after the other, each with its own counters.
 struct Player {
@@ -26,7 +26,7 @@ struct Player {
 }
 
 /// Plays all cases of files.
-pub(super) fn play(engine: Engine, files: &[CaseFile]) -> CaseReport {
+pub(crate) fn play(engine: Engine, files: &[CaseFile]) -> CaseReport {
     let mut player = Player {
         rules: engine.rules(),
         engine,

@@ -1,6 +1,6 @@
 //! The report as JUnit's XML, which CI systems show. It has no place for the coverage.
 
-use crate::cli::test::text;
+use crate::cli::cases::text;
 use crate::report::CaseReport;
 
 pub(super) fn write(report: &CaseReport) -> String {

@@ -11,10 +11,10 @@
 use crate::limit::{Algorithm, EXACT_MAX};
 use crate::report::{RuleSimulation, SimulatedSide};
 use crate::rules::{Query, RuleSet};
-use crate::simulation::limits::{NotLimited, RuleLimit};
-use crate::simulation::play::{COLUMNS, Played, Work, columns, play};
-use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};
+use crate::what_if::simulate::limits::{NotLimited, RuleLimit};
+use crate::what_if::simulate::play::{COLUMNS, Played, Work, columns, play};
+use crate::what_if::simulate::traffic::{Pattern, Traffic};
 
 /// Requests of a simulation: a fraction of a second of work. More are left out.
 // bound simulated_requests_max: left out, with a note; -

@@ -7,7 +7,7 @@ use crate::settings::parse;
 use crate::time::Span;
 
 /// The known keys of a map with their values; `None` if it is no map.
-pub(super) fn fields<'n>(
+pub(crate) fn fields<'n>(
     node: &'n Node,
     known: &[&str],
     findings: &mut SourceFindings<'_>,
@@ -20,7 +20,7 @@ pub(super) fn fields<'n>(
 }
 
 /// A whole number within two bounds.
-pub(super) fn whole(
+pub(crate) fn whole(
     node: &Node,
     key: &str,
     (min, max): (u64, u64),
@@ -40,7 +40,7 @@ pub(super) fn whole(
 }
 
 /// A duration, such as `90s` or `365d`.
-pub(super) fn span(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Span> {
+pub(crate) fn span(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Span> {
     let read = parse::duration(node.text());
     let invalid = |error| Diagnostic::new(node.location, format!("`{key}`: {error}"));
     read.map_err(|error| findings.problem(invalid(error))).ok()

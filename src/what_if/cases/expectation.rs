@@ -4,33 +4,33 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::output::counted;
-use crate::cli::test::answer::Answer;
-use crate::cli::test::value::{fields, span, whole};
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Location, Node};
 use crate::limiter::response::Header;
+use crate::text::counted;
 use crate::time::Span;
+use crate::what_if::cases::answer::Answer;
+use crate::what_if::cases::value::{fields, span, whole};
 
 const EXPECT_KEYS: [&str; 4] = ["code", "statuses", "headers", "request_headers"];
 const STATUS_KEYS: [&str; 5] = ["code", "remaining", "limit", "reset", "rule"];
 
 /// The expected value of one field of a response.
 #[derive(Debug, Clone)]
-pub(super) struct Expectation {
+pub(crate) struct Expectation {
     /// Such as `statuses[0].remaining`.
-    pub(super) name: String,
-    pub(super) field: Field,
+    pub(crate) name: String,
+    pub(crate) field: Field,
     /// `None` if the response must not have it.
-    pub(super) value: Option<String>,
+    pub(crate) value: Option<String>,
     /// Of the value.
-    pub(super) location: Location,
+    pub(crate) location: Location,
 }
 
 /// A field of a response.
 #[derive(Debug, Clone)]
-pub(super) enum Field {
+pub(crate) enum Field {
     Code,
     /// Of the descriptor with this index.
     Status(usize, StatusField),
@@ -41,7 +41,7 @@ pub(super) enum Field {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StatusField {
+pub(crate) enum StatusField {
     Code,
     Remaining,
     Limit,
@@ -52,7 +52,7 @@ pub(super) enum StatusField {
 impl Expectation {
     /// The value of the field, as far as possible in the form of the expected one; `None` if the
     /// response does not have it.
-    pub(super) fn found(&self, answer: &Answer) -> Option<String> {
+    pub(crate) fn found(&self, answer: &Answer) -> Option<String> {
         let expected = self.value.as_deref().unwrap_or_default();
         match &self.field {
             Field::Code => Some(code(answer.response.over_limit).to_owned()),
@@ -92,7 +92,7 @@ impl StatusField {
 }
 
 /// Reads `expect`. `descriptors` is the number of those in the request, if it is valid.
-pub(super) fn read(
+pub(crate) fn read(
     node: &Node,
     descriptors: Option<usize>,
     findings: &mut SourceFindings<'_>,
@@ -243,7 +243,7 @@ fn header(headers: &[Header], name: &str) -> Option<String> {
 }
 
 /// A response in the form of `expect`.
-pub(super) fn shown(answer: &Answer) -> String {
+pub(crate) fn shown(answer: &Answer) -> String {
     const FIELDS: [(&str, StatusField); 4] = [
         ("rule", StatusField::Rule),
         ("limit", StatusField::Limit),

@@ -3,8 +3,8 @@
 use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use crate::rules::{Query, RuleSet};
 use crate::settings::parse;
-use crate::simulation::limits::{Compare, NotLimited, RuleLimit};
 use crate::time::Span;
+use crate::what_if::simulate::limits::{Compare, NotLimited, RuleLimit};
 
 /// Sub-windows of the additional sliding window among all algorithms.
 pub(crate) const BUCKETS_DEFAULT: u32 = 10;
