@@ -19,7 +19,7 @@
 //! top_keys     over_limit_feed  the most frequent keys     | the latest responses of OVER_LIMIT
 //! store        config           memory and Redis counters  | YAML and xDS to rules
 //! redact                        replaces values by hashes
-//! report                        what operators read
+//! report                        what operators read: plain types
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
 //! limit  telemetry  http        what may be counted | logs, metrics, traces | HTTP/1 server
@@ -51,7 +51,7 @@ pub mod check;
 pub mod algorithm;
 pub mod rules;
 
-mod report;
+pub mod report;
 
 pub mod config;
 pub mod over_limit_feed;

@@ -1,6 +1,6 @@
 //! Limits: requests per period, burst and algorithm.
 
-pub use algorithm::{Algorithm, OverLimitHits};
+pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
 pub use share::Share;
 pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Months, Tick, Unit};

@@ -1,14 +1,7 @@
-//! Data that operators read: answers of the API and output of commands.
+//! What operators read: plain types without I/O, each field named once.
 //!
-//! Each field is named once. Producers return these types, JSON is what `serde` makes of them, and
-//! pages and tables read them. Of answers of the API the doc comments are the descriptions of the
-//! OpenAPI document.
-
-mod cases;
-mod finding;
-mod rule_check;
-mod serialize;
-mod simulation;
+//! A producer returns such a type; JSON, text, Markdown, the console and the OpenAPI document present
+//! it, and commands read it from a service. Doc comments are the descriptions of the OpenAPI document.
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::Finding;
@@ -16,3 +9,12 @@ pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };
 pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
+
+mod cases;
+pub(crate) mod change;
+pub mod dump;
+mod finding;
+pub(crate) mod rule;
+mod rule_check;
+mod serialize;
+mod simulation;

@@ -13,8 +13,6 @@ pub use rule::{
 };
 pub use tree::RuleSet;
 
-pub(crate) mod diff;
-mod dump;
 mod enforced_share;
 pub mod explain;
 pub mod key;

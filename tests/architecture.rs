@@ -29,7 +29,7 @@ limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-report: limit time
+report: limit rules text time
 config: limit named_enum regular_file report rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
@@ -52,7 +52,7 @@ what_if: api check config limit limiter offline redact report rule_files rules s
     telemetry text time top_keys traffic
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
     rule_files rule_source rules settings/parse shutdown store telemetry text time top_keys trial runtime what_if
-console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry text time
+console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact

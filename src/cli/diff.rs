@@ -9,9 +9,9 @@ use clap::ValueEnum;
 use crate::cli::deciding::Deciding;
 use crate::cli::diff::report::Report;
 use crate::cli::diff::side::{Side, forget_multipliers};
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{Failure, json, print};
+use crate::report::change::diff;
 use crate::rules::RuleSet;
-use crate::rules::diff::diff;
 use crate::settings::environment::Environment;
 
 mod git;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     };
     print(&match args.format {
         Format::Text => text::write(&report),
-        Format::Json => format!("{:#}\n", report.json()),
+        Format::Json => json(&report),
         Format::Markdown => markdown::write(&report),
     });
     Ok(if args.exit_code && report.is_different() {

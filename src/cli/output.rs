@@ -45,8 +45,7 @@ pub(crate) fn print(text: &str) {
 
 /// A report for programs.
 pub(crate) fn json(report: &impl Serialize) -> String {
-    let json = serde_json::to_string_pretty(report);
-    json.expect("the keys of its maps are texts") + "\n"
+    serde_json::to_string_pretty(report).expect("the keys of its maps are texts") + "\n"
 }
 
 /// Prints to stderr, ignoring a closed pipe.

@@ -4,7 +4,7 @@
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Location;
-use crate::limit::{Algorithm, LimitError, Terms};
+use crate::limit::{Algorithm, LimitError, LimitOption, Terms};
 use crate::rules::{OnLimit, Provenance};
 
 impl ResolvedOptions<'_> {
@@ -122,19 +122,19 @@ impl ResolvedOptions<'_> {
             );
             add(location(self.response_body), text);
         }
-        if algorithm == Algorithm::Concurrency {
-            if let Some((at, text)) = self.lease_by_conflict(spec) {
-                add(at, text);
+        if algorithm.takes(LimitOption::LeaseBy)
+            && let Some((at, text)) = self.lease_by_conflict(spec)
+        {
+            add(at, text);
+        }
+        let stated = [
+            (LimitOption::LeaseBy, self.lease_by.is_some()),
+            (LimitOption::UnitMultiplier, self.unit_multiplier.is_some()),
+        ];
+        for (option, is_stated) in stated {
+            if is_stated && !algorithm.takes(option) {
+                add(self.location(option), option.misplaced(algorithm));
             }
-            if self.unit_multiplier.is_some() {
-                let text = "unit_multiplier is not for concurrency, which has no period but its lease; remove it";
-                add(location(self.unit_multiplier), text.to_owned());
-            }
-        } else if self.lease_by.is_some() {
-            let text = format!(
-                "lease_by is only for concurrency, not for {algorithm}; remove it, or write algorithm: concurrency"
-            );
-            add(location(self.lease_by), text);
         }
         conflicts
     }
@@ -165,23 +165,29 @@ impl ResolvedOptions<'_> {
     pub(crate) fn location_of(&self, error: &LimitError) -> Option<Location> {
         match error {
             LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => {
-                location(self.unit_multiplier)
+                self.location(LimitOption::UnitMultiplier)
             }
-            LimitError::BurstWithoutBucket(_)
-            | LimitError::BurstZero
-            | LimitError::BurstTooLarge { .. } => location(self.burst),
-            LimitError::BucketsWithoutSlidingWindow(_) | LimitError::BucketsOutOfRange(_) => {
-                location(self.buckets)
+            LimitError::BurstZero | LimitError::BurstTooLarge { .. } => {
+                self.location(LimitOption::Burst)
             }
-            LimitError::MaxWaitWithoutBucket(_) | LimitError::MaxWaitOutOfRange(_) => {
-                location(self.max_wait)
-            }
-            LimitError::LeaseWithoutConcurrency(_) | LimitError::LeaseOutOfRange(_) => {
-                location(self.lease)
-            }
+            LimitError::BucketsOutOfRange(_) => self.location(LimitOption::Buckets),
+            LimitError::MaxWaitOutOfRange(_) => self.location(LimitOption::MaxWait),
+            LimitError::LeaseOutOfRange(_) => self.location(LimitOption::Lease),
+            LimitError::Misplaced { option, .. } => self.location(*option),
             LimitError::NoLease => self.algorithm_location(),
-            LimitError::CountedHolders => location(self.over_limit_hits),
             LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
+        }
+    }
+
+    fn location(&self, option: LimitOption) -> Option<Location> {
+        match option {
+            LimitOption::UnitMultiplier => location(self.unit_multiplier),
+            LimitOption::Burst => location(self.burst),
+            LimitOption::Buckets => location(self.buckets),
+            LimitOption::LeaseBy => location(self.lease_by),
+            LimitOption::Lease => location(self.lease),
+            LimitOption::OverLimitHits => location(self.over_limit_hits),
+            LimitOption::MaxWait => location(self.max_wait),
         }
     }
 

@@ -5,10 +5,9 @@
 //! `resolve.rs` checks how they fit together.
 
 use crate::config::error::SourceFindings;
-use crate::config::tollgate::options::RULE_KEYS;
 use crate::config::yaml::{Location, Node};
 
-pub(crate) use options::{Block, Layer, Layers, ResolvedOptions, Sourced};
+pub(crate) use options::{Block, Layer, Layers, RULE_KEYS, ResolvedOptions, Sourced};
 pub(crate) use value::OnLimitWord;
 
 mod options;

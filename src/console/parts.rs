@@ -13,7 +13,6 @@ use crate::admin::api::Api;
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Place, Status};
 use crate::console::history::History;
-use crate::limit::Algorithm;
 use crate::limiter::Modes;
 use crate::rule_files::etag::ETag;
 use crate::rule_files::history::Version;
@@ -278,7 +277,7 @@ fn one_counter<'r>(domain: &'r Domain, nodes: &[&'r Node]) -> Option<(Query<'r>,
         .iter()
         .all(|node| is_fixed(&node.key) && is_fixed(&node.value));
     let limit = rule.limit()?;
-    if !is_single || limit.algorithm == Algorithm::Concurrency {
+    if !is_single || limit.algorithm.counts_holders() {
         return None;
     }
     let entries = nodes

@@ -32,22 +32,159 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// Options of a limit besides its rate, by their keys in rules files, in the order in which they
+    /// are shown.
+    pub enum LimitOption {
+        /// Units in the period; 1 if not set.
+        UnitMultiplier = "unit_multiplier",
+        /// The most hits at once.
+        Burst = "burst",
+        /// Sub-windows; none if not set.
+        Buckets = "buckets",
+        /// The key whose value names a holder; required.
+        LeaseBy = "lease_by",
+        /// When a slot that was not released expires; required.
+        Lease = "lease",
+        /// See [`OverLimitHits`].
+        OverLimitHits = "over_limit_hits",
+        /// The longest time in the queue; without one nothing is queued.
+        MaxWait = "max_wait",
+    }
+}
+
+/// The form of a counter's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A counter for each window aligned to the epoch.
+    Windows,
+    /// Hits of the time before now.
+    Sliding,
+    /// Hits that are given back at a steady rate; can queue.
+    Bucket,
+    /// Holders instead of hits, and no period.
+    Holders,
+}
+
+/// The properties of an algorithm.
+#[derive(Debug, Clone, Copy)]
+pub struct Traits {
+    /// See [`Kind`].
+    pub kind: Kind,
+    /// The options that a rule with it may have.
+    pub options: &'static [LimitOption],
+    /// The burst of a bucket that states none: a number, or that of the requests.
+    pub default_burst: Option<u32>,
+    /// Of rules that do not set it.
+    pub over_limit_hits: OverLimitHits,
+}
+
+const WINDOW: &[LimitOption] = &[LimitOption::UnitMultiplier, LimitOption::OverLimitHits];
+const BUCKET: &[LimitOption] = &[
+    LimitOption::UnitMultiplier,
+    LimitOption::Burst,
+    LimitOption::OverLimitHits,
+    LimitOption::MaxWait,
+];
+
+const FIXED_WINDOW: Traits = Traits {
+    kind: Kind::Windows,
+    options: WINDOW,
+    default_burst: None,
+    over_limit_hits: OverLimitHits::Count,
+};
+const SLIDING_LOG: Traits = Traits {
+    kind: Kind::Sliding,
+    options: WINDOW,
+    default_burst: None,
+    over_limit_hits: OverLimitHits::Drop,
+};
+const SLIDING_WINDOW: Traits = Traits {
+    options: &[
+        LimitOption::UnitMultiplier,
+        LimitOption::Buckets,
+        LimitOption::OverLimitHits,
+    ],
+    ..SLIDING_LOG
+};
+const TOKEN_BUCKET: Traits = Traits {
+    kind: Kind::Bucket,
+    options: BUCKET,
+    ..SLIDING_LOG
+};
+const LEAKY_BUCKET: Traits = Traits {
+    default_burst: Some(1),
+    ..TOKEN_BUCKET
+};
+const CONCURRENCY: Traits = Traits {
+    kind: Kind::Holders,
+    options: &[LimitOption::LeaseBy, LimitOption::Lease],
+    ..SLIDING_LOG
+};
+
 impl Algorithm {
-    /// Whether it is a bucket, which has a burst and can queue.
-    pub const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    /// Everything that distinguishes it from the others but its arithmetic.
+    pub const fn traits(self) -> &'static Traits {
+        match self {
+            Self::FixedWindow => &FIXED_WINDOW,
+            Self::SlidingWindow => &SLIDING_WINDOW,
+            Self::SlidingLog => &SLIDING_LOG,
+            Self::TokenBucket => &TOKEN_BUCKET,
+            Self::LeakyBucket => &LEAKY_BUCKET,
+            Self::Concurrency => &CONCURRENCY,
+        }
     }
 
-    /// For rules that do not set it.
-    pub const fn default_over_limit_hits(self) -> OverLimitHits {
-        match self {
-            Self::FixedWindow => OverLimitHits::Count,
-            Self::SlidingWindow
-            | Self::SlidingLog
-            | Self::TokenBucket
-            | Self::LeakyBucket
-            | Self::Concurrency => OverLimitHits::Drop,
-        }
+    /// Whether a rule with it may have the option.
+    pub fn takes(self, option: LimitOption) -> bool {
+        self.traits().options.contains(&option)
+    }
+
+    /// Whether it has a counter for each window aligned to the epoch.
+    pub const fn has_windows(self) -> bool {
+        matches!(self.traits().kind, Kind::Windows)
+    }
+
+    /// Whether it is a bucket, which has a burst and can queue.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self.traits().kind, Kind::Bucket)
+    }
+
+    /// Whether it counts holders, each known by name. Such a limit has a lease and no period.
+    pub const fn counts_holders(self) -> bool {
+        matches!(self.traits().kind, Kind::Holders)
+    }
+}
+
+impl LimitOption {
+    /// Why a rule with this algorithm cannot have it, and what to write instead.
+    pub fn misplaced(self, algorithm: Algorithm) -> String {
+        let (users, remedy) = match self {
+            Self::Burst => ("buckets", "remove it, or write algorithm: token_bucket"),
+            Self::Buckets => (
+                "sliding_window",
+                "remove it, or write algorithm: sliding_window",
+            ),
+            Self::MaxWait => (
+                "buckets",
+                "write algorithm: leaky_bucket, or on_limit: reject",
+            ),
+            Self::Lease | Self::LeaseBy => {
+                ("concurrency", "remove it, or write algorithm: concurrency")
+            }
+            Self::UnitMultiplier => {
+                return format!(
+                    "unit_multiplier is not for {algorithm}, which has no period but its lease; remove it"
+                );
+            }
+            Self::OverLimitHits => {
+                return format!(
+                    "over_limit_hits: count is not for {algorithm}, where a request over the limit holds no slot; remove it"
+                );
+            }
+        };
+        let option = self.name();
+        format!("{option} is only for {users}, not for {algorithm}; {remedy}")
     }
 }
 

@@ -1,6 +1,6 @@
 //! The terms of a limit as a rule states them, and why they may be invalid.
 
-use crate::limit::algorithm::{Algorithm, OverLimitHits};
+use crate::limit::algorithm::{Algorithm, LimitOption, OverLimitHits};
 use crate::limit::unit::{Months, Unit};
 use crate::time::Span;
 
@@ -52,8 +52,11 @@ pub enum LimitError {
         "a period of {unit_multiplier} × {unit} is longer than 100 years; write a smaller unit_multiplier"
     )]
     PeriodTooLong { unit_multiplier: u32, unit: Unit },
-    #[error("burst is only for buckets, not for {0}; remove it, or write algorithm: token_bucket")]
-    BurstWithoutBucket(Algorithm),
+    #[error("{}", option.misplaced(*algorithm))]
+    Misplaced {
+        option: LimitOption,
+        algorithm: Algorithm,
+    },
     #[error(
         "a burst of 0 would reject every request; write at least 1, or requests_per_unit: 0 if that is intended"
     )]
@@ -75,23 +78,11 @@ pub enum LimitError {
         requests_max: u64,
     },
     #[error(
-        "buckets is only for sliding_window, not for {0}; remove it, or write algorithm: sliding_window"
-    )]
-    BucketsWithoutSlidingWindow(Algorithm),
-    #[error(
         "a sliding_window has from 1 to {BUCKETS_MAX} buckets, not {0}; write algorithm: sliding_log to count every call"
     )]
     BucketsOutOfRange(u32),
-    #[error(
-        "max_wait is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject"
-    )]
-    MaxWaitWithoutBucket(Algorithm),
     #[error("max_wait must be from 1ms to 1h, not {0}; Envoy needs a longer timeout than that")]
     MaxWaitOutOfRange(Span),
-    #[error(
-        "lease is only for concurrency, not for {0}; remove it, or write algorithm: concurrency"
-    )]
-    LeaseWithoutConcurrency(Algorithm),
     #[error(
         "concurrency needs a lease, after which a slot that was not released expires; write one that is longer than any request, such as lease: 30s"
     )]
@@ -100,10 +91,6 @@ pub enum LimitError {
         "a lease of {0} is out of range; write one that is longer than any request, such as lease: 30s"
     )]
     LeaseOutOfRange(Span),
-    #[error(
-        "over_limit_hits: count is not for concurrency, where a request over the limit holds no slot; remove it"
-    )]
-    CountedHolders,
     #[error("a concurrency of {0} is more than {HOLDERS_MAX} holders (holders_max)")]
     TooManyHolders(u32),
 }
@@ -151,18 +138,18 @@ impl Terms {
     /// Rejects options of other algorithms.
     pub(super) fn check_options(&self) -> Result<(), LimitError> {
         let algorithm = self.algorithm;
-        if self.burst.is_some() && !algorithm.is_bucket() {
-            return Err(LimitError::BurstWithoutBucket(algorithm));
+        let counts_over_limit = self.over_limit_hits == Some(OverLimitHits::Count);
+        let stated = [
+            (LimitOption::Burst, self.burst.is_some()),
+            (LimitOption::MaxWait, self.max_wait.is_some()),
+            (LimitOption::Buckets, self.buckets.is_some()),
+            (LimitOption::Lease, self.lease.is_some()),
+            (LimitOption::OverLimitHits, counts_over_limit),
+        ];
+        let mut stated = stated.into_iter();
+        match stated.find(|(option, is_stated)| *is_stated && !algorithm.takes(*option)) {
+            Some((option, _)) => Err(LimitError::Misplaced { option, algorithm }),
+            None => Ok(()),
         }
-        if self.max_wait.is_some() && !algorithm.is_bucket() {
-            return Err(LimitError::MaxWaitWithoutBucket(algorithm));
-        }
-        if self.buckets.is_some() && algorithm != Algorithm::SlidingWindow {
-            return Err(LimitError::BucketsWithoutSlidingWindow(algorithm));
-        }
-        if self.lease.is_some() && algorithm != Algorithm::Concurrency {
-            return Err(LimitError::LeaseWithoutConcurrency(algorithm));
-        }
-        Ok(())
     }
 }

@@ -76,7 +76,7 @@ impl Limit {
         terms.check_options()?;
         let over_limit_hits = terms
             .over_limit_hits
-            .unwrap_or(algorithm.default_over_limit_hits());
+            .unwrap_or(algorithm.traits().over_limit_hits);
         let limit = Self {
             requests,
             capacity: requests,
@@ -109,8 +109,10 @@ impl Limit {
                 Some(buckets @ 1..=BUCKETS_MAX) => Ok(Self { buckets, ..limit }),
                 Some(buckets) => Err(LimitError::BucketsOutOfRange(buckets)),
             },
-            Algorithm::TokenBucket => limit.bucket(terms.burst.unwrap_or(requests), terms),
-            Algorithm::LeakyBucket => limit.bucket(terms.burst.unwrap_or(1), terms),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let burst = terms.burst.or(algorithm.traits().default_burst);
+                limit.bucket(burst.unwrap_or(requests), terms)
+            }
             Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),
         }
     }
@@ -179,9 +181,6 @@ impl Limit {
 
     /// The period of a concurrency limit is its lease.
     fn held(self, lease: Span) -> Result<Self, LimitError> {
-        if self.over_limit_hits == OverLimitHits::Count {
-            return Err(LimitError::CountedHolders);
-        }
         if self.requests > HOLDERS_MAX {
             return Err(LimitError::TooManyHolders(self.requests));
         }
@@ -264,9 +263,15 @@ impl Limit {
         }
     }
 
+    /// The windows that its keys end with: counters of other windows are others.
+    pub(crate) fn windows(&self) -> Option<(Span, Months)> {
+        let has_windows = self.algorithm.has_windows();
+        has_windows.then_some((self.period, self.months))
+    }
+
     /// The unit of a period of one unit.
     pub fn unit(&self) -> Option<Unit> {
-        if self.algorithm == Algorithm::Concurrency {
+        if self.algorithm.counts_holders() {
             None
         } else {
             Unit::of(self.period)
@@ -329,7 +334,7 @@ fn in_proportion(burst: u32, from: u32, to: u32) -> u32 {
 
 impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.algorithm == Algorithm::Concurrency {
+        if self.algorithm.counts_holders() {
             return write!(
                 formatter,
                 "{} at once, {}, lease {}",

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::limit::{Algorithm, Months};
+use crate::limit::Months;
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
@@ -120,7 +120,7 @@ fn ietf(statuses: &[Status]) -> Vec<Header> {
         let comma = if policies.is_empty() { "" } else { ", " };
         let _ = write!(policies, "{comma}{name};q={}", limit.requests);
         // A concurrency limit has no period, and calendar months have different lengths.
-        if limit.algorithm != Algorithm::Concurrency && limit.months == Months::ThirtyDays {
+        if !limit.algorithm.counts_holders() && limit.months == Months::ThirtyDays {
             let _ = write!(policies, ";w={}", limit.period.ceil_secs());
         }
         let (remaining, reset) = (status.remaining, status.reset_secs);
@@ -147,7 +147,7 @@ fn policy_name(name: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Limit, Terms, Unit};
+    use crate::limit::{Algorithm, Limit, Terms, Unit};
 
     fn status(name: &str, remaining: u32) -> Status {
         let terms = Terms {

@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
+use crate::report::change::RuleChange;
 use crate::report::finding::Finding;
 
 /// Compiler's findings about a change, and its differences from the rules in force.
@@ -13,7 +13,7 @@ pub(crate) struct RuleCheck {
     pub(crate) errors: Vec<Finding>,
     pub(crate) warnings: Vec<Finding>,
     /// At most 500 rules that differ
-    pub(crate) differences: Vec<Value>,
+    pub(crate) differences: Vec<RuleChange>,
     pub(crate) differences_left_out: usize,
     /// The keys with the most hits among those that are treated differently, at most 50
     pub(crate) keys: Vec<ChangedKey>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::config::CompileOptions;
-use crate::limit::{Algorithm, Months};
+use crate::limit::{Algorithm, LimitOption, Months};
 use crate::named_enum::named_enum;
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
@@ -273,7 +273,7 @@ impl Reading {
 /// An algorithm that needs nothing but its name.
 fn default_algorithm(text: &str) -> Result<Algorithm, String> {
     let mut known = Algorithm::ALL.to_vec();
-    known.retain(|algorithm| *algorithm != Algorithm::Concurrency);
+    known.retain(|algorithm| !algorithm.takes(LimitOption::Lease));
     let found = known.iter().find(|algorithm| algorithm.name() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|algorithm| algorithm.name()).collect();

@@ -243,7 +243,7 @@ fn on_limit(on_limit: &OnLimit) -> String {
 
 /// The format of the key, as needed to find it in Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
-    let start = if limit.algorithm == Algorithm::FixedWindow {
+    let start = if limit.algorithm.has_windows() {
         "; on Redis the window's start in seconds follows"
     } else {
         ""

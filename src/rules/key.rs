@@ -11,7 +11,7 @@ use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
 
 use crate::check::Key;
-use crate::limit::{Algorithm, Limit, Months, OverLimitHits};
+use crate::limit::{Limit, Months, OverLimitHits};
 use crate::named_enum::named_enum;
 use crate::rules::query::Entry;
 
@@ -91,7 +91,7 @@ impl KeyTail {
     /// concurrency limit has no period: its lease is part of the state, so that a changed lease keeps
     /// the holders.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
-        let is_window = limit.algorithm == Algorithm::FixedWindow;
+        let is_window = limit.algorithm.has_windows();
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
@@ -104,10 +104,10 @@ impl KeyTail {
             0 => String::new(),
             buckets => format!("-{buckets}"),
         };
-        let period = match (limit.algorithm, limit.months) {
-            (Algorithm::Concurrency, _) => "0".to_owned(),
-            (_, Months::Calendar) => "month".to_owned(),
-            (_, Months::ThirtyDays) => limit.period_ticks().to_string(),
+        let period = match limit.months {
+            _ if limit.algorithm.counts_holders() => "0".to_owned(),
+            Months::Calendar => "month".to_owned(),
+            Months::ThirtyDays => limit.period_ticks().to_string(),
         };
         let (algorithm, tick) = (limit.algorithm, limit.tick.name());
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())

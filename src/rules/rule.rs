@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::limit::{Algorithm, Limit, Terms};
+use crate::limit::{Limit, Terms};
 use crate::named_enum::named_enum;
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
@@ -187,6 +187,6 @@ impl Rule {
     /// Whether the value of the last entry names a holder, and is no part of the counter key.
     pub fn names_holders(&self) -> bool {
         self.limit()
-            .is_some_and(|limit| limit.algorithm == Algorithm::Concurrency)
+            .is_some_and(|limit| limit.algorithm.counts_holders())
     }
 }

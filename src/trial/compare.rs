@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Algorithm, Limit, Unit};
+use crate::limit::{Limit, Unit};
 use crate::named_enum::named_enum;
 use crate::time::{Span, Time};
 
@@ -134,7 +134,7 @@ fn classify(
     if differs(StatedLimit::from(limit), stated) {
         return Class::LimitDiffers;
     }
-    if limit.algorithm != Algorithm::FixedWindow {
+    if !limit.algorithm.has_windows() {
         return Class::Algorithm;
     }
     let window = limit.window(now);

@@ -4,7 +4,7 @@
 //! ```text
 //!  files of the folder, one with another text --> compiler --> errors, warnings
 //!                                                     |
-//!  rules in force ---------------- compared with -----+----> differences ([`rules::diff`])
+//!  rules in force ---------------- compared with -----+----> differences ([`diff`])
 //!  top keys ---------------------- matched by both ---+----> keys        ([`keys`])
 //!  a pattern of requests --------- played to both ----+----> what passes ([`scenario`])
 //! ```
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use crate::redact::Redaction;
 use crate::report;
+use crate::report::change::diff;
 use crate::rule_files::compile::{Compiled, Sender};
 use crate::rule_files::name::FileName;
 use crate::rule_files::{NO_FILES, RuleFiles};
-use crate::rules::diff::{Difference, diff};
 use crate::rules::plan::Modes;
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
 use crate::top_keys::RuleKeys;
@@ -92,8 +92,9 @@ impl RuleCheck {
             }
         };
         let in_force = self.in_force();
-        let differences = diff(&in_force, &rules, self.on_store_error);
-        let shown = differences.iter().take(DIFFERENCES_MAX);
+        let mut differences = diff(&in_force, &rules, self.on_store_error);
+        let found = differences.len();
+        differences.truncate(DIFFERENCES_MAX);
         let keys = Keys {
             in_force: &in_force,
             changed: &rules,
@@ -104,8 +105,8 @@ impl RuleCheck {
         let report = report::RuleCheck {
             valid: true,
             warnings,
-            differences: shown.map(Difference::json).collect(),
-            differences_left_out: differences.len().saturating_sub(DIFFERENCES_MAX),
+            differences_left_out: found - differences.len(),
+            differences,
             keys_left_out: left_out,
             ..report::RuleCheck::default()
         };

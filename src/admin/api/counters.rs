@@ -17,7 +17,7 @@ use crate::api::body::read_body;
 use crate::api::decode;
 use crate::api::messages::{self, EXAMPLE};
 use crate::check::{Check, CheckError, Effect, Hits, Reading};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
@@ -196,7 +196,7 @@ fn check_grant(change: &Change, limit: &Limit) -> Result<(), Rejected> {
     if change.action != Action::Grant {
         return Ok(());
     }
-    if limit.algorithm == Algorithm::Concurrency {
+    if limit.algorithm.counts_holders() {
         let reason = "a concurrency limit has holders instead of hits; reset removes all of them";
         return unprocessable(reason.to_owned());
     }
@@ -282,7 +282,7 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> Value {
 
 /// A lease is no period.
 fn limit(limit: &Limit) -> Value {
-    let is_held = limit.algorithm == Algorithm::Concurrency;
+    let is_held = limit.algorithm.counts_holders();
     json!({
         "requests": limit.requests,
         "period_seconds": (!is_held).then(|| limit.period.ceil_secs()),

@@ -1,13 +1,13 @@
 //! The report as the comment of a pull request.
 
-use crate::cli::diff::report::{Report, changed_options, limit, value};
+use crate::cli::diff::report::{Report, limit, value};
 use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
-use crate::rules::diff::{Described, Difference};
+use crate::report::change::{ChangeKind, RuleChange, RuleSide};
 
 /// Rows of a table. GitHub accepts comments of 65,536 characters.
 const ROWS_MAX: usize = 100;
 
-pub(super) fn write(report: &Report<'_>) -> String {
+pub(super) fn write(report: &Report) -> String {
     let mut text = format!("**Rate limits:** {}\n", report.summary());
     if !report.differences.is_empty() {
         text += "\n| change | rule | before | after | counters |\n|---|---|---|---|---|\n";
@@ -23,14 +23,14 @@ pub(super) fn write(report: &Report<'_>) -> String {
     text
 }
 
-fn difference(found: &Difference<'_>) -> String {
+fn difference(found: &RuleChange) -> String {
     let (before, after) = (found.before.as_ref(), found.after.as_ref());
-    let is_changed = found.change() == "changed";
-    let side = |side: Option<&Described<'_>>| match side {
+    let is_changed = found.change == ChangeKind::Changed;
+    let side = |side: Option<&RuleSide>| match side {
         None => String::new(),
         Some(described) if !is_changed => code(&limit(described)),
         described => {
-            let options = changed_options(found).into_iter().filter_map(|option| {
+            let options = found.changed_options().into_iter().filter_map(|option| {
                 let value = value(described, option)?;
                 Some(code(&format!("{option}: {value}")))
             });
@@ -42,7 +42,7 @@ fn difference(found: &Difference<'_>) -> String {
     } else {
         ""
     };
-    let (change, rule) = (found.change(), code(found.path()));
+    let (change, rule) = (found.change.name(), code(&found.rule));
     let (before, after) = (side(before), side(after));
     format!("| {change} | {rule} | {before} | {after} | {counters} |\n")
 }

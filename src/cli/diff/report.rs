@@ -1,32 +1,26 @@
 //! The result of a comparison, which each format prints.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::cli::diff::traffic::Traffic;
 use crate::cli::output::counted;
-use crate::rules::diff::{Described, Difference};
+use crate::report::change::{ChangeKind, RuleChange, RuleSide};
 
-/// What is printed.
-pub(super) struct Report<'r> {
-    pub(super) differences: Vec<Difference<'r>>,
+/// The differences, and as JSON all of it.
+#[derive(Serialize)]
+pub(super) struct Report {
+    #[serde(rename = "rules")]
+    pub(super) differences: Vec<RuleChange>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) traffic: Option<Traffic>,
 }
 
-impl Report<'_> {
+impl Report {
     /// Whether rules or answers differ.
     pub(super) fn is_different(&self) -> bool {
         let changed = self.traffic.as_ref().map_or(0, |traffic| traffic.changed);
         !self.differences.is_empty() || changed > 0
-    }
-
-    /// For programs.
-    pub(super) fn json(&self) -> Value {
-        let rules = self.differences.iter().map(Difference::json);
-        let mut json = json!({"rules": rules.collect::<Vec<_>>()});
-        if let Some(traffic) = &self.traffic {
-            json["traffic"] = traffic.json();
-        }
-        json
     }
 
     /// One line about all rules.
@@ -34,15 +28,15 @@ impl Report<'_> {
         if self.differences.is_empty() {
             return "the rules are the same".to_owned();
         }
-        let number = |change: &str| {
+        let number = |change: ChangeKind| {
             let differences = self.differences.iter();
-            differences.filter(|found| found.change() == change).count()
+            differences.filter(|found| found.change == change).count()
         };
         let mut text = format!(
             "rules: {} added, {} removed, {} changed",
-            number("added"),
-            number("removed"),
-            number("changed")
+            number(ChangeKind::Added),
+            number(ChangeKind::Removed),
+            number(ChangeKind::Changed)
         );
         let restarts = self
             .differences
@@ -57,7 +51,7 @@ impl Report<'_> {
 }
 
 /// The value of an option on one side, without quotes around texts.
-pub(super) fn value(side: Option<&Described<'_>>, option: &str) -> Option<String> {
+pub(super) fn value(side: Option<&RuleSide>, option: &str) -> Option<String> {
     let value = side?.values.get(option)?;
     Some(match value {
         Value::String(text) if !text.contains(['\n', '\r']) && !text.is_empty() => text.clone(),
@@ -66,9 +60,9 @@ pub(super) fn value(side: Option<&Described<'_>>, option: &str) -> Option<String
 }
 
 /// `10 per minute`, or why nothing is counted.
-pub(super) fn limit(side: &Described<'_>) -> String {
+pub(super) fn limit(side: &RuleSide) -> String {
     let value = |option| value(Some(side), option);
-    if side.rule.is_none() {
+    if side.source().is_none() {
         return "no rate_limit, not limited".to_owned();
     }
     let Some(requests) = value("requests_per_unit") else {
@@ -83,18 +77,11 @@ pub(super) fn limit(side: &Described<'_>) -> String {
     format!("{requests}{period}, {algorithm}")
 }
 
-/// The options that differ, without what follows from others.
-pub(super) fn changed_options<'d>(found: &'d Difference<'_>) -> Vec<&'d str> {
-    let mut options = found.changed_options();
-    options.retain(|option| *option != "period_seconds");
-    options
-}
-
 /// ` (by the domain's defaults, config/shop.yaml:3)`
-pub(super) fn source(side: Option<&Described<'_>>, option: &str) -> String {
-    match side.and_then(|side| side.source(option)) {
+pub(super) fn source(side: Option<&RuleSide>, option: &str) -> String {
+    match side.and_then(|side| side.source_of(option)) {
         None => String::new(),
-        Some((None, origin)) => format!(" ({origin})"),
-        Some((Some(who), origin)) => format!(" (by {who}, {origin})"),
+        Some((None, place)) => format!(" ({place})"),
+        Some((Some(who), place)) => format!(" (by {who}, {place})"),
     }
 }

@@ -1,32 +1,32 @@
-//! Rules in force on a service: `/rlconfig?format=json` as rules files, for the compiler that serves.
+//! Rules in force on a service: `/rlconfig?format=json` for the compiler that serves.
 //!
 //! The page has every option that is in force, so no defaults are applied to it. It does not say who set
 //! an option.
 
 use std::collections::HashMap;
 
-use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use anyhow::{Context as _, bail, ensure};
 
-use crate::config::{self, CompileOptions, Source};
+use crate::config::error::SourceFindings;
+use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
+use crate::config::tollgate::{Block, RULE_KEYS, RootBlock, read_block};
+use crate::config::yaml::{Located, Location, Node};
+use crate::config::{self, CompileOptions, Input, Source};
+use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
 use crate::rules::{OnStoreError, Origin, RuleSet};
 
-/// Options of a `tollgate` block that have the same name and value in the page.
-const OPTIONS: [&str; 11] = [
-    "algorithm",
-    "burst",
-    "buckets",
-    "over_limit_hits",
-    "on_limit",
-    "max_wait",
-    "request_headers",
-    "response_body",
-    "enforce_percent",
-    "lease_by",
-    "lease",
-];
-/// Keys of a descriptor with a `rate_limit` that have the same name and value in the page.
-const FLAGS: [&str; 3] = ["shadow_mode", "quota_mode", "detailed_metric"];
+/// Concurrency has no unit, but a rate_limit has to name one.
+const NO_UNIT: &str = "second";
+
+/// A domain of the page.
+struct Served<'p> {
+    source: Source,
+    domain: &'p DomainView,
+}
+
+/// Descriptors of the page, those inside others included: each is followed by what is inside it.
+#[derive(Debug)]
+struct Descriptors<'p>(&'p [DescriptorView]);
 
 /// Compiles the page of the service `name`.
 ///
@@ -34,34 +34,33 @@ const FLAGS: [&str; 3] = ["shadow_mode", "quota_mode", "detailed_metric"];
 /// It is no such page.
 pub(super) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::Result<RuleSet> {
     let read = || format!("read the rules of {name}");
-    let page: Value = serde_json::from_str(page).with_context(read)?;
-    let domains = page["domains"].as_array();
-    let domains = domains.context("it has no `domains`").with_context(read)?;
+    let page: RulesView = serde_json::from_str(page).with_context(read)?;
     let options = CompileOptions {
         default_algorithm: None,
         overlay: None,
         ..options
     };
-    let mut sources = Vec::new();
+    let mut inputs = Vec::new();
     let mut origins = HashMap::new();
-    for domain in domains {
-        let descriptors = domain["descriptors"].as_array();
-        let descriptors = descriptors.map_or(&[][..], Vec::as_slice);
-        let path = format!("{name} {}", domain["domain"]);
-        sources.push(Source {
+    for domain in &page.domains {
+        check_order(&domain.descriptors).with_context(read)?;
+        let path = format!("{name} {:?}", domain.domain);
+        let source = Source {
             name: path.as_str().into(),
             path: path.as_str().into(),
-            text: as_yaml(&rules_file(domain, descriptors).with_context(read)?).into(),
-        });
-        for descriptor in descriptors {
-            let limit = &descriptor["limit"];
-            let policy = limit["on_store_error"].as_str();
-            let policy: Option<OnStoreError> = policy.and_then(|name| name.parse().ok());
-            let path = descriptor["path"].as_str().unwrap_or_default();
-            origins.insert(path, (origin(&limit["source"]), policy));
+            text: "".into(),
+        };
+        inputs.push(Served { source, domain });
+        for descriptor in &domain.descriptors {
+            if let Some(rule) = &descriptor.limit {
+                let options = rule.limit.as_ref().map(|limit| &limit.options);
+                let policy = options.and_then(|options| options["on_store_error"].as_str());
+                let policy: Option<OnStoreError> = policy.and_then(|name| name.parse().ok());
+                origins.insert(&*descriptor.path, (Origin::from(&rule.source), policy));
+            }
         }
     }
-    let loaded = config::load(&sources, &options);
+    let loaded = config::load_inputs(&inputs, &options);
     let mut rules = match loaded {
         Ok(loaded) => loaded.rules,
         Err(problems) => bail!("{}: {}", read(), problems[0]),
@@ -76,110 +75,126 @@ pub(super) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::
     Ok(rules)
 }
 
-/// The rules file of a domain. Each descriptor is listed before those inside it.
-fn rules_file(domain: &Value, descriptors: &[Value]) -> anyhow::Result<Value> {
-    let mut file = json!({
-        "domain": domain["domain"],
-        "metadata": {"tollgate": {"all_or_nothing": domain["all_or_nothing"]}},
-        "descriptors": [],
-    });
+/// # Errors
+/// A descriptor is not behind the one that it is in.
+fn check_order(descriptors: &[DescriptorView]) -> anyhow::Result<()> {
+    let mut depth = 0;
     for descriptor in descriptors {
-        let entries = descriptor["entries"].as_array();
-        let entries = entries.context("a descriptor has no `entries`")?;
-        let (last, around) = entries.split_last().context("a descriptor is empty")?;
-        let mut level = &mut file["descriptors"];
-        for _ in around {
-            let siblings = level.as_array_mut();
-            let parent = siblings.and_then(|siblings| siblings.last_mut());
-            level = &mut parent.context("a descriptor is not in its parent")?["descriptors"];
-        }
-        let node = node(descriptor, last);
-        match level {
-            Value::Array(siblings) => siblings.push(node),
-            level => *level = json!([node]),
-        }
+        let entries = descriptor.entries.len();
+        ensure!(entries > 0, "a descriptor is empty");
+        ensure!(entries <= depth + 1, "a descriptor is not in its parent");
+        depth = entries;
     }
-    Ok(file)
+    Ok(())
 }
 
-fn node(descriptor: &Value, entry: &Value) -> Value {
-    let mut node = entry.clone();
-    for name in ["share_threshold", "value_to_metric"] {
-        node[name] = descriptor[name].clone();
+impl Input for Served<'_> {
+    fn source(&self) -> &Source {
+        &self.source
     }
-    let limit = &descriptor["limit"];
-    if limit.is_null() {
-        return node;
+
+    fn read(&self, _: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
+        Some(RulesFile {
+            domain: located(&self.domain.domain),
+            descriptors: level(&self.domain.descriptors),
+            block: Some(RootBlock {
+                all_or_nothing: Some(self.domain.all_or_nothing),
+                ..RootBlock::default()
+            }),
+        })
     }
-    for name in FLAGS {
-        node[name] = limit[name].clone();
-    }
-    let replaces = limit["replaces"].as_array().into_iter().flatten();
-    let replaces: Vec<Value> = replaces.map(|name| json!({"name": name})).collect();
-    let mut rate_limit = json!({"name": limit["name"], "replaces": replaces});
-    if let Some(metadata) = limit.get("metadata") {
-        node["metadata"] = metadata.clone();
-    }
-    if limit["unlimited"] == true {
-        rate_limit["unlimited"] = true.into();
-    } else {
-        rate_limit["requests_per_unit"] = limit["requests_per_unit"].clone();
-        // Concurrency has no unit, but a rules file has to name one.
-        rate_limit["unit"] = limit.get("unit").cloned().unwrap_or("second".into());
-        node["metadata"]["tollgate"] = block(limit);
-    }
-    node["rate_limit"] = rate_limit;
-    node
 }
 
-fn block(limit: &Value) -> Value {
-    let mut block = json!({});
-    for name in OPTIONS {
-        if let Some(value) = limit.get(name) {
-            block[name] = value.clone();
-        }
+impl<'p> Descriptors<'p> {
+    /// Each descriptor of the outermost level, and what is inside it.
+    fn each(&self) -> impl Iterator<Item = (&'p DescriptorView, &'p [DescriptorView])> {
+        let depth = self.0[0].entries.len();
+        let groups = self.0.chunk_by(move |_, next| next.entries.len() > depth);
+        groups.filter_map(move |group| group.split_first())
     }
-    if let Some(multiplier) = limit.get("unit_multiplier") {
-        block["unit_multiplier"] = multiplier.clone();
-    }
-    // Of a limit of 0; a rules file cannot name it.
-    if limit["burst"] == 0
-        && let Some(block) = block.as_object_mut()
-    {
-        block.remove("burst");
-    }
-    block
 }
 
-fn origin(source: &Value) -> Origin {
-    let file = source["file"].as_str().or(source["resource"].as_str());
-    let number = |name: &str| {
-        source[name]
-            .as_u64()
-            .and_then(|number| number.try_into().ok())
+impl Level for Descriptors<'_> {
+    fn len(&self) -> usize {
+        self.each().count()
+    }
+
+    fn read(&self, index: usize, findings: &mut SourceFindings<'_>) -> Option<DescriptorSpec<'_>> {
+        let (descriptor, inside) = self.each().nth(index)?;
+        Some(spec(descriptor, inside, findings))
+    }
+}
+
+fn level(descriptors: &[DescriptorView]) -> Option<Box<dyn Level + '_>> {
+    (!descriptors.is_empty()).then(|| Box::new(Descriptors(descriptors)) as Box<dyn Level>)
+}
+
+fn spec<'p>(
+    descriptor: &'p DescriptorView,
+    inside: &'p [DescriptorView],
+    findings: &mut SourceFindings<'_>,
+) -> DescriptorSpec<'p> {
+    let entry = descriptor.entries.last();
+    let mut spec = DescriptorSpec {
+        key: entry.map(|entry| located(&entry.key)).unwrap_or_default(),
+        value: entry.map(|entry| entry.value.clone()).unwrap_or_default(),
+        descriptors: level(inside),
+        share_threshold: Located {
+            value: descriptor.share_threshold,
+            location: Location::default(),
+        },
+        value_to_metric: descriptor.value_to_metric,
+        ..DescriptorSpec::default()
     };
-    Origin {
-        file: file.unwrap_or_default().into(),
-        line: number("line").unwrap_or_default(),
-        column: number("column").unwrap_or_default(),
+    let Some(rule) = &descriptor.limit else {
+        return spec;
+    };
+    spec.shadow_mode = rule.shadow_mode;
+    spec.quota_mode = rule.quota_mode;
+    spec.detailed_metric = rule.detailed_metric;
+    spec.metadata.clone_from(&rule.metadata);
+    let mut rate_limit = RateLimitSpec {
+        unlimited: rule.unlimited,
+        name: rule.name.clone(),
+        replaces: rule.replaces.iter().map(|name| located(name)).collect(),
+        ..RateLimitSpec::default()
+    };
+    if let Some(limit) = &rule.limit {
+        let period = limit.period.as_ref();
+        rate_limit.requests_per_unit = limit.requests_per_unit;
+        rate_limit.unit = located(period.map_or(NO_UNIT, |period| &period.unit));
+        spec.block = block(limit, findings);
     }
+    spec.rate_limit = Some(rate_limit);
+    spec
 }
 
-/// JSON is YAML but for some characters.
-fn as_yaml(json: &Value) -> String {
-    let text = json.to_string();
-    let escaped = text.chars().map(|letter| match letter {
-        '\u{feff}' | '\u{fffe}' | '\u{ffff}' => format!("\\u{:04x}", u32::from(letter)),
-        _ if letter.is_control() => format!("\\u{:04x}", u32::from(letter)),
-        _ => letter.to_string(),
+/// Options in force as those of the rule itself.
+fn block(limit: &LimitView, findings: &mut SourceFindings<'_>) -> Option<Block> {
+    let multiplier = limit.period.as_ref().map(|period| period.unit_multiplier);
+    let multiplier = multiplier.map(|multiplier| ("unit_multiplier", multiplier.into()));
+    // A burst of 0 is that of a limit of 0; a rules file cannot name it.
+    let options = limit.options.iter().filter(|(key, value)| {
+        RULE_KEYS.contains(&key.as_str())
+            && *key != "on_store_error"
+            && (*key != "burst" || **value != 0)
     });
-    escaped.collect()
+    let options = options.map(|(key, value)| (key.as_str(), value.clone()));
+    let block = options.chain(multiplier).collect();
+    read_block(&Node::of_json(&block), findings)
+}
+
+fn located(text: &str) -> Located<String> {
+    Located {
+        value: text.to_owned(),
+        location: Location::default(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::diff::diff;
+    use crate::report::change::diff;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
 

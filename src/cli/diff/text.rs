@@ -1,11 +1,11 @@
 //! The report for people.
 
-use crate::cli::diff::report::{Report, changed_options, limit, source, value};
+use crate::cli::diff::report::{Report, limit, source, value};
 use crate::cli::diff::traffic::{KEYS_SHOWN, Traffic};
 use crate::cli::table::table;
-use crate::rules::diff::{Described, Difference};
+use crate::report::change::{RuleChange, RuleSide};
 
-pub(super) fn write(report: &Report<'_>) -> String {
+pub(super) fn write(report: &Report) -> String {
     let mut text = format!("{}\n", report.summary());
     for found in &report.differences {
         text += &difference(found);
@@ -16,10 +16,9 @@ pub(super) fn write(report: &Report<'_>) -> String {
     text
 }
 
-fn difference(found: &Difference<'_>) -> String {
+fn difference(found: &RuleChange) -> String {
     let (before, after) = (found.before.as_ref(), found.after.as_ref());
-    let change = found.change();
-    let mut text = format!("\n{change} {}", found.path());
+    let mut text = format!("\n{} {}", found.change.name(), found.rule);
     if let (None, Some(side)) | (Some(side), None) = (before, after) {
         return format!("{text}: {}{}\n", limit(side), place(side));
     }
@@ -27,7 +26,7 @@ fn difference(found: &Difference<'_>) -> String {
         text += ", its counters restart";
     }
     text.push('\n');
-    for option in changed_options(found) {
+    for option in found.changed_options() {
         let shown = |side| match value(side, option) {
             Some(value) => format!("{value}{}", source(side, option)),
             None => "not set".to_owned(),
@@ -37,11 +36,9 @@ fn difference(found: &Difference<'_>) -> String {
     text
 }
 
-fn place(side: &Described<'_>) -> String {
-    match side.rule {
-        None => String::new(),
-        Some(rule) => format!(" at {}", rule.origin),
-    }
+fn place(side: &RuleSide) -> String {
+    let source = side.source();
+    source.map_or_else(String::new, |source| format!(" at {source}"))
 }
 
 fn answers(traffic: &Traffic) -> String {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -168,7 +169,7 @@ impl Traffic {
     }
 
     /// For programs.
-    pub(super) fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let rules = self.sorted().into_iter();
         let rules = rules.map(|((domain, path), tally)| {
             let keys = tally.keys.top(KEYS_SHOWN).into_iter();
@@ -188,6 +189,12 @@ impl Traffic {
             "changed": self.changed,
             "rules": rules.collect::<Vec<_>>(),
         })
+    }
+}
+
+impl Serialize for Traffic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json().serialize(serializer)
     }
 }
 

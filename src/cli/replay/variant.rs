@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::Failure;
 use crate::cli::replay::tally::Tally;
-use crate::limit::{Algorithm, Limit, Terms};
+use crate::limit::{Algorithm, Limit, LimitOption, Terms};
 use crate::offline::Engine;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet};
@@ -86,7 +86,7 @@ fn algorithms(named: &[Named]) -> Result<Vec<(Algorithm, Option<u32>)>, Failure>
     let mut wanted = Vec::new();
     for name in named {
         match *name {
-            Named::One(Algorithm::Concurrency) => {
+            Named::One(algorithm) if algorithm.counts_holders() => {
                 return Err(Failure::Usage(
                     "--algorithm: a log does not say when requests end, as concurrency needs; name another algorithm"
                         .to_owned(),
@@ -95,10 +95,10 @@ fn algorithms(named: &[Named]) -> Result<Vec<(Algorithm, Option<u32>)>, Failure>
             Named::One(algorithm) => wanted.push((algorithm, None)),
             Named::All => {
                 let mut all = Algorithm::ALL.to_vec();
-                all.retain(|algorithm| *algorithm != Algorithm::Concurrency);
+                all.retain(|algorithm| !algorithm.counts_holders());
                 for algorithm in all {
                     wanted.push((algorithm, None));
-                    if algorithm == Algorithm::SlidingWindow {
+                    if algorithm.takes(LimitOption::Buckets) {
                         wanted.push((algorithm, Some(BUCKETS_DEFAULT)));
                     }
                 }
@@ -114,7 +114,7 @@ fn change(rule: &mut Rule, format: KeyFormat, algorithm: Algorithm, buckets: Opt
     let Allowance::Limited(limit) = rule.allowance else {
         return;
     };
-    if limit.algorithm == Algorithm::Concurrency {
+    if limit.algorithm.counts_holders() {
         return;
     }
     let terms = Terms {

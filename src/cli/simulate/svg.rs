@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 
 use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
 use crate::cli::table::rounded;
-use crate::limit::Algorithm;
 use crate::report::{Run, Scene, Simulation};
 use crate::time::Span;
 use crate::what_if::simulate::play::COLUMNS;
@@ -76,7 +75,7 @@ fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
 
 /// The label of a panel on the left, its figures on the right.
 fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
-    let is_held = run.limit.algorithm == Algorithm::Concurrency;
+    let is_held = run.limit.algorithm.counts_holders();
     let (most, of) = match run.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
         _ => (run.most_in_a_period, format!("in any {}", scene.period)),
@@ -178,7 +177,7 @@ fn legend(svg: &mut String, top: u64, simulation: &Simulation) {
     let each = rounded(Span::from_micros(
         first.chart.shown.as_micros() / COLUMNS as u64,
     ));
-    let is_held = |run: &Run| run.limit.algorithm == Algorithm::Concurrency;
+    let is_held = |run: &Run| run.limit.algorithm.counts_holders();
     let level = match (
         first.runs.iter().any(is_held),
         first.runs.iter().all(is_held),

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limit::{Algorithm, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 use crate::time::Span;
 
@@ -116,23 +116,23 @@ macro_rules! options {
 
 options! {
     algorithm: Algorithm, |_, _| true;
-    unit_multiplier: u32, |_, form| form.algorithm != Algorithm::Concurrency;
-    burst: u32, |_, form| form.algorithm.is_bucket();
-    buckets: u32, |_, form| form.algorithm == Algorithm::SlidingWindow;
-    over_limit_hits: OverLimitHits, |_, form| form.algorithm != Algorithm::Concurrency;
+    unit_multiplier: u32, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
+    burst: u32, |_, form| form.algorithm.takes(LimitOption::Burst);
+    buckets: u32, |_, form| form.algorithm.takes(LimitOption::Buckets);
+    over_limit_hits: OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
     on_limit: OnLimitWord, |value, form| can_be(*value, form);
     max_wait: Span, |_, form| form.on_limit == OnLimitWord::Queue;
     request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
     response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
     on_store_error: OnStoreError, |_, _| true;
     enforce_percent: EnforcedShare, |_, _| true;
-    lease_by: Box<str>, |_, form| form.algorithm == Algorithm::Concurrency;
-    lease: Span, |_, form| form.algorithm == Algorithm::Concurrency;
+    lease_by: Box<str>, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
+    lease: Span, |_, form| form.algorithm.takes(LimitOption::Lease);
 }
 
 /// Only buckets can queue.
 fn can_be(on_limit: OnLimitWord, form: Form) -> bool {
-    on_limit != OnLimitWord::Queue || form.algorithm.is_bucket()
+    on_limit != OnLimitWord::Queue || form.algorithm.takes(LimitOption::MaxWait)
 }
 
 fn first<'b, T>(
@@ -175,5 +175,79 @@ impl<T> std::ops::Deref for Sourced<'_, T> {
 
     fn deref(&self) -> &T {
         &self.located.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE_KEYS;
+    use crate::report::change::diff;
+    use crate::rules::explain::explain;
+    use crate::rules::plan::Modes;
+    use crate::rules::tree::tests::rules_of;
+    use crate::rules::{OnStoreError, Query, RuleSet};
+
+    /// A block with each option, which has another value than without it.
+    const BLOCKS: &[(&str, &str)] = &[
+        ("algorithm", "algorithm: sliding_log"),
+        ("unit_multiplier", "unit_multiplier: 5"),
+        ("burst", "algorithm: token_bucket, burst: 7"),
+        ("buckets", "algorithm: sliding_window, buckets: 7"),
+        ("over_limit_hits", "over_limit_hits: drop"),
+        (
+            "on_limit",
+            "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
+        ),
+        (
+            "max_wait",
+            "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
+        ),
+        (
+            "request_headers",
+            "on_limit: degrade, request_headers: {x-degraded: yes}",
+        ),
+        ("response_body", "response_body: less"),
+        ("on_store_error", "on_store_error: deny"),
+        ("enforce_percent", "enforce_percent: 50"),
+        (
+            "lease_by",
+            "algorithm: concurrency, lease_by: key, lease: 9s",
+        ),
+        ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
+    ];
+
+    fn rules(block: &str) -> RuleSet {
+        rules_of(&format!(
+            "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: minute, requests_per_unit: 3}}\n    metadata: {{tollgate: {{{block}}}}}\n"
+        ))
+    }
+
+    #[test]
+    fn every_option_is_shown_and_documented_where_rules_are() {
+        let docs = include_str!("../../../docs/rules.md");
+        let keys: Vec<_> = BLOCKS.iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, RULE_KEYS, "options of the test");
+        let plain = rules("");
+        for (key, block) in BLOCKS {
+            let changed = rules(block);
+            let shown = |text: &str, form: &str| assert!(text.contains(form), "{form}: {text}");
+            let line = changed.dump();
+            assert!(
+                [": ", "="]
+                    .iter()
+                    .any(|sign| line.contains(&format!("{key}{sign}"))),
+                "{key}: {line}"
+            );
+            shown(
+                &changed.dump_json(OnStoreError::Local),
+                &format!("\"{key}\":"),
+            );
+            let changes = diff(&plain, &changed, OnStoreError::Local);
+            assert!(changes[0].changed_options().contains(key), "{changes:?}");
+            let query = Query::of_entries("d", ["key=value"]).expect("an entry");
+            let explanation = explain(&changed, &query, Modes::default());
+            shown(&explanation.text, &format!("{key}: "));
+            shown(docs, &format!("`{key}`"));
+        }
     }
 }

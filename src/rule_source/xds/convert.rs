@@ -196,27 +196,23 @@ fn rate_limit(policy: &RateLimitPolicy, findings: &mut SourceFindings<'_>) -> Ra
     }
 }
 
-/// A struct as the YAML that says the same.
+/// A struct as the YAML that has the same meaning.
 fn map(fields: &Struct) -> Node {
     let pairs = fields.fields.iter();
-    let pairs = pairs.map(|(key, value)| (node(Scalar::quoted(&**key)), value_node(value)));
-    Node {
-        location: Location::default(),
-        kind: Kind::Map(pairs.collect()),
-    }
+    let pairs = pairs.map(|(key, value)| (scalar(Scalar::quoted(&**key)), value_node(value)));
+    Node::of(Kind::Map(pairs.collect()))
 }
 
 fn value_node(value: &Value) -> Node {
     match &value.kind {
-        None | Some(ValueKind::NullValue(_)) => node(Scalar::plain("")),
-        Some(ValueKind::NumberValue(value)) => node(number(*value)),
-        Some(ValueKind::StringValue(text)) => node(Scalar::quoted(&**text)),
-        Some(ValueKind::BoolValue(value)) => node(Scalar::plain(value.to_string())),
+        None | Some(ValueKind::NullValue(_)) => scalar(Scalar::plain("")),
+        Some(ValueKind::NumberValue(value)) => scalar(number(*value)),
+        Some(ValueKind::StringValue(text)) => scalar(Scalar::quoted(&**text)),
+        Some(ValueKind::BoolValue(value)) => scalar(Scalar::plain(value.to_string())),
         Some(ValueKind::StructValue(fields)) => map(fields),
-        Some(ValueKind::ListValue(list)) => Node {
-            location: Location::default(),
-            kind: Kind::List(list.values.iter().map(value_node).collect()),
-        },
+        Some(ValueKind::ListValue(list)) => {
+            Node::of(Kind::List(list.values.iter().map(value_node).collect()))
+        }
     }
 }
 
@@ -232,9 +228,6 @@ fn number(value: f64) -> Scalar {
     }
 }
 
-fn node(scalar: Scalar) -> Node {
-    Node {
-        location: Location::default(),
-        kind: Kind::Scalar(scalar),
-    }
+fn scalar(scalar: Scalar) -> Node {
+    Node::of(Kind::Scalar(scalar))
 }

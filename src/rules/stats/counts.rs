@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::check::{Check, HITS_MAX, Hits, Verdict};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limit::OverLimitHits;
 use crate::time::Time;
 
 /// The counters of one rule.
@@ -114,7 +114,7 @@ impl RuleStats {
         // Of a call over a fixed window that counts over-limit hits, the first hits count as within
         // the limit. Other calls are over limit as a whole, and so are verdicts below the limit: by
         // policy, or against one replica's share.
-        let splits = check.limit.algorithm == Algorithm::FixedWindow
+        let splits = check.limit.algorithm.has_windows()
             && check.limit.over_limit_hits == OverLimitHits::Count
             && before < limit
             && limit < after;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::check::{Check, Hits, Verdict};
-use crate::limit::{Algorithm, Limit, Share};
+use crate::limit::{Limit, Share};
 use crate::store::memory::full_logs;
 use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -149,9 +149,7 @@ impl Redis {
 
     /// Whether a limit is counted by the per-second Redis. A lease is no period.
     pub(crate) fn is_per_second(&self, limit: &Limit) -> bool {
-        self.per_second.is_some()
-            && limit.period == PER_SECOND
-            && limit.algorithm != Algorithm::Concurrency
+        self.per_second.is_some() && limit.period == PER_SECOND && !limit.algorithm.counts_holders()
     }
 
     /// The server that forwards messages between processes: any of a cluster sends them to all others.

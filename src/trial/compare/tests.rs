@@ -1,7 +1,7 @@
 //! Each class, in a situation that it explains.
 
 use super::*;
-use crate::limit::Terms;
+use crate::limit::{Algorithm, Terms};
 
 /// A descriptor under a limit of ten per minute, which each case changes.
 struct Case {

@@ -10,7 +10,6 @@ use crate::check::Check;
 use crate::limit::Limit;
 use crate::redact::Redaction;
 use crate::report::{self, Mode};
-use crate::rules::diff::windows;
 use crate::rules::plan::Modes;
 use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Descriptor, Entry, Plan, Query, RuleSet, Step, plan};
@@ -192,7 +191,7 @@ fn restarts(before: Option<&Check>, after: Option<&Check>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;
     };
-    before.key != after.key || windows(&before.limit) != windows(&after.limit)
+    before.key != after.key || before.limit.windows() != after.limit.windows()
 }
 
 fn mode(step: &Step<'_>, modes: Modes) -> Mode {

@@ -8,7 +8,7 @@
 //!             a period of the longer limit
 //! ```
 
-use crate::limit::{Algorithm, EXACT_MAX};
+use crate::limit::EXACT_MAX;
 use crate::report::{RuleSimulation, SimulatedSide};
 use crate::rules::{Query, RuleSet};
 use crate::time::{Span, Time};
@@ -102,7 +102,7 @@ impl Scenario {
     /// The rate that a limit lets through: of slots, as many requests as can hold them.
     fn rate_of(&self, found: &RuleLimit) -> (u64, Span) {
         let limit = found.compare.limit;
-        let is_held = limit.algorithm == Algorithm::Concurrency;
+        let is_held = limit.algorithm.counts_holders();
         let period = if is_held { self.hold } else { limit.period };
         (limit.requests.into(), period)
     }

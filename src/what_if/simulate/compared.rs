@@ -1,6 +1,6 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
-use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
+use crate::limit::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
 use crate::rules::{Query, RuleSet};
 use crate::settings::parse;
 use crate::time::Span;
@@ -137,7 +137,7 @@ impl Compared {
             period: limit.period,
             limits: vec![compare],
         };
-        if limit.algorithm == Algorithm::Concurrency {
+        if limit.algorithm.counts_holders() {
             // A steady client of N slots that each request holds for a while starts N requests in
             // that while.
             compared.period = options.hold.ok_or(NEEDS_HOLD)?;
@@ -163,14 +163,15 @@ impl Compared {
 impl Options {
     /// What of them belongs to an algorithm that is one of several.
     fn of(&self, algorithm: Algorithm) -> Self {
-        let is_held = algorithm == Algorithm::Concurrency;
-        let has_buckets = algorithm == Algorithm::SlidingWindow;
+        let takes = |option| algorithm.takes(option);
         Self {
-            burst: self.burst.filter(|_| algorithm.is_bucket()),
-            buckets: self.buckets.filter(|_| has_buckets),
-            over_limit_hits: self.over_limit_hits.filter(|_| !is_held),
-            max_wait: self.max_wait.filter(|_| algorithm.is_bucket()),
-            lease: self.lease.filter(|_| is_held),
+            burst: self.burst.filter(|_| takes(LimitOption::Burst)),
+            buckets: self.buckets.filter(|_| takes(LimitOption::Buckets)),
+            over_limit_hits: self
+                .over_limit_hits
+                .filter(|_| takes(LimitOption::OverLimitHits)),
+            max_wait: self.max_wait.filter(|_| takes(LimitOption::MaxWait)),
+            lease: self.lease.filter(|_| takes(LimitOption::Lease)),
             hold: self.hold,
         }
     }
@@ -183,7 +184,7 @@ impl Options {
     }
 
     fn limit(&self, terms: &Terms, algorithm: Algorithm) -> Result<Limit, String> {
-        let is_held = algorithm == Algorithm::Concurrency;
+        let is_held = algorithm.counts_holders();
         if is_held && self.hold.is_none() {
             return Err(NEEDS_HOLD.to_owned());
         }
@@ -229,10 +230,10 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
 fn all(options: &Options) -> Vec<(Algorithm, Options)> {
     let mut all: Vec<_> = Algorithm::ALL
         .into_iter()
-        .filter(|&algorithm| algorithm != Algorithm::Concurrency || options.hold.is_some())
+        .filter(|&algorithm| !algorithm.counts_holders() || options.hold.is_some())
         .map(|algorithm| (algorithm, options.of(algorithm)))
         .collect();
-    let is_window = |(algorithm, _): &(Algorithm, Options)| *algorithm == Algorithm::SlidingWindow;
+    let is_window = |(algorithm, _): &(Algorithm, Options)| algorithm.takes(LimitOption::Buckets);
     if let Some(at) = all.iter().position(is_window) {
         let (algorithm, mut window) = all[at];
         all[at].1.buckets = None;

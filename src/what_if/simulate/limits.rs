@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 use crate::rules::plan::Modes;
 use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
 use crate::time::{Span, Time};
@@ -113,10 +113,10 @@ pub(crate) fn label(limit: &Limit) -> String {
     if limit.max_wait > Span::ZERO {
         label += &format!(", queue {}", limit.max_wait);
     }
-    if limit.algorithm == Algorithm::Concurrency {
+    if limit.algorithm.counts_holders() {
         label += &format!(", lease {}", limit.period);
     }
-    if limit.over_limit_hits != limit.algorithm.default_over_limit_hits() {
+    if limit.over_limit_hits != limit.algorithm.traits().over_limit_hits {
         label += &format!(", {}", limit.over_limit_hits.name());
     }
     label

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use crate::check::{Check, CheckRequest, Hits, Key};
-use crate::limit::Algorithm;
 use crate::report::{Run, RunChart};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -57,7 +56,7 @@ pub(crate) fn run(
         queued,
         wait_max,
     } = play(compare, calls, work);
-    let is_held = limit.algorithm == Algorithm::Concurrency;
+    let is_held = limit.algorithm.counts_holders();
     let (within, weight) = if is_held {
         (work.hold, 1)
     } else {
@@ -86,7 +85,7 @@ pub(crate) fn run(
 /// Plays the calls against one limit.
 pub(crate) fn play(&Compare { limit, book_ahead }: &Compare, calls: &[Time], work: Work) -> Played {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
-    let is_held = limit.algorithm == Algorithm::Concurrency;
+    let is_held = limit.algorithm.counts_holders();
     let check = Check {
         book_ahead,
         ..Check::new(Key::from("simulate"), limit, Hits::Add(work.hits))

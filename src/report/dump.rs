@@ -4,12 +4,14 @@
 //! it. Any other rule has the same line with every option in force behind it. The JSON is a stable
 //! interface for tools; `docs/rlconfig.md` describes it.
 
-use serde_json::{Value, json};
+use std::iter;
 
-use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
-use crate::rules::enforced_share::EnforcedShare;
-use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
-use crate::rules::tree::{Domain, Node, RuleSet};
+use serde_json::Value;
+
+use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
+use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
+use crate::rules::tree::{Domain, Node};
+use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
 use crate::text::Escaped;
 use crate::time::Span;
 
@@ -47,21 +49,23 @@ impl RuleSet {
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// The rules as JSON. `on_store_error` is the policy of rules without one.
+    /// The rules as JSON: see [`RulesView`](crate::report::rule::RulesView). `on_store_error` is the
+    /// policy of rules without one.
     pub fn dump_json(&self, on_store_error: OnStoreError) -> String {
-        // Written piece by piece, because a tree of JSON values for all rules takes several times the
-        // memory of the text.
+        // Written piece by piece, because the views of all rules take several times the memory of
+        // the text.
         let mut text = r#"{"domains":["#.to_owned();
         for domain in self.domains() {
             separate(&mut text);
             text += &format!(
                 r#"{{"domain":{},"all_or_nothing":{},"descriptors":["#,
-                json!(domain.name),
+                Value::from(&*domain.name),
                 domain.all_or_nothing
             );
             domain.visit(&mut |nodes| {
                 separate(&mut text);
-                text += &descriptor(domain, nodes, on_store_error).to_string();
+                let view = DescriptorView::new(domain, nodes, on_store_error);
+                text += &serde_json::to_string(&view).expect("its keys are texts");
             });
             text += "]}";
         }
@@ -121,7 +125,7 @@ fn amount(limit: &Limit) -> String {
 /// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a
 /// `tollgate` block.
 fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
-    limit.algorithm == Algorithm::FixedWindow
+    limit.algorithm.has_windows()
         && limit.unit().is_some()
         && limit.over_limit_hits == OverLimitHits::Count
         && rule.on_limit == (OnLimit::Reject { body: None })
@@ -132,53 +136,47 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
 
 /// The options in force that apply to the limit, by their keys in rules files.
 fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)> {
-    let algorithm = limit.algorithm;
-    let mut options = vec![("algorithm", json!(algorithm.name()))];
-    if algorithm.is_bucket() {
-        options.push(("burst", json!(limit.capacity)));
-    }
-    if limit.buckets > 0 {
-        options.push(("buckets", json!(limit.buckets)));
-    }
-    if algorithm == Algorithm::Concurrency {
-        options.push(("lease_by", json!(node.key)));
-        options.push(("lease", json!(duration(limit.period))));
-    } else {
-        options.push(("over_limit_hits", json!(limit.over_limit_hits.name())));
-    }
+    let value = |option: LimitOption| match option {
+        LimitOption::Burst => Some(limit.capacity.into()),
+        LimitOption::Buckets => (limit.buckets > 0).then(|| limit.buckets.into()),
+        LimitOption::LeaseBy => Some((*node.key).into()),
+        LimitOption::Lease => Some(duration(limit.period).into()),
+        LimitOption::OverLimitHits => Some(limit.over_limit_hits.name().into()),
+        // The one is a part of the period, the other of `on_limit`.
+        LimitOption::UnitMultiplier | LimitOption::MaxWait => None,
+    };
+    let mut options = vec![("algorithm", limit.algorithm.name().into())];
+    let of_limit = limit.algorithm.traits().options.iter();
+    options.extend(of_limit.filter_map(|option| Some((option.name(), value(*option)?))));
     match &rule.on_limit {
         OnLimit::Reject { body } => {
-            options.push(("on_limit", json!("reject")));
-            options.extend(body.as_ref().map(|body| ("response_body", json!(&**body))));
+            options.push(("on_limit", "reject".into()));
+            options.extend(body.as_ref().map(|body| ("response_body", (**body).into())));
         }
         OnLimit::Queue => options.extend([
-            ("on_limit", json!("queue")),
-            ("max_wait", json!(duration(limit.max_wait))),
+            ("on_limit", "queue".into()),
+            ("max_wait", duration(limit.max_wait).into()),
         ]),
         OnLimit::Degrade { request_headers } => {
-            let headers: serde_json::Map<_, _> = request_headers
-                .iter()
-                .map(|(name, value)| (name.to_string(), json!(value)))
-                .collect();
+            let headers = request_headers.iter();
+            let headers = headers.map(|(name, value)| (name.to_string(), (**value).into()));
             options.extend([
-                ("on_limit", json!("degrade")),
-                ("request_headers", Value::Object(headers)),
+                ("on_limit", "degrade".into()),
+                ("request_headers", Value::Object(headers.collect())),
             ]);
         }
     }
-    options.extend(
-        rule.on_store_error
-            .map(|policy| ("on_store_error", json!(policy.name()))),
-    );
+    let policy = rule.on_store_error;
+    options.extend(policy.map(|policy| ("on_store_error", policy.name().into())));
     if rule.enforced_share != EnforcedShare::ALL {
-        options.push(("enforce_percent", json!(rule.enforced_share.percent())));
+        options.push(("enforce_percent", rule.enforced_share.percent().into()));
     }
     options
 }
 
 /// The unit and how many of it make the period; `None` for concurrency, which has none.
 fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
-    if limit.algorithm == Algorithm::Concurrency {
+    if limit.algorithm.counts_holders() {
         return None;
     }
     let period = limit.period.as_micros();
@@ -214,65 +212,64 @@ fn in_line(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The last of `nodes`, behind those around it.
-fn descriptor(domain: &Domain, nodes: &[&Node], on_store_error: OnStoreError) -> Value {
-    let labels = nodes.iter().map(|node| &*node.label);
-    let path: Vec<&str> = std::iter::once(&*domain.name).chain(labels).collect();
-    let entries = nodes.iter().map(|node| {
-        if node.value.is_empty() {
-            json!({"key": node.key})
-        } else {
-            json!({"key": node.key, "value": node.value})
+impl DescriptorView {
+    /// The last of `nodes`, behind those around it.
+    fn new(domain: &Domain, nodes: &[&Node], on_store_error: OnStoreError) -> Self {
+        let entries = nodes.iter().map(|node| EntryView {
+            key: node.key.to_string(),
+            value: node.value.to_string(),
+        });
+        let node = nodes[nodes.len() - 1];
+        let rule = node.rule.as_ref();
+        Self {
+            path: path(domain, nodes),
+            entries: entries.collect(),
+            share_threshold: node.share_threshold,
+            value_to_metric: node.value_to_metric,
+            limit: rule.map(|rule| RuleView::new(node, rule, on_store_error)),
         }
-    });
-    let entries: Vec<Value> = entries.collect();
-    let node = nodes[nodes.len() - 1];
-    json!({
-        "path": path.join("."),
-        "entries": entries,
-        "share_threshold": node.share_threshold,
-        "value_to_metric": node.value_to_metric,
-        "limit": node.rule.as_ref().map(|rule| limit_json(node, rule, on_store_error)),
-    })
+    }
 }
 
-/// A limit and what its descriptor says about it.
-pub(super) fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
-    let mut json = json!({
-        "source": source(&rule.origin),
-        "name": rule.name,
-        "replaces": rule.replaces,
-        "unlimited": rule.limit().is_none(),
-        "shadow_mode": rule.shadow_mode,
-        "quota_mode": rule.quota_mode,
-        "detailed_metric": rule.naming == Naming::Detailed,
-    });
-    if let Some(metadata) = &rule.metadata {
-        json["metadata"] = Value::Object(metadata.clone());
+impl RuleView {
+    /// `on_store_error` is the policy of rules without one.
+    pub(super) fn new(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Self {
+        let replaces = rule.replaces.iter();
+        let limit = |limit: &Limit| {
+            let period = period_in_units(limit).map(|(unit, unit_multiplier)| PeriodView {
+                unit: unit.name().to_owned(),
+                unit_multiplier,
+                period_seconds: limit.period.ceil_secs(),
+            });
+            let default = ("on_store_error", on_store_error.name().into());
+            let options = iter::once(default).chain(options(node, rule, limit));
+            LimitView {
+                requests_per_unit: limit.requests,
+                period,
+                options: options
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect(),
+            }
+        };
+        Self {
+            source: (&rule.origin).into(),
+            name: rule.name.to_string(),
+            replaces: replaces.map(ToString::to_string).collect(),
+            unlimited: rule.limit().is_none(),
+            shadow_mode: rule.shadow_mode,
+            quota_mode: rule.quota_mode,
+            detailed_metric: rule.naming == Naming::Detailed,
+            metadata: rule.metadata.clone(),
+            limit: rule.limit().map(limit),
+        }
     }
-    let Allowance::Limited(limit) = &rule.allowance else {
-        return json;
-    };
-    json["requests_per_unit"] = limit.requests.into();
-    if let Some((unit, multiplier)) = period_in_units(limit) {
-        json["unit"] = unit.name().into();
-        json["unit_multiplier"] = multiplier.into();
-        json["period_seconds"] = limit.period.ceil_secs().into();
-    }
-    json["on_store_error"] = on_store_error.name().into();
-    for (key, value) in options(node, rule, limit) {
-        json[key] = value;
-    }
-    json
 }
 
-/// Where a rule is defined. A resource of a control plane has no lines.
-pub(super) fn source(origin: &Origin) -> Value {
-    if origin.line == 0 {
-        json!({"resource": *origin.file})
-    } else {
-        json!({"file": *origin.file, "line": origin.line, "column": origin.column})
-    }
+/// The domain and the labels of the descriptors.
+pub(super) fn path(domain: &Domain, nodes: &[&Node]) -> String {
+    let labels = nodes.iter().map(|node| &*node.label);
+    let path: Vec<&str> = iter::once(&*domain.name).chain(labels).collect();
+    path.join(".")
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 use crate::rules::tree::tests::rules_of;
 

@@ -1,125 +1,166 @@
-//! Compares two rule sets: which rules were added, removed or changed, and which counters restart.
+//! What differs between two rule sets: rules that were added, removed or changed, and counters that
+//! restart.
 //!
 //! A rule is identified by its domain and the keys and values of its descriptors. Its values are those
 //! of `/rlconfig?format=json`, so everything that the dump shows is compared. A descriptor without a
 //! `rate_limit` and without others inside is a rule too: what it matches is not limited.
 
-use std::collections::BTreeMap;
-use std::iter;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use crate::limit::{Algorithm, Limit, Months};
-use crate::rules::dump::{limit_json, source};
-use crate::rules::rule::{OnStoreError, Origin, Rule};
-use crate::rules::tree::{Domain, Node, RuleSet};
-use crate::time::Span;
+use crate::report::dump::path;
+use crate::report::rule::{RuleView, Source};
+use crate::rules::tree::{Domain, Node};
+use crate::rules::{OnStoreError, Rule, RuleSet};
 
 /// A rule that is not the same in both sets.
-#[derive(Debug)]
-pub(crate) struct Difference<'r> {
-    pub(crate) domain: &'r str,
-    /// `None` if it was added.
-    pub(crate) before: Option<Described<'r>>,
-    /// `None` if it was removed.
-    pub(crate) after: Option<Described<'r>>,
-    /// Its key changes, so that it counts from zero.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RuleChange {
+    pub(crate) change: ChangeKind,
+    pub(crate) domain: String,
+    /// The path of the rule
+    pub(crate) rule: String,
+    /// Options and their values
+    pub(crate) before: Option<RuleSide>,
+    /// Options and their values
+    pub(crate) after: Option<RuleSide>,
+    /// Its key changes, so that it counts from zero
     pub(crate) counter_restarts: bool,
 }
 
-/// A rule of one set.
-#[derive(Debug)]
-pub(crate) struct Described<'r> {
-    path: String,
-    /// `None` without a `rate_limit`.
-    pub(crate) rule: Option<&'r Rule>,
+/// In which of the sets a rule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChangeKind {
+    Added,
+    Removed,
+    Changed,
+}
+
+/// A rule in one set.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RuleSide {
     /// Options by their names in rules files.
+    #[serde(flatten)]
     pub(crate) values: Map<String, Value>,
+    /// `None` without a `rate_limit`.
+    #[serde(flatten)]
+    places: Option<Places>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Places {
+    /// The place of the rule
+    source: Source,
+    /// The places of the options that `tollgate` blocks set
+    option_sources: BTreeMap<String, OptionSource>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct OptionSource {
+    /// The kind of block
+    set_by: &'static str,
+    #[serde(flatten)]
+    place: Source,
 }
 
 /// A domain, and the keys and values of descriptors.
 type Identity<'r> = (&'r str, Vec<(&'r str, &'r str)>);
 
+/// A rule with its nodes, the outermost first.
+struct Described<'r> {
+    path: String,
+    rule: Option<&'r Rule>,
+    side: RuleSide,
+}
+
 /// The differences, sorted by domain and descriptors. `on_store_error` is the policy of rules without
 /// one.
-pub(crate) fn diff<'r>(
-    old: &'r RuleSet,
-    new: &'r RuleSet,
-    on_store_error: OnStoreError,
-) -> Vec<Difference<'r>> {
-    let (mut old, new) = (
-        described(old, on_store_error),
-        described(new, on_store_error),
-    );
-    let mut sides: BTreeMap<Identity<'r>, (Option<_>, Option<_>)> = BTreeMap::new();
-    for (identity, after) in new {
+pub(crate) fn diff(old: &RuleSet, new: &RuleSet, on_store_error: OnStoreError) -> Vec<RuleChange> {
+    let mut old = described(old, on_store_error);
+    let mut sides: BTreeMap<Identity<'_>, (Option<_>, Option<_>)> = BTreeMap::new();
+    for (identity, after) in described(new, on_store_error) {
         let before = old.remove(&identity);
         sides.insert(identity, (before, Some(after)));
     }
     let removed = old.into_iter();
     sides.extend(removed.map(|(identity, before)| (identity, (Some(before), None))));
-    let differences = sides
-        .into_iter()
-        .filter_map(|((domain, _), (before, after))| {
-            let counter_restarts = match (&before, &after) {
-                (Some(before), Some(after)) => before.restarts_as(after),
-                _ => false,
-            };
-            let values = [&before, &after].map(|side| side.as_ref().map(|side| &side.values));
-            let is_same = !counter_restarts && values[0] == values[1];
-            (!is_same).then_some(Difference {
-                domain,
-                before,
-                after,
-                counter_restarts,
-            })
-        });
-    differences.collect()
+    let changes = sides.into_iter();
+    changes
+        .filter_map(|((domain, _), sides)| change(domain, sides))
+        .collect()
 }
 
-impl Difference<'_> {
-    /// `added`, `removed` or `changed`.
-    pub(crate) fn change(&self) -> &'static str {
-        match (&self.before, &self.after) {
-            (None, _) => "added",
-            (_, None) => "removed",
-            (Some(_), Some(_)) => "changed",
+/// `None` if the sides are equal.
+fn change(
+    domain: &str,
+    (before, after): (Option<Described<'_>>, Option<Described<'_>>),
+) -> Option<RuleChange> {
+    let (change, counter_restarts) = match (&before, &after) {
+        (None, _) => (ChangeKind::Added, false),
+        (_, None) => (ChangeKind::Removed, false),
+        (Some(before), Some(after)) => {
+            let restarts = before.restarts_as(after);
+            if !restarts && before.side.values == after.side.values {
+                return None;
+            }
+            (ChangeKind::Changed, restarts)
+        }
+    };
+    let rule = after.as_ref().or(before.as_ref())?.path.clone();
+    let side = |described: Described<'_>| described.side;
+    Some(RuleChange {
+        change,
+        domain: domain.to_owned(),
+        rule,
+        before: before.map(side),
+        after: after.map(side),
+        counter_restarts,
+    })
+}
+
+impl ChangeKind {
+    /// As in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::Changed => "changed",
         }
     }
+}
 
-    /// The path of the rule.
-    pub(crate) fn path(&self) -> &str {
-        let side = self.after.as_ref().or(self.before.as_ref());
-        side.map_or("", |side| &side.path)
-    }
-
-    /// The names of options whose values differ.
+impl RuleChange {
+    /// The names of options whose values differ, without those that follow from others.
     pub(crate) fn changed_options(&self) -> Vec<&str> {
         let sides = [&self.before, &self.after].map(Option::as_ref);
-        let mut names: Vec<&str> = sides
-            .iter()
+        let value = |side: Option<&RuleSide>, name: &str| side?.values.get(name).cloned();
+        let names = sides
+            .into_iter()
             .flatten()
-            .flat_map(|side| side.values.keys())
-            .map(String::as_str)
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        let value = |side: Option<&Described<'_>>, name: &str| {
-            side.and_then(|side| side.values.get(name).cloned())
-        };
-        names.retain(|name| value(sides[0], name) != value(sides[1], name));
-        names
+            .flat_map(|side| side.values.keys());
+        let names: BTreeSet<&str> = names.map(String::as_str).collect();
+        let differs = |name: &&str| value(sides[0], name) != value(sides[1], name);
+        let is_own = |name: &&str| *name != "period_seconds";
+        names.into_iter().filter(is_own).filter(differs).collect()
+    }
+}
+
+impl RuleSide {
+    /// The place of the rule; `None` without a `rate_limit`.
+    pub(crate) fn source(&self) -> Option<&Source> {
+        Some(&self.places.as_ref()?.source)
     }
 
-    /// For programs.
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "change": self.change(),
-            "domain": self.domain,
-            "rule": self.path(),
-            "before": self.before.as_ref().map(Described::json),
-            "after": self.after.as_ref().map(Described::json),
-            "counter_restarts": self.counter_restarts,
+    /// Where an option is set, and by which kind of block if by one.
+    pub(crate) fn source_of(&self, option: &str) -> Option<(Option<&'static str>, &Source)> {
+        let places = self.places.as_ref()?;
+        Some(match places.option_sources.get(option) {
+            Some(OptionSource { set_by, place }) => (Some(*set_by), place),
+            None => (None, &places.source),
         })
     }
 }
@@ -128,47 +169,31 @@ impl<'r> Described<'r> {
     fn new(domain: &Domain, nodes: &[&'r Node], on_store_error: OnStoreError) -> Self {
         let node = nodes[nodes.len() - 1];
         let rule = node.rule.as_deref();
-        let json = rule.map_or(json!({"rate_limit": null}), |rule| {
-            limit_json(node, rule, on_store_error)
-        });
-        let Value::Object(mut values) = json else {
-            unreachable!("a limit is an object")
+        let mut values = match rule {
+            Some(rule) => values_of(&RuleView::new(node, rule, on_store_error)),
+            None => Map::from_iter([("rate_limit".to_owned(), Value::Null)]),
         };
-        values.remove("source");
         if domain.all_or_nothing && rule.is_some() {
             values.insert("all_or_nothing".to_owned(), true.into());
         }
         // These have an effect on all rules inside.
-        for (name, has) in [
-            (
-                "share_threshold",
-                (|node| node.share_threshold) as fn(&Node) -> bool,
-            ),
-            ("value_to_metric", |node| node.value_to_metric),
-        ] {
+        let mut add = |name: &str, has: fn(&Node) -> bool| {
             let labels = nodes.iter().filter(|node| has(node));
             let labels: Vec<&str> = labels.map(|node| &*node.label).collect();
             if !labels.is_empty() {
-                values.insert(name.to_owned(), json!(labels));
+                values.insert(name.to_owned(), labels.into());
             }
-        }
-        let labels = nodes.iter().map(|node| &*node.label);
-        let path: Vec<&str> = iter::once(&*domain.name).chain(labels).collect();
+        };
+        add("share_threshold", |node| node.share_threshold);
+        add("value_to_metric", |node| node.value_to_metric);
         Self {
-            path: path.join("."),
+            path: path(domain, nodes),
             rule,
-            values,
+            side: RuleSide {
+                values,
+                places: rule.map(Places::of),
+            },
         }
-    }
-
-    /// Where an option is set: who set it, unless it is no option of a block, and the place.
-    pub(crate) fn source(&self, option: &str) -> Option<(Option<&'static str>, &Origin)> {
-        let rule = self.rule?;
-        let set = rule.options.iter().find(|set| set.key == option);
-        Some(match set {
-            Some(set) => (Some(set.provenance.name()), &set.origin),
-            None => (None, &rule.origin),
-        })
     }
 
     /// Whether the counters of this rule are not those of the other one.
@@ -179,24 +204,37 @@ impl<'r> Described<'r> {
         let (Some(limit), Some(other_limit)) = (rule.limit(), other_rule.limit()) else {
             return false;
         };
-        let shared = |side: &Self| side.values.get("share_threshold").cloned();
+        let shared = |described: &Self| described.side.values.get("share_threshold").cloned();
         rule.key_tail != other_rule.key_tail
-            || windows(limit) != windows(other_limit)
+            || limit.windows() != other_limit.windows()
             || shared(self) != shared(other)
     }
+}
 
-    fn json(&self) -> Value {
-        let mut json = Value::Object(self.values.clone());
-        let Some(rule) = self.rule else { return json };
-        json["source"] = source(&rule.origin);
-        let sources = rule.options.iter().map(|option| {
-            let mut place = source(&option.origin);
-            place["set_by"] = option.provenance.name().into();
-            (option.key.to_owned(), place)
+impl Places {
+    fn of(rule: &Rule) -> Self {
+        let options = rule.options.iter();
+        let options = options.map(|option| {
+            let source = OptionSource {
+                set_by: option.provenance.name(),
+                place: (&option.origin).into(),
+            };
+            (option.key.to_owned(), source)
         });
-        json["option_sources"] = Value::Object(sources.collect());
-        json
+        Self {
+            source: (&rule.origin).into(),
+            option_sources: options.collect(),
+        }
     }
+}
+
+/// All fields but the place.
+fn values_of(view: &RuleView) -> Map<String, Value> {
+    let Ok(Value::Object(mut values)) = serde_json::to_value(view) else {
+        unreachable!("a view is an object whose keys are texts")
+    };
+    values.remove("source");
+    values
 }
 
 /// Everything that a rule set limits, or names as not limited.
@@ -220,13 +258,10 @@ fn described(
     all
 }
 
-/// Keys of fixed windows end with the start of the window.
-pub(crate) fn windows(limit: &Limit) -> Option<(Span, Months)> {
-    (limit.algorithm == Algorithm::FixedWindow).then_some((limit.period, limit.months))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::rules::tree::tests::rules_of;
 
@@ -265,14 +300,18 @@ descriptors:
                     ""
                 };
                 let options = found.changed_options().join(" ");
-                format!("{} {}{restarts}: {options}", found.change(), found.path())
+                format!(
+                    "{} {}{restarts}: {options}",
+                    found.change.name(),
+                    found.rule
+                )
             })
             .collect();
         let expected = [
             "changed d.bucket, restarts: algorithm on_store_error",
             "changed d.free: ",
             "removed d.gone: ",
-            "changed d.longer, restarts: on_store_error period_seconds unit",
+            "changed d.longer, restarts: on_store_error unit",
             "changed d.more: requests_per_unit",
             "changed d.path_/a/*.id, restarts: on_store_error share_threshold",
         ];
@@ -287,8 +326,8 @@ descriptors:
     fn json_has_both_sides_and_who_set_each_option() {
         let (old, new) = (rules_of(OLD), rules_of(NEW));
         let found = diff(&old, &new, OnStoreError::Local);
-        let longer = found.iter().find(|found| found.path() == "d.longer");
-        let json = longer.expect("it changed").json();
+        let longer = found.iter().find(|found| found.rule == "d.longer");
+        let json = json!(longer.expect("it changed"));
         assert_eq!(
             (
                 &json["change"],
