@@ -17,7 +17,6 @@ mod check;
 mod counter;
 mod deciding;
 mod diff;
-mod draw;
 mod explain;
 mod fetch;
 mod input;
