@@ -4,7 +4,7 @@
 //! it, and commands read it from a service. Doc comments are the descriptions of the OpenAPI document.
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
-pub(crate) use finding::Finding;
+pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};
 pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };

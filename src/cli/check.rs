@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::check::format::Format;
-use crate::cli::check::report::{Report, Severity};
+use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
 use crate::cli::output::{Failure, counted};
 use crate::config::error::in_file_order;
 use crate::config::{self, Source};
+use crate::report::Severity;
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 
