@@ -5,6 +5,9 @@
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};
+pub(crate) use replay::{
+    InvalidLine, KeyReplay, Minute, Replay, RuleReplay, RulesReplay, TrafficStats,
+};
 pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };
@@ -14,6 +17,7 @@ mod cases;
 pub(crate) mod change;
 pub mod dump;
 mod finding;
+mod replay;
 pub(crate) mod rule;
 mod rule_check;
 mod serialize;

@@ -47,7 +47,7 @@ trial: backoff file_watch limit named_enum redact regular_file remote rules sett
 offline: limiter rules sampling store telemetry time
 api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
     text time tls trial
-traffic: api limit limiter proto rules time
+traffic: api limit limiter proto report rules time
 what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
     telemetry text time top_keys traffic
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report

@@ -6,17 +6,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
-use crate::cli::replay::report::Report;
 use crate::cli::replay::variant::{Sources, Variant};
+use crate::report::Replay;
 use crate::settings::environment::Environment;
+use crate::time::Time;
 use crate::what_if::simulate::compared::Named;
 
-mod report;
 mod tally;
 mod text;
 mod variant;
@@ -69,24 +70,27 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     let report = replay(args, variants)?;
     print(&match args.format {
         Format::Text => text::write(&report),
-        Format::Json => report.json(),
+        Format::Json => json(&report),
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Report> {
+fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Replay> {
     let played = recorded::play(&args.file, args.max_errors, |record| {
         for variant in &mut variants {
             variant.decide(record);
         }
     })?;
-    for variant in &mut variants {
-        variant.tally.finish();
-    }
-    Ok(Report {
+    let requests = played.stats.requests;
+    let mut sets = variants.into_iter().map(|variant| variant.report(requests));
+    let rules = sets.next().context("there are rules")?;
+    let (first, last) = played.times.unzip();
+    Ok(Replay {
         file: args.file.display().to_string(),
-        stats: played.stats,
-        times: played.times,
-        variants,
+        traffic: played.stats,
+        first: first.map(Time::to_rfc3339),
+        last: last.map(Time::to_rfc3339),
+        rules,
+        compared: sets.collect(),
     })
 }
