@@ -12,11 +12,11 @@ use crate::config::error::did_you_mean;
 use crate::settings::environment::{self, Environment};
 
 mod candidate;
+mod cases;
 mod check;
 mod counter;
 mod deciding;
 mod diff;
-mod draw;
 mod explain;
 mod fetch;
 mod input;
@@ -30,7 +30,6 @@ mod serve;
 mod shell;
 mod simulate;
 mod table;
-mod test;
 mod top;
 mod trial;
 
@@ -89,8 +88,8 @@ enum Command {
     /// Print a manual page, for man -l
     Man(shell::Man),
     /// Run test cases of rules, on a clock of their own
-    #[command(after_help = test::EXIT_CODES)]
-    Test(Box<test::Args>),
+    #[command(after_help = cases::EXIT_CODES)]
+    Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
 }
@@ -126,7 +125,7 @@ pub fn run() -> ExitCode {
         Some(Command::Rules(args)) => rules::run(&args, &environment),
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
-        Some(Command::Test(args)) => test::run(&args, &environment),
+        Some(Command::Test(args)) => cases::run(&args, &environment),
         Some(Command::Top(args)) => top::run(&args),
     };
     let failure = match done {

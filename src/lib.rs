@@ -8,11 +8,11 @@
 //! app                           builds, runs and drains the components
 //! settings                      resolves flags and environment once
 //! admin                         operator-facing HTTP
+//! what_if                       what other rules would do: simulate, test, check a change
 //! traffic                       reads recorded requests
 //! api                           Envoy-facing servers
 //! offline                       decides at the times of recorded requests
-//! rule_check                    tries a change of a rules file
-//! rule_files   simulation       reads and changes rules files    | plays patterns of requests
+//! rule_files                    reads and changes rules files
 //! trial                         forwards to another rate limit service, and compares
 //! limiter      rule_source      one decision               | loads, compiles and publishes rules
 //! candidate    record           candidate rules            | records requests to a file
@@ -63,12 +63,11 @@ pub mod rule_source;
 pub mod trial;
 
 mod offline;
-mod rule_check;
 mod rule_files;
-mod simulation;
 
 pub mod api;
 mod traffic;
+mod what_if;
 
 pub mod admin;
 

@@ -1,15 +1,31 @@
 //! What operators read: plain types without I/O, each field named once.
 //!
 //! A producer returns such a type; JSON, text, Markdown, the console and the OpenAPI document present
-//! it, and commands read it from a service.
+//! it, and commands read it from a service. Doc comments are the descriptions of the OpenAPI document.
 
 use serde::Serialize;
 
+pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
+pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};
+pub(crate) use replay::{
+    InvalidLine, KeyReplay, Minute, Replay, RuleReplay, RulesReplay, TrafficStats,
+};
+pub(crate) use rule_check::{
+    ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
+};
+pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
+
+mod cases;
 pub(crate) mod change;
 pub(crate) mod comparison;
 pub mod dump;
+mod finding;
 pub(crate) mod outcome;
+mod replay;
 pub(crate) mod rule;
+mod rule_check;
+mod serialize;
+mod simulation;
 
 /// The JSON of a report.
 pub(crate) fn json(report: &impl Serialize) -> String {

@@ -84,6 +84,11 @@ pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     &text[..end.unwrap_or_default()]
 }
 
+/// A number and a noun: `1 problem`, `2 problems`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

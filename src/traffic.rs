@@ -4,13 +4,13 @@
 //! dynamic metadata of the rate limit filter. Lines are read one at a time into one message, whose
 //! memory is reused.
 
-use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 
+use crate::report::{InvalidLine, TrafficStats};
 use crate::rules::query::Query;
-use crate::time::{Span, Time};
+use crate::time::Time;
 use crate::traffic::input::Input;
 use crate::traffic::line::Line;
 
@@ -30,32 +30,8 @@ pub(crate) struct Reader {
     /// The latest time so far.
     now: Time,
     errors_max: u64,
-    stats: Stats,
-}
-
-/// What was read so far.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stats {
-    pub(crate) lines: u64,
-    pub(crate) requests: u64,
-    /// Invalid lines.
-    pub(crate) broken: u64,
-    /// The first of them.
-    pub(crate) invalid: Vec<InvalidLine>,
-    /// Empty lines, and lines of an access log about requests that asked for no limit.
-    pub(crate) without_request: u64,
-    /// Requests with a time before that of an earlier line.
-    pub(crate) late: u64,
-    /// The longest time between the two.
-    pub(crate) late_max: Span,
-}
-
-/// Why a line is no request.
-#[derive(Debug, Clone)]
-pub(crate) struct InvalidLine {
-    /// 1-based.
-    pub(crate) number: u64,
-    pub(crate) reason: String,
+    lines: u64,
+    stats: TrafficStats,
 }
 
 /// A request and when it counts.
@@ -63,29 +39,6 @@ pub(crate) struct InvalidLine {
 pub(crate) struct Record<'r> {
     pub(crate) time: Time,
     pub(crate) query: Query<'r>,
-}
-
-/// Reads a file of requests, whose times do not matter; `-` is stdin.
-///
-/// # Errors
-/// It cannot be read, has an invalid line, or more than `requests_max` requests.
-pub(crate) fn read_requests(path: &Path, requests_max: usize) -> anyhow::Result<Vec<Request>> {
-    let mut reader = Reader::open(path, 0)?;
-    let mut requests = Vec::new();
-    for number in 1_u64.. {
-        let read = reader.input.read_line();
-        let Some(text) = read.with_context(|| format!("read line {number}"))? else {
-            break;
-        };
-        let is_request = text.and_then(|text| reader.line.read_request(text));
-        if is_request.map_err(|reason| anyhow!("{}", InvalidLine { number, reason }))? {
-            requests.push(reader.line.request().clone());
-        }
-        if requests.len() > requests_max {
-            bail!("{} has more than {requests_max} requests", path.display());
-        }
-    }
-    Ok(requests)
 }
 
 impl Reader {
@@ -99,7 +52,8 @@ impl Reader {
             line: Line::default(),
             now: Time::default(),
             errors_max,
-            stats: Stats::default(),
+            lines: 0,
+            stats: TrafficStats::default(),
         })
     }
 
@@ -110,18 +64,19 @@ impl Reader {
     /// The file cannot be read, or has too many invalid lines.
     pub(crate) fn read(&mut self) -> anyhow::Result<Option<Record<'_>>> {
         let time = loop {
-            let number = self.stats.lines + 1;
+            let number = self.lines + 1;
             let read = self.input.read_line();
             let Some(text) = read.with_context(|| format!("read line {number}"))? else {
                 return Ok(None);
             };
-            self.stats.lines = number;
+            self.lines = number;
             match text.and_then(|text| self.line.read(text)) {
                 Ok(Some(time)) => break time,
                 Ok(None) => self.stats.without_request += 1,
-                Err(reason) => self
-                    .stats
-                    .reject(InvalidLine { number, reason }, self.errors_max)?,
+                Err(reason) => {
+                    let line = InvalidLine { number, reason };
+                    reject(&mut self.stats, line, self.errors_max)?;
+                }
             }
         };
         self.stats.requests += 1;
@@ -137,7 +92,7 @@ impl Reader {
     }
 
     /// What was read so far.
-    pub(crate) const fn stats(&self) -> &Stats {
+    pub(crate) const fn stats(&self) -> &TrafficStats {
         &self.stats
     }
 
@@ -147,27 +102,19 @@ impl Reader {
     }
 }
 
-impl fmt::Display for InvalidLine {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "line {}: {}", self.number, self.reason)
+/// Counts an invalid line.
+fn reject(stats: &mut TrafficStats, line: InvalidLine, errors_max: u64) -> anyhow::Result<()> {
+    stats.broken += 1;
+    if stats.broken > errors_max {
+        let number = match errors_max {
+            0 => "a line is invalid".to_owned(),
+            1 => "more than 1 line is invalid".to_owned(),
+            _ => format!("more than {errors_max} lines are invalid"),
+        };
+        bail!("{number} (--max-errors {errors_max}); {line}");
     }
-}
-
-impl Stats {
-    /// Counts an invalid line.
-    fn reject(&mut self, line: InvalidLine, errors_max: u64) -> anyhow::Result<()> {
-        self.broken += 1;
-        if self.broken > errors_max {
-            let number = match errors_max {
-                0 => "a line is invalid".to_owned(),
-                1 => "more than 1 line is invalid".to_owned(),
-                _ => format!("more than {errors_max} lines are invalid"),
-            };
-            bail!("{number} (--max-errors {errors_max}); {line}");
-        }
-        if self.invalid.len() < INVALID_LINES_KEPT_MAX {
-            self.invalid.push(line);
-        }
-        Ok(())
+    if stats.invalid.len() < INVALID_LINES_KEPT_MAX {
+        stats.invalid.push(line);
     }
+    Ok(())
 }

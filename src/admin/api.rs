@@ -14,6 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use http::{HeaderMap, StatusCode, header};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
@@ -95,7 +96,7 @@ impl Api {
     pub(crate) fn router(self) -> Router {
         let add = |router: Router<Self>, (path, route)| router.route(path, route);
         let replica = self.replica.clone();
-        let full = move || answer::response(&replica, Err(answer::full()));
+        let full = move || answer::rejection(&replica, &answer::full());
         let responses = &self.responses;
         let placed = Self::routes().into_iter().fold(Router::new(), add);
         let placed = responses.bounded(placed, full.clone());
@@ -133,7 +134,7 @@ impl Api {
     ) -> Response {
         let file = match file {
             Ok(Path(file)) => file,
-            Err(rejection) => return self.respond(Err(rejection.into())),
+            Err(rejection) => return self.reject(&rejection.into()),
         };
         let request = ChangeRequest {
             action,
@@ -145,8 +146,12 @@ impl Api {
         self.respond(self.rule_changes.clone().act(request).await)
     }
 
-    fn respond(&self, answer: Answer) -> Response {
+    fn respond(&self, answer: Answer<impl Serialize>) -> Response {
         answer::response(&self.replica, answer)
+    }
+
+    fn reject(&self, rejected: &Rejected) -> Response {
+        answer::rejection(&self.replica, rejected)
     }
 }
 
@@ -190,19 +195,19 @@ async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response
     let query = query.unwrap_or_default();
     match api.top.read(&api.replica, &query).await {
         Ok(json) => answer::found(json),
-        Err(rejected) => api.respond(Err(rejected)),
+        Err(rejected) => api.reject(&rejected),
     }
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {
     let listed = api.rules.list(api.replica.clone()).await;
-    listed.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+    listed.unwrap_or_else(|rejected| api.reject(&rejected))
 }
 
 async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejection>) -> Response {
     let read = async { api.rules.read(&file?.0).await };
     let read = read.await;
-    read.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+    read.unwrap_or_else(|rejected| api.reject(&rejected))
 }
 
 async fn check_rules(
@@ -263,7 +268,7 @@ async fn document() -> Response {
 
 async fn unknown_path(State(api): State<Api>) -> Response {
     let reason = "unknown path; /api/v1/openapi.json has all of them";
-    api.respond(Err(Rejected::new(StatusCode::NOT_FOUND, reason)))
+    api.reject(&Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::config::CompileOptions;
 use crate::console::history::History;
 use crate::file_watch::Watched as _;
 use crate::redact::{DescriptorView, Redaction};
-use crate::rule_check::RuleCheck;
 use crate::rule_files::RuleFiles;
 use crate::rule_files::change::{RulesWriter, Writing};
 use crate::rule_files::compile::Compiler;
@@ -27,6 +26,7 @@ use crate::shutdown::Lifecycle;
 use crate::store::Backend;
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
+use crate::what_if::check::RuleCheck;
 
 /// The live rules and what loads them.
 pub(super) struct Rules {

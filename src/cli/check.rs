@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::check::format::Format;
-use crate::cli::check::report::{Report, Severity};
+use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
 use crate::cli::output::{Failure, counted};
 use crate::config::error::in_file_order;
 use crate::config::{self, Source};
+use crate::report::Severity;
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 
 mod format;
 mod notes;
 mod report;
-mod sarif;
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::text::Escaped;
+pub(crate) use crate::text::counted;
 
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]
@@ -32,11 +33,6 @@ impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self::Other(error)
     }
-}
-
-/// A number and a noun: `1 problem`, `2 problems`.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Prints to stdout. A closed pipe, as of `| head`, is ignored: `println!` would panic.

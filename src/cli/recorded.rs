@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use crate::cli::output::print_error;
+use crate::report::TrafficStats;
 use crate::time::Time;
-use crate::traffic::{Reader, Record, Stats};
+use crate::traffic::{Reader, Record};
 
 /// Requests between two updates of the progress on a terminal: some a second.
 const PROGRESS_REQUESTS: u64 = 1 << 16;
@@ -15,7 +16,7 @@ const PROGRESS_REQUESTS: u64 = 1 << 16;
 /// What was played.
 #[derive(Debug)]
 pub(crate) struct Played {
-    pub(crate) stats: Stats,
+    pub(crate) stats: TrafficStats,
     /// The times of the first and the last request.
     pub(crate) times: Option<(Time, Time)>,
 }

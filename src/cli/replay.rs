@@ -3,7 +3,6 @@
 //! Requests are read and decided one at a time, so a file may have any length. Every set of rules that
 //! is compared decides the same requests, each with its own counters.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,18 +10,16 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
-use crate::cli::replay::report::Report;
 use crate::cli::replay::variant::{Sources, Variant};
-use crate::cli::simulate::compared::Named;
+use crate::report::Replay;
 use crate::settings::environment::Environment;
+use crate::time::Time;
+use crate::what_if::simulate::compared::Named;
 
-mod report;
-mod svg;
 mod tally;
 mod text;
-mod timeline;
 mod variant;
 
 /// Arguments of `replay`.
@@ -44,9 +41,6 @@ pub(crate) struct Args {
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-    /// Write a picture of the requests over time
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
     /// Invalid lines that are left out; one more is an error
     #[arg(long, value_name = "NUMBER", default_value = "100")]
     max_errors: u64,
@@ -74,30 +68,29 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     };
     let variants = variant::load(&sources, &args.deciding, environment)?;
     let report = replay(args, variants)?;
-    if let Some(path) = &args.svg {
-        fs::write(path, svg::write(&report))
-            .with_context(|| format!("write {}", path.display()))?;
-    }
     print(&match args.format {
         Format::Text => text::write(&report),
-        Format::Json => report.json(),
+        Format::Json => json(&report),
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Report> {
+fn replay(args: &Args, mut variants: Vec<Variant>) -> anyhow::Result<Replay> {
     let played = recorded::play(&args.file, args.max_errors, |record| {
         for variant in &mut variants {
             variant.decide(record);
         }
     })?;
-    for variant in &mut variants {
-        variant.tally.finish();
-    }
-    Ok(Report {
+    let requests = played.stats.requests;
+    let mut sets = variants.into_iter().map(|variant| variant.report(requests));
+    let rules = sets.next().context("there are rules")?;
+    let (first, last) = played.times.unzip();
+    Ok(Replay {
         file: args.file.display().to_string(),
-        stats: played.stats,
-        times: played.times,
-        variants,
+        traffic: played.stats,
+        first: first.map(Time::to_rfc3339),
+        last: last.map(Time::to_rfc3339),
+        rules,
+        compared: sets.collect(),
     })
 }

@@ -7,6 +7,7 @@ use std::mem;
 
 use crate::config::source::Source;
 use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
+use crate::report;
 use crate::text::prefix;
 
 /// Problems of a load, and warnings: more of them are mostly one mistake, repeated.
@@ -165,7 +166,7 @@ impl SourceFindings<'_> {
 }
 
 impl Finding {
-    fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
+    pub(crate) fn new(about: Diagnostic, source: &Source, place: &str) -> Self {
         Self {
             source: source.clone(),
             location: (about.location.line > 0).then_some(about.location),
@@ -191,6 +192,18 @@ impl Finding {
                 "{text} (and at least {many} more, not shown; the rest was not read after {FINDINGS_MAX} of them, findings_max)"
             ),
             many => format!("{text} (and {many} more, not shown)"),
+        }
+    }
+
+    /// For operators, without the text of the source.
+    pub(crate) fn report(&self) -> report::Finding {
+        report::Finding {
+            file: Some(self.source.path.to_string()),
+            line: self.location.map(|at| at.line),
+            column: self.location.map(|at| at.column),
+            message: self.message(),
+            place: Some(self.place.clone()),
+            hint: self.hint.clone(),
         }
     }
 
@@ -258,6 +271,12 @@ fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -
         formatter,
         "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}"
     )
+}
+
+/// Findings for operators, in the order of their files.
+pub(crate) fn reported(findings: Vec<Finding>) -> Vec<report::Finding> {
+    let findings = in_file_order(findings).into_iter();
+    findings.map(|finding| finding.report()).collect()
 }
 
 /// Sorts findings by file, line and column.

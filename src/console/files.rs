@@ -6,8 +6,9 @@ use maud::{Markup, html};
 
 use crate::console::parts::Parts;
 use crate::console::rules::encoded;
+use crate::report::Finding;
 use crate::rule_files::Listed;
-use crate::rule_source::findings::{Findings, Message};
+use crate::rule_source::findings::Findings;
 
 /// Rows of the list of rules files.
 // bound file_rows_max: left out; -
@@ -49,13 +50,13 @@ pub(crate) fn messages(
     findings: &Findings,
     is_shown: impl Fn(Option<&str>) -> bool,
 ) -> Markup {
-    let shown = |messages: &[Message]| -> Vec<(Option<String>, Message)> {
-        let named = messages.iter().map(|message| {
-            let path = message.path.as_deref();
-            (path.map(|path| parts.file_name(path)), message.clone())
+    let shown = |findings: &[Finding]| -> Vec<Finding> {
+        let named = findings.iter().map(|finding| Finding {
+            file: finding.file.as_deref().map(|path| parts.file_name(path)),
+            ..finding.clone()
         });
         named
-            .filter(|(file, _)| is_shown(file.as_deref()))
+            .filter(|finding| is_shown(finding.file.as_deref()))
             .collect()
     };
     let (errors, warnings) = (shown(&findings.errors), shown(&findings.warnings));
@@ -75,10 +76,10 @@ pub(crate) fn messages(
     }
 }
 
-fn list(class: &str, messages: &[(Option<String>, Message)]) -> Markup {
+fn list(class: &str, findings: &[Finding]) -> Markup {
     html! {
         ol.messages {
-            @for (file, Message { line, text, hint, .. }) in messages {
+            @for Finding { file, line, message, hint, .. } in findings {
                 li.(class) {
                     @if let Some(file) = file {
                         @let at = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
@@ -88,7 +89,7 @@ fn list(class: &str, messages: &[(Option<String>, Message)]) -> Markup {
                         @else { a href={ (href_of(file)) (fragment) } { (at) } }
                         " "
                     }
-                    span { (text) }
+                    span { (message) }
                     @if let Some(hint) = hint { span.dim { (hint) } }
                 }
             }
@@ -111,7 +112,7 @@ fn table(parts: &Parts, files: &[Listed], findings: &Findings) -> Markup {
                 tbody {
                     @for file in files.iter().take(ROWS_MAX) {
                         @let name = file.name.as_str();
-                        @let count = |messages| count_of(parts, messages, name);
+                        @let count = |findings| count_of(parts, findings, name);
                         @let errors = count(&findings.errors);
                         tr {
                             th scope="row" { a href=(href_of(name)) { (name) } }
@@ -128,10 +129,10 @@ fn table(parts: &Parts, files: &[Listed], findings: &Findings) -> Markup {
     }
 }
 
-fn count_of(parts: &Parts, messages: &[Message], name: &str) -> usize {
-    let paths = messages
+fn count_of(parts: &Parts, findings: &[Finding], name: &str) -> usize {
+    let paths = findings
         .iter()
-        .filter_map(|message| message.path.as_deref());
+        .filter_map(|finding| finding.file.as_deref());
     paths.filter(|path| parts.file_name(path) == name).count()
 }
 

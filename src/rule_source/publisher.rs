@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::error::Finding;
+use crate::config::error::{Finding, reported};
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
+use crate::report;
 use crate::rule_source::files::read_overlay;
-use crate::rule_source::findings::{Findings, LastFindings};
+use crate::rule_source::findings::LastFindings;
 use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
@@ -151,11 +152,11 @@ impl RulePublisher {
             ..self.options.clone()
         };
         let loaded = config::load_inputs(inputs, &options)
-            .map_err(|findings| self.reject_findings(&findings))?;
+            .map_err(|findings| self.reject_findings(findings))?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        self.findings.set(Findings::of_warnings(&loaded.warnings));
+        self.findings.set_warnings(reported(loaded.warnings));
         let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
         let event = match (&*self.live.load(), self.live.last_error()) {
             (None, _) => "loaded",
@@ -196,15 +197,16 @@ impl RulePublisher {
     }
 
     /// Rejects rules for what the compiler found, which it logs and returns.
-    fn reject_findings(&self, findings: &[Finding]) -> Vec<String> {
+    fn reject_findings(&self, findings: Vec<Finding>) -> Vec<String> {
         let in_force = self.in_force();
-        for finding in findings {
+        for finding in &findings {
             let (headline, at) = (finding.headline(), finding.source_location());
             let hint = finding.hint.as_deref();
             tracing::error!(at, hint, in_force, "{}: {headline}", self.role.error());
         }
-        self.findings.set(Findings::of_errors(findings));
-        self.record_rejection(findings.iter().map(ToString::to_string).collect())
+        let problems = findings.iter().map(ToString::to_string).collect();
+        self.findings.set_errors(reported(findings));
+        self.record_rejection(problems)
     }
 
     /// Rejects rules that cannot be compiled, and logs the problems, which it returns.
@@ -213,7 +215,8 @@ impl RulePublisher {
         for problem in &problems {
             tracing::error!(in_force, "{}: {problem}", self.role.error());
         }
-        self.findings.set(Findings::of_problems(&problems));
+        let errors = problems.iter().map(report::Finding::unread);
+        self.findings.set_errors(errors.collect());
         self.record_rejection(problems)
     }
 

@@ -2,17 +2,27 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::api::body::{BodyError, REASON_BYTES_MAX};
 use crate::http::response_budget;
+use crate::report::Finding;
 use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
 
 /// A JSON object, or why there is none.
-pub(crate) type Answer = Result<Value, Rejected>;
+pub(crate) type Answer<T = Value> = Result<T, Rejected>;
+
+/// The body of a response of the API.
+#[derive(Serialize)]
+struct Body<'r, T> {
+    replica: &'r str,
+    #[serde(flatten)]
+    answer: T,
+}
 
 /// Why a request is rejected.
 #[derive(Debug, Clone)]
@@ -23,7 +33,7 @@ pub(crate) struct Rejected {
     /// The walk through the rules, as `explain` prints it.
     explanation: Option<Explanation>,
     /// What the compiler reports about rules.
-    errors: Option<Vec<Value>>,
+    errors: Option<Vec<Finding>>,
     /// Seconds until the client may try again.
     retry_after: Option<u64>,
 }
@@ -53,7 +63,7 @@ impl Rejected {
     }
 
     /// Adds what the compiler reports about rules.
-    pub(crate) fn with_errors(self, errors: Vec<Value>) -> Self {
+    pub(crate) fn with_errors(self, errors: Vec<Finding>) -> Self {
         Self {
             errors: Some(errors),
             ..self
@@ -92,11 +102,11 @@ impl From<BodyError> for Rejected {
 }
 
 /// The response of the replica with this name.
-pub(crate) fn response(replica: &str, answer: Answer) -> Response {
+pub(crate) fn response(replica: &str, answer: Answer<impl Serialize>) -> Response {
     match answer {
-        Ok(mut body) => {
-            body["replica"] = replica.into();
-            found(body.to_string())
+        Ok(answer) => {
+            let body = serde_json::to_string(&Body { replica, answer });
+            found(body.expect("the keys of its maps are texts"))
         }
         Err(rejected) => rejection(replica, &rejected),
     }
@@ -113,7 +123,7 @@ pub(crate) fn full() -> Rejected {
     full.retry_after(response_budget::RETRY_AFTER_SECS)
 }
 
-fn rejection(replica: &str, rejected: &Rejected) -> Response {
+pub(crate) fn rejection(replica: &str, rejected: &Rejected) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
     if rejected.status == StatusCode::UNAUTHORIZED {

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use axum::body::Body;
 use futures_util::future::join_all;
 use http::StatusCode;
-use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::counters::Counters;
 use crate::admin::query_string::Pairs;
-use crate::rule_check::keys::{ChangedKey, ChangedKeys};
-use crate::rule_check::simulate::{PERIODS_MAX, Scenario};
-use crate::rule_check::{Change, NoResult, RuleCheck};
+use crate::report;
 use crate::rule_files::ReadError;
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::read_text_from;
 use crate::runtime::run_on_thread;
 use crate::settings::parse;
-use crate::simulation::traffic::Pattern;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::text::Text;
 use crate::time::Span;
 use crate::top_keys::windows::Window;
 use crate::top_keys::{Selection, TopKeys};
+use crate::what_if::check::keys::{ChangedKey, Treatment};
+use crate::what_if::check::scenario::{PERIODS_MAX, Scenario};
+use crate::what_if::check::{Change, NoResult, RuleCheck};
+use crate::what_if::simulate::traffic::Pattern;
 
 /// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may have,
 /// because no token is needed. `tollgate check` reads larger files.
@@ -94,7 +94,12 @@ impl RuleChecks {
     }
 
     /// Compiles the rules with another text of a file, and compares them with those in force.
-    pub(crate) async fn check(&self, file: &str, query: &str, body: Body) -> Answer {
+    pub(crate) async fn check(
+        &self,
+        file: &str,
+        query: &str,
+        body: Body,
+    ) -> Answer<report::RuleCheck> {
         let window = Pairs::new(query).first("window").to_owned();
         let window = match &*Text(&window).shown() {
             "" => Window::Hour,
@@ -107,20 +112,25 @@ impl RuleChecks {
         let checked = self
             .run(held, move |change| check.check(change, &top))
             .await?;
-        let ChangedKeys { keys, left_out } = checked.keys;
-        let mut json = checked.json;
-        json["keys"] = join_all(keys.iter().map(|key| self.key(key))).await.into();
-        json["keys_left_out"] = left_out.into();
-        Ok(json)
+        let keys = checked.keys.into_iter().map(|key| self.key(key));
+        Ok(report::RuleCheck {
+            keys: join_all(keys).await,
+            ..checked.report
+        })
     }
 
     /// Plays requests to the rules in force, and to those with another text of a file.
-    pub(crate) async fn simulate(&self, file: &str, query: &str, body: Body) -> Answer {
+    pub(crate) async fn simulate(
+        &self,
+        file: &str,
+        query: &str,
+        body: Body,
+    ) -> Answer<report::RuleSimulation> {
         let scenario = scenario(&Pairs::new(query))?;
         let held = self.hold(file, body).await?;
         let check = self.check.clone();
-        let played = self.run(held, move |change| check.simulate(change, &scenario));
-        Ok(played.await?.json())
+        self.run(held, move |change| check.simulate(change, &scenario))
+            .await
     }
 
     /// Reads a request, if there are not too many.
@@ -168,15 +178,17 @@ impl RuleChecks {
     }
 
     /// A key, with the state of its counter under both rule sets.
-    async fn key(&self, key: &ChangedKey) -> Value {
-        let sides = [&key.before, &key.after].map(|side| async move {
-            match &side.check {
-                Some(check) => self.counters.is_exhausted(check).await,
-                None => Some(false),
-            }
-        });
-        let [before, after] = sides;
-        key.json([before.await, after.await])
+    async fn key(&self, key: ChangedKey) -> report::ChangedKey {
+        let before = self.is_exhausted(&key.before).await;
+        let after = self.is_exhausted(&key.after).await;
+        key.report([before, after])
+    }
+
+    async fn is_exhausted(&self, side: &Treatment) -> Option<bool> {
+        match &side.check {
+            Some(check) => self.counters.is_exhausted(check).await,
+            None => Some(false),
+        }
     }
 }
 

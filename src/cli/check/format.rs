@@ -3,11 +3,10 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
 
-use crate::cli::check::report::{Report, Severity};
-use crate::cli::check::sarif;
+use crate::cli::check::report::Report;
 use crate::cli::output::{self, Failure, counted};
+use crate::report::Severity;
 
 /// --format
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -18,8 +17,6 @@ pub(super) enum Format {
     Json,
     /// Annotations of a pull request, as a GitHub workflow prints them
     Github,
-    /// SARIF 2.1.0, for code scanning
-    Sarif,
 }
 
 /// Prints a report.
@@ -35,8 +32,7 @@ pub(super) fn print(report: &Report, format: Format) -> Result<(), Failure> {
     };
     match format {
         Format::Text => return print_text(report, &summary, problems),
-        Format::Json => output::print(&format!("{:#}\n", json(report))),
-        Format::Sarif => output::print(&format!("{:#}\n", sarif::log(report))),
+        Format::Json => output::print(&output::json(&report.checked())),
         Format::Github => output::print(&github(report)),
     }
     match problems {
@@ -121,30 +117,6 @@ impl Color {
     }
 }
 
-fn json(report: &Report) -> Value {
-    let findings = report.findings.iter().map(|(severity, finding)| {
-        let place = report.place(finding);
-        json!({
-            "severity": severity.name(),
-            "file": place.file,
-            "line": place.range.map(|(line, _, _)| line),
-            "column": place.range.map(|(_, column, _)| column),
-            "end_column": place.range.map(|(_, _, end)| end),
-            "line_within": place.line_within,
-            "place": finding.place,
-            "message": finding.message(),
-            "hint": finding.hint,
-        })
-    });
-    json!({
-        "valid": report.count(Severity::Error) == 0,
-        "files": report.files,
-        "domains": report.domains,
-        "limits": report.limits,
-        "findings": findings.collect::<Vec<_>>(),
-    })
-}
-
 /// A line for each finding: see "Workflow commands" in GitHub's documentation.
 fn github(report: &Report) -> String {
     let mut text = String::new();
@@ -153,15 +125,22 @@ fn github(report: &Report) -> String {
             Severity::Note => "notice",
             severity => severity.name(),
         };
-        let place = report.place(finding);
-        let mut properties = format!("file={}", property(place.file));
-        if let Some((line, column, end)) = place.range {
+        let placed = report.placed(*severity, finding);
+        let file = placed.finding.file.as_deref().unwrap_or_default();
+        let mut properties = format!("file={}", property(file));
+        if let (Some(line), Some(column)) = (placed.finding.line, placed.finding.column) {
             // Its end is the last column.
-            let end = end.saturating_sub(1).max(column);
+            let end = placed.end_column.unwrap_or(0).saturating_sub(1).max(column);
             properties += &format!(",line={line},col={column},endColumn={end}");
         }
-        let message = data(&report.message(finding));
-        text += &format!("::{command} {properties}::{message}\n");
+        let mut message = placed.finding.message;
+        if let Some(line) = placed.line_within {
+            message += &format!(", in line {line} of {}", finding.source.name);
+        }
+        if let Some(hint) = &finding.hint {
+            message += &format!("\n{hint}");
+        }
+        text += &format!("::{command} {properties}::{}\n", data(&message));
     }
     text
 }

@@ -15,12 +15,9 @@ type Note<'r> = (&'r Rule, String, String);
 
 /// There are no files with rules.
 pub(super) fn nothing_limited(place: &Source) -> Vec<Finding> {
-    let mut findings = Findings::default();
     let text = "no rules files, so nothing would be limited";
-    findings
-        .of(place)
-        .warning(Diagnostic::new(Location::default(), text));
-    findings.into_parts().1
+    let about = Diagnostic::new(Location::default(), text);
+    vec![Finding::new(about, place, "")]
 }
 
 /// Which timeout rules that queue requests need at Envoy: the longest of each file. `serve` does not

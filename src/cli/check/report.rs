@@ -2,6 +2,7 @@
 
 use crate::cli::manifest::Quoted;
 use crate::config::error::Finding;
+use crate::report::{CheckFinding, CheckReport, Severity};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -14,27 +15,6 @@ pub(super) struct Report {
     pub(super) files: usize,
     pub(super) limits: usize,
     pub(super) domains: usize,
-}
-
-/// How grave a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Severity {
-    /// The rules are invalid.
-    Error,
-    /// The rules may not mean what their author thinks.
-    Warning,
-    /// What the rules need from other systems.
-    Note,
-}
-
-/// The place of a finding, for programs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'f> {
-    pub(super) file: &'f str,
-    /// Line, column and column behind the end, from 1; `None` for the whole file.
-    pub(super) range: Option<(u32, u32, u32)>,
-    /// The line within a quoted text, whose lines are not lines of the file.
-    pub(super) line_within: Option<u32>,
 }
 
 impl Report {
@@ -53,41 +33,38 @@ impl Report {
         self.of(severity).count()
     }
 
-    pub(super) fn place<'f>(&'f self, finding: &'f Finding) -> Place<'f> {
-        let path = &*finding.source.path;
-        let own = finding.location;
-        let quoted = self.quoted.iter().find(|quoted| quoted.path == path);
-        let (file, location) = match quoted {
-            Some(quoted) => (&*quoted.file, Some(quoted.location)),
-            None => (path, own),
-        };
-        Place {
-            file,
-            range: location.map(|at| (at.line, at.column, at.column.saturating_add(at.width))),
-            line_within: quoted.and(own).map(|at| at.line),
+    /// For programs.
+    pub(super) fn checked(&self) -> CheckReport {
+        let findings = self.findings.iter();
+        CheckReport {
+            valid: self.count(Severity::Error) == 0,
+            files: self.files,
+            domains: self.domains,
+            limits: self.limits,
+            findings: findings
+                .map(|(severity, finding)| self.placed(*severity, finding))
+                .collect(),
         }
     }
 
-    /// The text and the hint of a finding whose place is shown beside them.
-    pub(super) fn message(&self, finding: &Finding) -> String {
-        let mut message = finding.message();
-        if let Some(line) = self.place(finding).line_within {
-            message += &format!(", in line {line} of {}", finding.source.name);
+    /// A finding in a quoted text is at the place of the quotation.
+    pub(super) fn placed(&self, severity: Severity, finding: &Finding) -> CheckFinding {
+        let mut quoted = self.quoted.iter();
+        let quoted = quoted.find(|quoted| quoted.path == *finding.source.path);
+        let mut found = finding.report();
+        let line_within = quoted.and(found.line);
+        let mut location = finding.location;
+        if let Some(quoted) = quoted {
+            found.file = Some(quoted.file.clone());
+            location = Some(quoted.location);
         }
-        if let Some(hint) = &finding.hint {
-            message += &format!("\n{hint}");
-        }
-        message
-    }
-}
-
-impl Severity {
-    /// As in the text, in JSON and in SARIF.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Note => "note",
+        found.line = location.map(|at| at.line);
+        found.column = location.map(|at| at.column);
+        CheckFinding {
+            severity,
+            finding: found,
+            end_column: location.map(|at| at.column.saturating_add(at.width)),
+            line_within,
         }
     }
 }

@@ -3,15 +3,17 @@
 use hashbrown::HashMap;
 
 use crate::cli::keys::Keys;
-use crate::cli::replay::timeline::Timeline;
 use crate::limiter::decision::Decision;
 use crate::offline::Engine;
+use crate::report::{KeyReplay, Minute, RuleReplay, RulesReplay};
 use crate::rules::explain::counter_entries;
 use crate::rules::{RuleSet, Step};
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::traffic::Record;
 
+/// Keys that are shown of a rule.
+const KEYS_SHOWN: usize = 10;
 const MINUTE: Span = Span::from_secs(60);
 
 /// Requests decided by one set of rules.
@@ -26,32 +28,22 @@ pub(super) struct Tally {
     /// The first of these errors.
     pub(super) first_error: Option<String>,
     /// By the path of the rule.
-    pub(super) rules: HashMap<Box<str>, RuleTally>,
-    started: Option<Time>,
+    rules: HashMap<Box<str>, RuleTally>,
 }
 
 /// Requests that one rule counted.
 #[derive(Debug)]
-pub(super) struct RuleTally {
-    pub(super) domain: Box<str>,
-    pub(super) requests: u64,
+struct RuleTally {
+    domain: Box<str>,
+    requests: u64,
     /// Requests over its limit, whether it rejects them or not.
-    pub(super) over_limit: u64,
+    over_limit: u64,
     /// The first minute with an over-limit request.
-    pub(super) first: Option<Minute>,
+    first: Option<Minute>,
     /// The minute with the most of them.
-    pub(super) worst: Option<Minute>,
-    pub(super) keys: Keys,
-    pub(super) timeline: Timeline,
+    worst: Option<Minute>,
+    keys: Keys,
     minute: Minute,
-}
-
-/// The requests of a minute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Minute {
-    pub(super) start: Time,
-    pub(super) requests: u64,
-    pub(super) over_limit: u64,
 }
 
 impl Tally {
@@ -68,36 +60,48 @@ impl Tally {
         }
     }
 
-    /// Completes the last minute of each rule.
-    pub(super) fn finish(&mut self) {
-        for rule in self.rules.values_mut() {
-            rule.close_minute();
+    /// Completes the last minute of each rule. `rules` decided; `requests` were decided.
+    pub(super) fn report(
+        mut self,
+        label: String,
+        rules: &RuleSet,
+        requests: u64,
+        evicted: u64,
+    ) -> RulesReplay {
+        let sources = rules.rules().into_iter();
+        let sources = sources.map(|rule| (&*rule.path, rule.origin.to_string()));
+        let mut sources: HashMap<&str, String> = sources.collect();
+        let tallies = self.rules.drain();
+        let mut rules: Vec<RuleReplay> = tallies
+            .map(|(path, tally)| {
+                let source = sources.remove(&*path);
+                tally.report(path, source)
+            })
+            .collect();
+        rules.sort_unstable_by(|one, other| {
+            let by_number = other.over_limit.cmp(&one.over_limit);
+            by_number.then_with(|| one.rule.cmp(&other.rule))
+        });
+        RulesReplay {
+            label,
+            over_limit: self.over_limit,
+            share: share(self.over_limit, requests),
+            without_limit: self.without_limit,
+            errors: self.errors,
+            first_error: self.first_error,
+            evicted,
+            rules,
         }
     }
 
-    /// The rules with the most over-limit requests first.
-    pub(super) fn sorted(&self) -> Vec<(&str, &RuleTally)> {
-        let mut rules: Vec<(&str, &RuleTally)> = self
-            .rules
-            .iter()
-            .map(|(path, tally)| (&**path, tally))
-            .collect();
-        rules.sort_unstable_by(|(path, tally), (other_path, other)| {
-            let by_number = other.over_limit.cmp(&tally.over_limit);
-            by_number.then_with(|| path.cmp(other_path))
-        });
-        rules
-    }
-
     fn add(&mut self, decision: &Decision<'_, '_, '_>, rules: &RuleSet, now: Time) {
-        let started = *self.started.get_or_insert(now);
         let mut is_limited = false;
         for (step, descriptor) in decision.plan.steps.iter().zip(&decision.query.descriptors) {
             if step.check().is_none() {
                 continue;
             }
             is_limited = true;
-            let rule = self.rule(step, decision, started);
+            let rule = self.rule(step, decision);
             let is_over = decision.is_over(step);
             rule.add(now, is_over);
             if is_over {
@@ -108,12 +112,7 @@ impl Tally {
         self.without_limit += u64::from(!is_limited);
     }
 
-    fn rule(
-        &mut self,
-        step: &Step<'_>,
-        decision: &Decision<'_, '_, '_>,
-        started: Time,
-    ) -> &mut RuleTally {
+    fn rule(&mut self, step: &Step<'_>, decision: &Decision<'_, '_, '_>) -> &mut RuleTally {
         let without_rule;
         let path = match step.rule() {
             Some(rule) => &*rule.path,
@@ -123,7 +122,7 @@ impl Tally {
                 &without_rule
             }
         };
-        let new = || RuleTally::new(decision.domain().into(), started);
+        let new = || RuleTally::new(decision.domain().into());
         // Most rules are known, so their paths are not copied.
         if self.rules.contains_key(path) {
             return self.rules.get_mut(path).expect("it was just found");
@@ -133,7 +132,7 @@ impl Tally {
 }
 
 impl RuleTally {
-    fn new(domain: Box<str>, started: Time) -> Self {
+    fn new(domain: Box<str>) -> Self {
         Self {
             domain,
             requests: 0,
@@ -141,7 +140,6 @@ impl RuleTally {
             first: None,
             worst: None,
             keys: Keys::default(),
-            timeline: Timeline::new(started),
             minute: Minute::default(),
         }
     }
@@ -158,7 +156,27 @@ impl RuleTally {
             self.over_limit += 1;
             self.minute.over_limit += 1;
         }
-        self.timeline.add(now, is_over);
+    }
+
+    fn report(mut self, path: Box<str>, source: Option<String>) -> RuleReplay {
+        self.close_minute();
+        let keys = self.keys.top(KEYS_SHOWN).into_iter();
+        let keys = keys.map(|(key, over_limit)| KeyReplay {
+            key: key.into(),
+            over_limit,
+        });
+        RuleReplay {
+            rule: path,
+            source,
+            requests: self.requests,
+            over_limit: self.over_limit,
+            share: share(self.over_limit, self.requests),
+            first_minute: self.first,
+            worst_minute: self.worst,
+            keys: keys.collect(),
+            keys_missed_max: self.keys.missed_max(),
+            domain: self.domain,
+        }
     }
 
     fn close_minute(&mut self) {
@@ -171,5 +189,15 @@ impl RuleTally {
         if self.worst.is_none_or(is_worse) {
             self.worst = Some(minute);
         }
+    }
+}
+
+/// From 0 to 1.
+#[expect(clippy::cast_precision_loss, reason = "a ratio to be shown")]
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
     }
 }

@@ -2,11 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::cli::replay::report::{KEYS_SHOWN, Report, share};
-use crate::cli::replay::tally::{Minute, RuleTally};
-use crate::cli::replay::variant::Variant;
 use crate::cli::table::table;
-use crate::rules::Origin;
+use crate::report::{KeyReplay, Minute, Replay, RuleReplay, RulesReplay};
 
 /// Rules that are shown. The others have fewer over-limit requests.
 const RULES_SHOWN_MAX: usize = 50;
@@ -20,19 +17,20 @@ const HEAD: [&str; 6] = [
 ];
 
 /// Writes everything.
-pub(super) fn write(report: &Report) -> String {
+pub(super) fn write(report: &Replay) -> String {
     let mut text = summary(report);
-    let paths = paths(&report.variants);
-    let rules = report.variants.iter().flat_map(Variant::rules);
-    let origins: HashMap<&str, &Origin> = rules.map(|rule| (&*rule.path, &rule.origin)).collect();
+    let sets: Vec<&RulesReplay> = report.sets().collect();
+    let paths = paths(&sets);
     for path in paths.iter().take(RULES_SHOWN_MAX) {
-        let at = match origins.get(path) {
-            Some(origin) => format!(" at {origin}"),
-            None => String::new(),
-        };
-        text += &format!("\nrule {path}{at}\n{}", figures(path, &report.variants));
-        for variant in &report.variants {
-            text += &keys(path, variant, report.variants.len() > 1);
+        let mut sources = sets
+            .iter()
+            .filter_map(|set| set.rule(path)?.source.as_ref());
+        let at = sources
+            .next_back()
+            .map_or_else(String::new, |source| format!(" at {source}"));
+        text += &format!("\nrule {path}{at}\n{}", figures(path, &sets));
+        for set in &sets {
+            text += &keys(path, set, sets.len() > 1);
         }
     }
     if paths.len() > RULES_SHOWN_MAX {
@@ -43,11 +41,11 @@ pub(super) fn write(report: &Report) -> String {
 }
 
 /// What was read, and what each set of rules did.
-fn summary(report: &Report) -> String {
-    let stats = &report.stats;
+fn summary(report: &Replay) -> String {
+    let stats = &report.traffic;
     let mut text = format!("requests: {}", stats.requests);
-    if let Some((first, last)) = report.times {
-        text += &format!(", from {} to {}", first.to_rfc3339(), last.to_rfc3339());
+    if let (Some(first), Some(last)) = (&report.first, &report.last) {
+        text += &format!(", from {first} to {last}");
     }
     text += "\n";
     let late = format!(
@@ -63,23 +61,22 @@ fn summary(report: &Report) -> String {
             text += &format!("{name}: {number}{about}\n");
         }
     }
-    for variant in &report.variants {
-        let tally = &variant.tally;
-        let label = if report.variants.len() > 1 {
-            format!("{}: ", variant.label)
-        } else {
+    for set in report.sets() {
+        let label = if report.compared.is_empty() {
             String::new()
+        } else {
+            format!("{}: ", set.label)
         };
-        let percent = percent(tally.over_limit, stats.requests);
-        text += &format!("{label}over limit: {} ({percent})", tally.over_limit);
-        if tally.without_limit > 0 {
-            text += &format!(", without a limit: {}", tally.without_limit);
+        let percent = percent(set.share);
+        text += &format!("{label}over limit: {} ({percent})", set.over_limit);
+        if set.without_limit > 0 {
+            text += &format!(", without a limit: {}", set.without_limit);
         }
-        if let Some(error) = &tally.first_error {
-            text += &format!(", answered with an error: {} ({error})", tally.errors);
+        if let Some(error) = &set.first_error {
+            text += &format!(", answered with an error: {} ({error})", set.errors);
         }
-        if variant.evicted() > 0 {
-            let evicted = variant.evicted();
+        if set.evicted > 0 {
+            let evicted = set.evicted;
             text += &format!(", counters evicted: {evicted} (set a greater MEMORY_BYTES_MAX)");
         }
         text += "\n";
@@ -88,10 +85,10 @@ fn summary(report: &Report) -> String {
 }
 
 /// The rules of all sets, those with the most over-limit requests first.
-fn paths(variants: &[Variant]) -> Vec<&str> {
+fn paths<'r>(sets: &[&'r RulesReplay]) -> Vec<&'r str> {
     let mut most: HashMap<&str, u64> = HashMap::new();
-    for (path, rule) in variants.iter().flat_map(|variant| variant.tally.sorted()) {
-        let known = most.entry(path).or_default();
+    for rule in sets.iter().flat_map(|set| &set.rules) {
+        let known = most.entry(&rule.rule).or_default();
         *known = (*known).max(rule.over_limit);
     }
     let mut paths: Vec<(&str, u64)> = most.into_iter().collect();
@@ -100,16 +97,16 @@ fn paths(variants: &[Variant]) -> Vec<&str> {
 }
 
 /// The figures of a rule, a row for each set of rules.
-fn figures(path: &str, variants: &[Variant]) -> String {
+fn figures(path: &str, sets: &[&RulesReplay]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-    for variant in variants {
-        let Some(rule) = variant.tally.rules.get(path) else {
-            rows.push(vec![variant.label.clone(), "no such rule".to_owned()]);
+    for set in sets {
+        let Some(rule) = set.rule(path) else {
+            rows.push(vec![set.label.clone(), "no such rule".to_owned()]);
             continue;
         };
-        rows.push(row(&variant.label, rule));
+        rows.push(row(&set.label, rule));
     }
-    if variants.len() == 1 {
+    if sets.len() == 1 {
         for row in &mut rows {
             row[0].clear();
         }
@@ -117,7 +114,7 @@ fn figures(path: &str, variants: &[Variant]) -> String {
     table(1, &rows)
 }
 
-fn row(label: &str, rule: &RuleTally) -> Vec<String> {
+fn row(label: &str, rule: &RuleReplay) -> Vec<String> {
     let minute = |minute: Option<Minute>| match minute {
         Some(minute) => format!(
             "{} of {} at {}",
@@ -131,34 +128,34 @@ fn row(label: &str, rule: &RuleTally) -> Vec<String> {
         label.to_owned(),
         rule.requests.to_string(),
         rule.over_limit.to_string(),
-        percent(rule.over_limit, rule.requests),
-        minute(rule.first),
-        minute(rule.worst),
+        percent(rule.share),
+        minute(rule.first_minute),
+        minute(rule.worst_minute),
     ]
 }
 
 /// The keys with the most over-limit requests.
-fn keys(path: &str, variant: &Variant, is_compared: bool) -> String {
-    let rule = variant.tally.rules.get(path);
+fn keys(path: &str, set: &RulesReplay, is_compared: bool) -> String {
+    let rule = set.rule(path);
     let Some(rule) = rule.filter(|rule| rule.over_limit > 0) else {
         return String::new();
     };
     let with = if is_compared {
-        format!(", with {}", variant.label)
+        format!(", with {}", set.label)
     } else {
         String::new()
     };
-    let missed = match rule.keys.missed_max() {
+    let missed = match rule.keys_missed_max {
         0 => String::new(),
         missed => format!(" (each may have up to {missed} more)"),
     };
     let mut text = format!("  keys with the most requests over limit{with}{missed}:\n");
-    for (key, over_limit) in rule.keys.top(KEYS_SHOWN) {
+    for KeyReplay { key, over_limit } in &rule.keys {
         text += &format!("  {over_limit:>10}  {key}\n");
     }
     text
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    format!("{:.2} %", 100.0 * share(part, whole))
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
 }

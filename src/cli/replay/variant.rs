@@ -7,18 +7,19 @@ use std::sync::Arc;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::Failure;
 use crate::cli::replay::tally::Tally;
-use crate::cli::simulate::compared::{BUCKETS_DEFAULT, Named, same_period};
 use crate::limit::{Algorithm, Limit, LimitOption, Terms};
 use crate::offline::Engine;
+use crate::report::RulesReplay;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet};
 use crate::settings::environment::Environment;
 use crate::traffic::Record;
+use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named, same_period};
 
 /// One set of rules, and what it did.
 pub(super) struct Variant {
-    pub(super) label: String,
-    pub(super) tally: Tally,
+    label: String,
+    tally: Tally,
     engine: Engine,
     rules: Arc<RuleSet>,
 }
@@ -45,14 +46,11 @@ impl Variant {
         self.tally.decide(&mut self.engine, &self.rules, record);
     }
 
-    /// Counters that were removed early, because memory had reached its bound.
-    pub(super) fn evicted(&self) -> u64 {
-        self.engine.evicted()
-    }
-
-    /// The places of rules, by path.
-    pub(super) fn rules(&self) -> Vec<&Rule> {
-        self.rules.rules()
+    /// What it did with `requests`.
+    pub(super) fn report(self, requests: u64) -> RulesReplay {
+        let evicted = self.engine.evicted();
+        self.tally
+            .report(self.label, &self.rules, requests, evicted)
     }
 }
 

@@ -14,12 +14,16 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
-use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::rounded;
-use crate::simulation::play::{COLUMNS, Run};
+use crate::report::{Run, Scene, Simulation};
 use crate::time::Span;
+use crate::what_if::simulate::play::COLUMNS;
 
+const WIDTH: u64 = 720;
+/// Where columns begin, right of the numbers of the axis.
+const LEFT: u64 = 50;
+/// The width of all columns.
+const PLOT: u64 = 660;
 const COLUMN: u64 = PLOT / COLUMNS as u64;
 /// Heights: a line of text, the upper plot and the lower.
 const LINE: u64 = 18;
@@ -28,30 +32,33 @@ const BARS: u64 = 24;
 const GAP: u64 = 6;
 const PANEL: u64 = LINE + LEVEL + GAP + BARS + GAP;
 
+const INK: &str = "#24292f";
+const FAINT: &str = "#767d85";
+const PAPER: &str = "#fbfbfa";
 const ADMITTED: &str = "#2a78b8";
 const REFUSED: &str = "#e8a39b";
 const LEVEL_FILL: &str = "#d5e5f2";
 const LIMIT: &str = "#b03a2e";
 
 /// Writes everything.
-pub fn write(report: &Report) -> String {
-    let panels = report
+pub fn write(simulation: &Simulation) -> String {
+    let panels = simulation
         .scenes
         .iter()
         .map(|scene| scene.runs.len() as u64)
         .sum::<u64>();
-    let scenes = report.scenes.len() as u64;
+    let scenes = simulation.scenes.len() as u64;
     let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
-    let mut svg = draw::start(&report.title, height);
+    let mut svg = start(&simulation.title, height);
     let mut y = LINE;
-    for scene in &report.scenes {
+    for scene in &simulation.scenes {
         text(
             &mut svg,
             (8, y),
             "start",
             &format!(
                 "<tspan font-weight=\"bold\">{}</tspan>",
-                escaped(&scene.traffic.to_string())
+                escaped(&scene.traffic)
             ),
         );
         y += GAP;
@@ -62,7 +69,7 @@ pub fn write(report: &Report) -> String {
         axis(&mut svg, y, scene);
         y += 2 * LINE;
     }
-    legend(&mut svg, y, report);
+    legend(&mut svg, y, simulation);
     svg + "</svg>\n"
 }
 
@@ -78,10 +85,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     let is_held = run.limit.algorithm.counts_holders();
     let (most, of) = match run.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
-        _ => (
-            run.most_in_a_period,
-            format!("in any {}", scene.traffic.period),
-        ),
+        _ => (run.most_in_a_period, format!("in any {}", scene.period)),
     };
     let waited = if run.queued > 0 {
         format!(", waits of up to {}", rounded(run.wait_max))
@@ -90,7 +94,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     };
     let summary = format!(
         "{} of {} admitted, {most} {of} at most{waited}",
-        run.admitted, scene.work.calls
+        run.admitted, scene.calls
     );
     text(svg, (LEFT, top + 12), "start", &escaped(&run.label));
     text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&summary));
@@ -101,10 +105,14 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
         let limit = run.limit.requests.into();
-        run.level.iter().copied().chain([limit])
+        run.chart.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
-    let heights = run.level.iter().map(|&level| scaled(level, highest, LEVEL));
+    let heights = run
+        .chart
+        .level
+        .iter()
+        .map(|&level| scaled(level, highest, LEVEL));
     path(
         svg,
         LEVEL_FILL,
@@ -123,14 +131,14 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
 fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // Queued requests that are admitted later can share a column with rejected ones.
     let stacked = |run: &Run| -> Vec<u64> {
-        let columns = run.admitted_hits.iter().zip(&run.refused_hits);
+        let columns = run.chart.admitted.iter().zip(&run.chart.refused);
         columns
             .map(|(admitted, refused)| admitted.saturating_add(*refused))
             .collect()
     };
     let all = scene.runs.iter().flat_map(&stacked);
     let most = all
-        .chain(scene.calls.iter().copied())
+        .chain(scene.chart.hits.iter().copied())
         .max()
         .unwrap_or(0)
         .max(1);
@@ -141,7 +149,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
             .collect()
     };
     path(svg, REFUSED, &skyline(base, &heights(&stacked(run))));
-    path(svg, ADMITTED, &skyline(base, &heights(&run.admitted_hits)));
+    path(svg, ADMITTED, &skyline(base, &heights(&run.chart.admitted)));
     let _ = writeln!(
         svg,
         "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>"
@@ -150,7 +158,7 @@ fn bars(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
 
 /// Marks where windows begin, as far as they fit.
 fn axis(svg: &mut String, top: u64, scene: &Scene) {
-    let (shown, period) = (scene.shown.as_micros(), scene.traffic.period.as_micros());
+    let (shown, period) = (scene.chart.shown.as_micros(), scene.period.as_micros());
     let step = (shown / period).div_ceil(12).max(1);
     for number in (0..=shown / period).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
         let x = LEFT
@@ -168,12 +176,14 @@ fn axis(svg: &mut String, top: u64, scene: &Scene) {
     }
 }
 
-fn legend(svg: &mut String, top: u64, report: &Report) {
-    let Some(first) = report.scenes.first() else {
+fn legend(svg: &mut String, top: u64, simulation: &Simulation) {
+    let Some(first) = simulation.scenes.first() else {
         return;
     };
-    let period = first.traffic.period;
-    let each = rounded(Span::from_micros(first.shown.as_micros() / COLUMNS as u64));
+    let period = first.period;
+    let each = rounded(Span::from_micros(
+        first.chart.shown.as_micros() / COLUMNS as u64,
+    ));
     let is_held = |run: &Run| run.limit.algorithm.counts_holders();
     let level = match (
         first.runs.iter().any(is_held),
@@ -205,7 +215,56 @@ fn legend(svg: &mut String, top: u64, report: &Report) {
     text(svg, (x + 18, top), "start", "limit");
 }
 
+/// The start of the picture.
+fn start(title: &str, height: u64) -> String {
+    let title = escaped(title);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\" \
+         fill=\"{INK}\">\n<title>{title}</title>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"{PAPER}\"/>\n"
+    )
+}
+
 /// The outline of all columns.
 fn skyline(base: u64, heights: &[u64]) -> String {
-    draw::skyline(COLUMN, base, heights)
+    let mut outline = format!("M{LEFT} {base}");
+    let mut height = 0;
+    let last = heights.iter().rposition(|&height| height > 0);
+    let heights = &heights[..last.map_or(0, |last| last + 1)];
+    for run in heights.chunk_by(|one, next| one == next) {
+        if run[0] != height {
+            let _ = write!(outline, "v{}", i128::from(height) - i128::from(run[0]));
+            height = run[0];
+        }
+        let _ = write!(outline, "h{}", COLUMN * run.len() as u64);
+    }
+    if height > 0 {
+        let _ = write!(outline, "v{height}");
+    }
+    outline + "z"
+}
+
+/// The height of a value; at least 1 for a value that is not 0.
+fn scaled(value: u64, most: u64, height: u64) -> u64 {
+    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most)))
+        .unwrap_or(height)
+}
+
+fn path(svg: &mut String, color: &str, outline: &str) {
+    let _ = writeln!(svg, "<path fill=\"{color}\" d=\"{outline}\"/>");
+}
+
+/// Adds a text, which must be escaped.
+fn text(svg: &mut String, (x, y): (u64, u64), anchor: &str, text: &str) {
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

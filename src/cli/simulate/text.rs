@@ -3,31 +3,30 @@
 //! The chart has one scale for all rows, and whatever is more than nothing is seen: a row of the
 //! lowest blocks is an even flow.
 
-use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::{rounded, table};
-use crate::simulation::play::COLUMNS;
+use crate::report::{Scene, Simulation};
 use crate::time::Span;
+use crate::what_if::simulate::play::COLUMNS;
 
 /// A column's height, from nothing to the most of all rows.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Writes everything.
-pub fn write(report: &Report) -> String {
-    let mut text = format!("{}\n", report.title);
-    for note in &report.notes {
+pub fn write(simulation: &Simulation) -> String {
+    let mut text = format!("{}\n", simulation.title);
+    for note in &simulation.notes {
         text += &format!("{note}\n");
     }
-    for scene in &report.scenes {
-        let Scene { work, .. } = scene;
-        let hits = if work.hits == 1 {
+    for scene in &simulation.scenes {
+        let hits = if scene.hits == 1 {
             String::new()
         } else {
-            format!(" of {} hits", work.hits)
+            format!(" of {} hits", scene.hits)
         };
         text += &format!(
             "\n{}; {} calls{hits} in {}\n\n",
             scene.traffic,
-            work.calls,
+            scene.calls,
             rounded(scene.lasted)
         );
         text += &figures(scene);
@@ -40,7 +39,7 @@ pub fn write(report: &Report) -> String {
 }
 
 fn figures(scene: &Scene) -> String {
-    let period = scene.traffic.period;
+    let period = scene.period;
     let mut head = vec![
         String::new(),
         "admitted".into(),
@@ -59,15 +58,8 @@ fn figures(scene: &Scene) -> String {
     let mut rows = vec![head];
     for run in &scene.runs {
         let mut row = vec![run.label.clone()];
-        row.extend(
-            [
-                run.admitted,
-                run.refused,
-                run.most_in_a_period,
-                run.most_in_a_window,
-            ]
-            .map(|number| number.to_string()),
-        );
+        row.extend([run.admitted, run.refused].map(|number| number.to_string()));
+        row.extend([run.most_in_a_period, run.most_in_a_window].map(|hits| hits.to_string()));
         if any_at_once {
             row.push(
                 run.most_at_once
@@ -86,8 +78,8 @@ fn chart(scene: &Scene) -> String {
     let all = scene
         .runs
         .iter()
-        .flat_map(|run| &run.admitted_hits)
-        .chain(&scene.calls);
+        .flat_map(|run| &run.chart.admitted)
+        .chain(&scene.chart.hits);
     let most = all.copied().max().unwrap_or(0);
     let width = scene
         .runs
@@ -100,16 +92,16 @@ fn chart(scene: &Scene) -> String {
         let bars: String = columns.iter().map(|&hits| block(hits, most)).collect();
         format!("{label:<width$} |{bars}|\n")
     };
-    let column = Span::from_micros(scene.shown.as_micros() / COLUMNS as u64);
+    let column = Span::from_micros(scene.chart.shown.as_micros() / COLUMNS as u64);
     let mut text = format!(
         "admitted in each {} of the first {}; {} is {most}\n",
         rounded(column),
-        rounded(scene.shown),
+        rounded(scene.chart.shown),
         BLOCKS[8]
     );
-    text += &row("calls", &scene.calls);
+    text += &row("calls", &scene.chart.hits);
     for run in &scene.runs {
-        text += &row(&run.label, &run.admitted_hits);
+        text += &row(&run.label, &run.chart.admitted);
     }
     text + &format!("{:<width$} {}\n", "", axis(scene))
 }
@@ -126,8 +118,8 @@ fn block(hits: u64, most: u64) -> char {
 /// A mark where each period begins, as far as they can be distinguished.
 fn axis(scene: &Scene) -> String {
     let (shown, period) = (
-        u128::from(scene.shown.as_micros()),
-        u128::from(scene.traffic.period.as_micros()),
+        u128::from(scene.chart.shown.as_micros()),
+        u128::from(scene.period.as_micros()),
     );
     let mut marks = [' '; COLUMNS + 2];
     if shown / period <= COLUMNS as u128 / 2 {
@@ -138,11 +130,7 @@ fn axis(scene: &Scene) -> String {
     }
     marks[0] = ' ';
     let line: String = marks.into_iter().collect();
-    format!(
-        "{} windows of {}",
-        line.trim_end(),
-        rounded(scene.traffic.period)
-    )
+    format!("{} windows of {}", line.trim_end(), rounded(scene.period))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
         &[
             "admin",
             "console",
-            "rule_check",
+            "what_if/check",
             "rule_files",
             "top_keys",
             "over_limit_feed",
@@ -53,7 +53,13 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 const ORDER: [usize; 7] = [6, 1, 3, 2, 4, 5, 0];
 
 /// What only commands use: their user waits for them, and has what they read.
-const COMMANDS: [&str; 4] = ["cli", "offline", "simulation", "traffic"];
+const COMMANDS: [&str; 5] = [
+    "cli",
+    "offline",
+    "traffic",
+    "what_if/cases",
+    "what_if/simulate",
+];
 
 /// Constants whose names end like those of bounds, and what they are.
 const OTHERS: [(&str, &str); 11] = [

@@ -1,0 +1,5 @@
+//! What other rules would do: requests decided by the code that serves, without a service.
+
+pub(crate) mod cases;
+pub(crate) mod check;
+pub(crate) mod simulate;

@@ -1,0 +1,228 @@
+//! Reads test cases from YAML. Everything that cannot be tested as written is a problem with its
+//! line and column.
+
+use std::collections::HashMap;
+
+use crate::config::Source;
+use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
+use crate::config::tollgate::reader;
+use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
+use crate::limit::EXACT_MAX;
+use crate::time::{Span, Time};
+use crate::traffic::Request;
+use crate::what_if::cases::case::{Case, CaseFile, Step};
+use crate::what_if::cases::expectation;
+use crate::what_if::cases::request;
+use crate::what_if::cases::value::{fields, span, whole};
+
+/// 2026-01-01T00:00:00Z, a Thursday: windows of seconds to weeks and of calendar months begin.
+const START: Time = Time::from_micros(1_767_225_600_000_000);
+/// Requests of a step. They take a second or two.
+const TIMES_MAX: u64 = 1_000_000;
+
+const FILE_KEYS: [&str; 1] = ["tests"];
+const CASE_KEYS: [&str; 2] = ["name", "steps"];
+const STEP_KEYS: [&str; 5] = ["request", "times", "at", "after", "expect"];
+
+/// When a step is, as written.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// At the time of the step before.
+    Same,
+    At(Time, Location),
+    After(Span, Location),
+}
+
+/// A step whose time is not known yet.
+type Undated = (Step, When);
+
+/// Reads files.
+///
+/// # Errors
+/// Every problem of every file. A warning about YAML, such as a repeated key, is one: the author
+/// would believe that something is tested.
+pub(crate) fn read(sources: Vec<Source>) -> Result<Vec<CaseFile>, Vec<Finding>> {
+    let mut findings = Findings::default();
+    let mut files = Vec::new();
+    for source in sources {
+        let cases = file(&mut findings.of(&source));
+        files.push(CaseFile { source, cases });
+    }
+    let (mut problems, warnings) = findings.into_parts();
+    problems.extend(warnings);
+    if problems.is_empty() {
+        Ok(files)
+    } else {
+        Err(in_file_order(problems))
+    }
+}
+
+fn file(findings: &mut SourceFindings<'_>) -> Vec<Case> {
+    let root = match findings.read_yaml(NODES_MAX) {
+        Ok(Some(root)) => root,
+        Ok(None) => {
+            let start = Location {
+                line: 1,
+                column: 1,
+                width: 1,
+            };
+            let nothing = Diagnostic::new(start, "the file has no tests");
+            findings.problem(nothing.hint("write `tests:` and a list of tests"));
+            return Vec::new();
+        }
+        Err(error) => {
+            findings.problem(error);
+            return Vec::new();
+        }
+    };
+    let Some(pairs) = fields(&root, &FILE_KEYS, findings) else {
+        return Vec::new();
+    };
+    let Some((_, list)) = pairs.into_iter().next() else {
+        return Vec::new();
+    };
+    let mut findings = findings.at("tests");
+    let problems = findings.problem_count();
+    let cases = reader::list(list, &mut findings, case);
+    if cases.is_empty() && findings.problem_count() == problems {
+        findings.problem(Diagnostic::new(list.location, "the file has no tests"));
+    }
+    let mut lines = HashMap::new();
+    for Located { value, location } in cases.iter().map(|case| &case.name) {
+        if let Some(line) = lines.insert(value, location.line) {
+            let text = format!("the test of line {line} has this name");
+            findings.problem(Diagnostic::new(*location, text));
+        }
+    }
+    cases
+}
+
+fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
+    let problems = findings.problem_count();
+    let mut name = None;
+    let mut steps = None;
+    for (key, value) in fields(node, &CASE_KEYS, findings)? {
+        match key {
+            "name" => {
+                let text = reader::text(value, key, findings)?;
+                name = Some(Located {
+                    value: text.to_owned(),
+                    location: value.location,
+                });
+            }
+            _ => {
+                let mut findings = findings.at(".steps");
+                steps = Some((value, reader::list(value, &mut findings, step)));
+            }
+        }
+    }
+    let missing = |text: &str| Diagnostic::new(node.location, text);
+    let Some(name) = name.filter(|name| !name.value.trim().is_empty()) else {
+        findings.problem(missing("the test has no `name`"));
+        return None;
+    };
+    let Some((list, undated)) = steps else {
+        findings.problem(missing("the test has no `steps`"));
+        return None;
+    };
+    let is_empty = undated.is_empty();
+    let steps = dated(undated, findings);
+    if findings.problem_count() > problems {
+        return None;
+    }
+    if is_empty {
+        findings.problem(Diagnostic::new(list.location, "the test has no step"));
+    } else if steps.iter().all(|step| step.expected.is_empty()) {
+        let nothing = missing("the test expects nothing");
+        findings.problem(nothing.hint("write `expect: {code: OK}` in one of its steps"));
+    }
+    Some(Case { name, steps })
+}
+
+fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
+    let (mut request, mut times, mut at, mut after) = (None, 1, None, None);
+    let mut expect = None;
+    for (key, value) in fields(node, &STEP_KEYS, findings)? {
+        match key {
+            "request" => {
+                let read = request::read(value, &mut findings.at(".request"));
+                request = Some((value.location, read));
+            }
+            "times" => times = whole(value, key, (1, TIMES_MAX), findings).unwrap_or(1),
+            "at" => at = Some((point(value, findings), value.location)),
+            "after" => after = Some((span(value, key, findings), value.location)),
+            _ => expect = Some(value),
+        }
+    }
+    let Some((location, request)) = request else {
+        let text = "the step has no `request`";
+        findings.problem(Diagnostic::new(node.location, text));
+        return None;
+    };
+    let descriptors = request
+        .as_ref()
+        .map(|request: &Request| request.descriptors.len());
+    let expected = expect.map(|node| {
+        let mut findings = findings.at(".expect");
+        expectation::read(node, descriptors, &mut findings)
+    });
+    let when = match (at, after) {
+        (Some(_), Some((_, location))) => {
+            let both = Diagnostic::new(location, "a step has `at` or `after`, not both");
+            findings.problem(both);
+            return None;
+        }
+        (Some((at, location)), None) => When::At(at?, location),
+        (None, Some((after, location))) => When::After(after?, location),
+        (None, None) => When::Same,
+    };
+    let step = Step {
+        place: findings.place.clone(),
+        location,
+        time: START,
+        times: u32::try_from(times).unwrap_or(u32::MAX),
+        request: request?,
+        expected: expected.unwrap_or_default(),
+    };
+    Some((step, when))
+}
+
+/// Gives each step its time. The first may be at any time.
+fn dated(undated: Vec<Undated>, findings: &mut SourceFindings<'_>) -> Vec<Step> {
+    let mut now: Option<Time> = None;
+    let mut steps = Vec::with_capacity(undated.len());
+    for (mut step, when) in undated {
+        let before = now.unwrap_or(START);
+        let (time, location) = match when {
+            When::Same => (before, step.location),
+            When::At(time, location) => (time, location),
+            When::After(span, location) => (before.plus(span), location),
+        };
+        let mut findings = findings.at(step.place.trim_start_matches(&*findings.place));
+        if now.is_some() && time < before {
+            let text = format!(
+                "time goes back: the step before is at {}",
+                before.to_rfc3339()
+            );
+            findings.problem(Diagnostic::new(location, text));
+        }
+        if time.as_micros() >= EXACT_MAX {
+            let text = "the step is after the year 2255, up to which times are exact";
+            findings.problem(Diagnostic::new(location, text));
+        }
+        now = Some(time);
+        step.time = time;
+        steps.push(step);
+    }
+    steps
+}
+
+fn point(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Time> {
+    let time = Time::from_rfc3339(node.text());
+    if time.is_none() {
+        let text = "`at` must be a time of RFC 3339 from 1970 on";
+        let hint = "write it like `at: 2026-01-01T00:00:00Z`";
+        findings.problem(Diagnostic::new(node.location, text).hint(hint));
+    }
+    time
+}
