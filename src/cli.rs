@@ -16,7 +16,6 @@ mod check;
 mod counter;
 mod deciding;
 mod diff;
-mod draw;
 mod explain;
 mod fetch;
 mod input;

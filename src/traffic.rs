@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 
 use crate::rules::query::Query;
 use crate::time::{Span, Time};
@@ -63,29 +63,6 @@ pub(crate) struct InvalidLine {
 pub(crate) struct Record<'r> {
     pub(crate) time: Time,
     pub(crate) query: Query<'r>,
-}
-
-/// Reads a file of requests, whose times do not matter; `-` is stdin.
-///
-/// # Errors
-/// It cannot be read, has an invalid line, or more than `requests_max` requests.
-pub(crate) fn read_requests(path: &Path, requests_max: usize) -> anyhow::Result<Vec<Request>> {
-    let mut reader = Reader::open(path, 0)?;
-    let mut requests = Vec::new();
-    for number in 1_u64.. {
-        let read = reader.input.read_line();
-        let Some(text) = read.with_context(|| format!("read line {number}"))? else {
-            break;
-        };
-        let is_request = text.and_then(|text| reader.line.read_request(text));
-        if is_request.map_err(|reason| anyhow!("{}", InvalidLine { number, reason }))? {
-            requests.push(reader.line.request().clone());
-        }
-        if requests.len() > requests_max {
-            bail!("{} has more than {requests_max} requests", path.display());
-        }
-    }
-    Ok(requests)
 }
 
 impl Reader {

@@ -15,7 +15,6 @@ use crate::settings::environment::Environment;
 mod format;
 mod notes;
 mod report;
-mod sarif;
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use http::StatusCode;
-use serde_json::json;
 
 use crate::api::decode;
 use crate::api::messages;
@@ -16,11 +15,11 @@ use crate::cli::fetch;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
+use crate::record::line;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
-use crate::rules::query::{Entry, Query};
+use crate::rules::query::Query;
 use crate::settings::environment::Environment;
-use crate::text::Text;
 
 const UNKNOWN_DOMAIN: u8 = 3;
 const NO_RULE: u8 = 4;
@@ -72,7 +71,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
         let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
         let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
             .map_err(Failure::Usage)?;
-        return run_query(args, &query, body_of(&query), environment);
+        return run_query(args, &query, line::body(&query), environment);
     };
     let body = if json == "-" {
         read_stdin()?
@@ -105,19 +104,6 @@ fn run_query(
         Outcome::NoRule => NO_RULE.into(),
         Outcome::Invalid => ExitCode::FAILURE,
     })
-}
-
-/// A request as the body of /json.
-fn body_of(query: &Query<'_>) -> Vec<u8> {
-    let entry = |entry: &Entry<'_>| json!({"key": Text(entry.key).shown(), "value": Text(entry.value).shown()});
-    let descriptors = query.descriptors.iter();
-    let descriptors = descriptors
-        .map(|descriptor| json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()}))
-        .collect::<Vec<_>>();
-    let domain = Text(query.domain).shown();
-    json!({"domain": domain, "descriptors": descriptors})
-        .to_string()
-        .into_bytes()
 }
 
 /// The walk through the rules in force on a service, and the counters.

@@ -3,11 +3,9 @@
 //! Requests are read and decided one at a time, so a file may have any length. Every set of rules that
 //! is compared decides the same requests, each with its own counters.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::cli::deciding::Deciding;
@@ -19,10 +17,8 @@ use crate::cli::simulate::compared::Named;
 use crate::settings::environment::Environment;
 
 mod report;
-mod svg;
 mod tally;
 mod text;
-mod timeline;
 mod variant;
 
 /// Arguments of `replay`.
@@ -44,9 +40,6 @@ pub(crate) struct Args {
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-    /// Write a picture of the requests over time
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
     /// Invalid lines that are left out; one more is an error
     #[arg(long, value_name = "NUMBER", default_value = "100")]
     max_errors: u64,
@@ -74,10 +67,6 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     };
     let variants = variant::load(&sources, &args.deciding, environment)?;
     let report = replay(args, variants)?;
-    if let Some(path) = &args.svg {
-        fs::write(path, svg::write(&report))
-            .with_context(|| format!("write {}", path.display()))?;
-    }
     print(&match args.format {
         Format::Text => text::write(&report),
         Format::Json => report.json(),

@@ -20,7 +20,6 @@ mod expectation;
 mod junit;
 mod play;
 mod read;
-mod record;
 mod report;
 mod request;
 mod text;
@@ -54,12 +53,6 @@ pub(crate) struct Args {
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-    /// Send requests to the HTTP port of a running service, and print its responses as a test
-    #[arg(long, value_name = "URL", conflicts_with_all = ["rules", "cases", "filter", "coverage", "format"])]
-    record: Option<String>,
-    /// With --record: JSON lines of the requests to send [default: stdin]
-    #[arg(long, value_name = "FILE", requires = "record")]
-    requests: Option<PathBuf>,
     #[command(flatten)]
     deciding: Deciding,
 }
@@ -74,15 +67,11 @@ enum Format {
     Junit,
 }
 
-/// Runs tests, or records one.
+/// Runs tests.
 ///
 /// # Errors
 /// Invalid rules or test cases, or no test.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
-    if let Some(url) = &args.record {
-        record::run(url, args.requests.as_deref())?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let rules = args.deciding.rules(args.rules.as_ref(), environment)?;
     let directory = args.deciding.directory(args.rules.as_ref(), environment)?;
     let files = cases(args, &directory)?;

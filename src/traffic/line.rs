@@ -52,16 +52,8 @@ struct When<'t>(&'t mut Option<Time>);
 impl Line {
     /// Reads a line; `None` if it is about no request.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Time>, String> {
-        if !self.read_request(line)? {
-            return Ok(None);
-        }
-        Ok(Some(self.time.ok_or(NO_TIME)?))
-    }
-
-    /// Reads a line whose time does not matter; false if it is about no request.
-    pub(super) fn read_request(&mut self, line: &[u8]) -> Result<bool, String> {
         if line.trim_ascii().is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         (self.time, self.is_log) = (None, false);
         self.message.clear();
@@ -71,18 +63,13 @@ impl Line {
             .and_then(|()| reader.end())
             .map_err(|error| located(&error))?;
         if self.is_log && self.message.request.domain.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         if !self.message.has_descriptors {
             self.message.request.descriptors.clear();
         }
         convert::validate(&self.message.request)?;
-        Ok(true)
-    }
-
-    /// The request of the line, with its texts.
-    pub(super) fn request(&self) -> &Request {
-        &self.message.request
+        Ok(Some(self.time.ok_or(NO_TIME)?))
     }
 
     /// The request of the line.

@@ -158,32 +158,10 @@ fn annotations_of_github_are_one_line_each() {
 }
 
 #[test]
-fn sarif_has_a_location_and_a_rule_for_each_result() {
-    let folder = TempDir::new().expect("a temporary directory");
-    let file = written(&folder, "a b.yaml", AMBIGUOUS);
-    let ran = tollgate(&["check", &file, "--format", "sarif"]);
-    let log: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
-    assert_eq!(log["version"], "2.1.0");
-    let run = &log["runs"][0];
-    let result = &run["results"][0];
-    let rules = run["tool"]["driver"]["rules"].as_array().expect("a list");
-    let index = usize::try_from(result["ruleIndex"].as_u64().expect("a number")).expect("it fits");
-    assert_eq!(rules[index]["id"], result["ruleId"]);
-    assert_eq!(result["level"], "warning");
-    let place = &result["locations"][0]["physicalLocation"];
-    let uri = format!("file://{}", file.replace(' ', "%20"));
-    assert_eq!(place["artifactLocation"]["uri"], *uri);
-    assert_eq!(
-        place["region"],
-        json!({"startLine": 3, "startColumn": 5, "endColumn": 6})
-    );
-}
-
-#[test]
 fn warnings_fail_if_they_are_denied_and_notes_do_not() {
     let folder = TempDir::new().expect("a temporary directory");
     let file = written(&folder, "rules.yaml", AMBIGUOUS);
-    for format in ["text", "json", "github", "sarif"] {
+    for format in ["text", "json", "github"] {
         let ran = tollgate(&["check", &file, "--format", format]);
         assert_eq!(ran.code, Some(0), "{format}");
         let denied = tollgate(&["check", &file, "--format", format, "--deny-warnings"]);

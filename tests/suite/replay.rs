@@ -257,27 +257,3 @@ fn other_rules_and_algorithms_are_shown_beside_the_rules() {
     ]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
 }
-
-#[test]
-fn the_picture_has_a_panel_for_each_rule() {
-    let folder = folder();
-    let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 59.0]));
-    let picture = folder.path("picture.svg");
-    replay(
-        &folder,
-        &log,
-        &format!("--svg {picture} --algorithm token_bucket"),
-    );
-    let svg = fs::read_to_string(picture).expect("it was written");
-    assert!(
-        svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
-        "{svg}"
-    );
-    for expected in [
-        ">shop.user<",
-        ">shop.user, token_bucket<",
-        ">1 of 4 over limit<",
-    ] {
-        assert!(svg.contains(expected), "{expected}: {svg}");
-    }
-}

@@ -1,12 +1,11 @@
 //! `tollgate test`: which cases pass, how failures are shown, and which files are invalid.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ran, TestServer, tollgate, tollgate_with_env, tollgate_with_stdin, write};
+use crate::support::{Ran, TestServer, tollgate, tollgate_with_env, write};
 
 const RULES: &str = "\
 domain: shop
@@ -440,60 +439,4 @@ fn junit_has_a_suite_for_each_file() {
         assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
     }
     assert!(ran.stdout.ends_with("</testsuites>\n"), "{}", ran.stdout);
-}
-
-/// What a service answers is what the same rules answer in a test.
-#[tokio::test]
-async fn recorded_responses_are_a_test_that_passes() {
-    let yearly = RULES.replace("second", "year");
-    let server = TestServer::with_rules(&yearly).start();
-    let requests = r#"
-{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "\"ann\""}]}], "hitsAddend": 10}
-{"time": 0, "domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "\"ann\""}]}, {"entries": [{"key": "internal"}]}]}
-{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "b"}, {"key": "a", "value": "c"}]}, {"entries": [{"key": "user", "value": "b"}], "limit": {"unit": "YEAR", "requestsPerUnit": 3}, "hitsAddend": 2}]}
-"#;
-    let url = format!("http://{}", server.http);
-    let arguments = ["test", "--record", &url];
-    let recorded = tokio::task::spawn_blocking({
-        let requests = requests.to_owned();
-        let arguments = arguments.map(str::to_owned);
-        move || tollgate_with_stdin(&arguments.each_ref().map(|word| &**word), &requests)
-    });
-    let recorded = recorded.await.expect("it ends");
-    assert_eq!(recorded.code, Some(0), "{recorded:?}");
-    for expected in [
-        r#"request: {"descriptors":[{"user":"\"ann\""}],"domain":"shop","hits_addend":10}"#,
-        r#"expect: {"code":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","limit":10,"remaining":0},{"code":"OK","limit":null,"remaining":4294967295}]}"#,
-        r#""descriptors":[[["user","b"],["a","c"]],{"entries":{"user":"b"},"hits_addend":2,"limit":{"requests_per_unit":3,"unit":6}}]"#,
-    ] {
-        assert!(
-            recorded.stdout.contains(expected),
-            "{expected}: {}",
-            recorded.stdout
-        );
-    }
-    let folder = Folder::new(&[("tests/recorded.test.yaml", &recorded.stdout)]);
-    fs::write(folder.path("rules/shop.yaml"), yearly).expect("the folder is writable");
-    let ran = folder.test(&[]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-
-    let file = folder.path("requests");
-    for (requests, expected) in [
-        ("", "has no request"),
-        (
-            "{\"domain\": 5}\n",
-            "line 1: invalid type: integer `5`, expected a text",
-        ),
-        (
-            r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user"}], "limit": {"unit": "99"}}]}"#,
-            "request 1: 400 Bad Request: ",
-        ),
-    ] {
-        fs::write(&file, requests).expect("the folder is writable");
-        let ran = tollgate(&["test", "--record", &url, "--requests", &file]);
-        assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
-    }
-    let ran = tollgate(&["test", "--record", &url, "--cases", &file]);
-    assert_eq!(ran.code, Some(64), "{ran:?}");
 }

@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::cli::check::report::{Report, Severity};
-use crate::cli::check::sarif;
 use crate::cli::output::{self, Failure, counted};
 
 /// --format
@@ -18,8 +17,6 @@ pub(super) enum Format {
     Json,
     /// Annotations of a pull request, as a GitHub workflow prints them
     Github,
-    /// SARIF 2.1.0, for code scanning
-    Sarif,
 }
 
 /// Prints a report.
@@ -36,7 +33,6 @@ pub(super) fn print(report: &Report, format: Format) -> Result<(), Failure> {
     match format {
         Format::Text => return print_text(report, &summary, problems),
         Format::Json => output::print(&format!("{:#}\n", json(report))),
-        Format::Sarif => output::print(&format!("{:#}\n", sarif::log(report))),
         Format::Github => output::print(&github(report)),
     }
     match problems {

@@ -82,7 +82,7 @@ impl Report {
 }
 
 impl Severity {
-    /// As in the text, in JSON and in SARIF.
+    /// As in the text and in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -3,7 +3,6 @@
 use hashbrown::HashMap;
 
 use crate::cli::keys::Keys;
-use crate::cli::replay::timeline::Timeline;
 use crate::limiter::decision::Decision;
 use crate::offline::Engine;
 use crate::rules::explain::counter_entries;
@@ -27,7 +26,6 @@ pub(super) struct Tally {
     pub(super) first_error: Option<String>,
     /// By the path of the rule.
     pub(super) rules: HashMap<Box<str>, RuleTally>,
-    started: Option<Time>,
 }
 
 /// Requests that one rule counted.
@@ -42,7 +40,6 @@ pub(super) struct RuleTally {
     /// The minute with the most of them.
     pub(super) worst: Option<Minute>,
     pub(super) keys: Keys,
-    pub(super) timeline: Timeline,
     minute: Minute,
 }
 
@@ -90,14 +87,13 @@ impl Tally {
     }
 
     fn add(&mut self, decision: &Decision<'_, '_, '_>, rules: &RuleSet, now: Time) {
-        let started = *self.started.get_or_insert(now);
         let mut is_limited = false;
         for (step, descriptor) in decision.plan.steps.iter().zip(&decision.query.descriptors) {
             if step.check().is_none() {
                 continue;
             }
             is_limited = true;
-            let rule = self.rule(step, decision, started);
+            let rule = self.rule(step, decision);
             let is_over = decision.is_over(step);
             rule.add(now, is_over);
             if is_over {
@@ -108,12 +104,7 @@ impl Tally {
         self.without_limit += u64::from(!is_limited);
     }
 
-    fn rule(
-        &mut self,
-        step: &Step<'_>,
-        decision: &Decision<'_, '_, '_>,
-        started: Time,
-    ) -> &mut RuleTally {
+    fn rule(&mut self, step: &Step<'_>, decision: &Decision<'_, '_, '_>) -> &mut RuleTally {
         let without_rule;
         let path = match step.rule() {
             Some(rule) => &*rule.path,
@@ -123,7 +114,7 @@ impl Tally {
                 &without_rule
             }
         };
-        let new = || RuleTally::new(decision.domain().into(), started);
+        let new = || RuleTally::new(decision.domain().into());
         // Most rules are known, so their paths are not copied.
         if self.rules.contains_key(path) {
             return self.rules.get_mut(path).expect("it was just found");
@@ -133,7 +124,7 @@ impl Tally {
 }
 
 impl RuleTally {
-    fn new(domain: Box<str>, started: Time) -> Self {
+    fn new(domain: Box<str>) -> Self {
         Self {
             domain,
             requests: 0,
@@ -141,7 +132,6 @@ impl RuleTally {
             first: None,
             worst: None,
             keys: Keys::default(),
-            timeline: Timeline::new(started),
             minute: Minute::default(),
         }
     }
@@ -158,7 +148,6 @@ impl RuleTally {
             self.over_limit += 1;
             self.minute.over_limit += 1;
         }
-        self.timeline.add(now, is_over);
     }
 
     fn close_minute(&mut self) {

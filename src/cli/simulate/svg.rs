@@ -14,12 +14,16 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::draw::{self, FAINT, LEFT, PLOT, escaped, path, scaled, text};
 use crate::cli::simulate::report::{Report, Scene};
 use crate::cli::table::rounded;
 use crate::simulation::play::{COLUMNS, Run};
 use crate::time::Span;
 
+const WIDTH: u64 = 720;
+/// Where columns begin, right of the numbers of the axis.
+const LEFT: u64 = 50;
+/// The width of all columns.
+const PLOT: u64 = 660;
 const COLUMN: u64 = PLOT / COLUMNS as u64;
 /// Heights: a line of text, the upper plot and the lower.
 const LINE: u64 = 18;
@@ -28,6 +32,9 @@ const BARS: u64 = 24;
 const GAP: u64 = 6;
 const PANEL: u64 = LINE + LEVEL + GAP + BARS + GAP;
 
+const INK: &str = "#24292f";
+const FAINT: &str = "#767d85";
+const PAPER: &str = "#fbfbfa";
 const ADMITTED: &str = "#2a78b8";
 const REFUSED: &str = "#e8a39b";
 const LEVEL_FILL: &str = "#d5e5f2";
@@ -42,7 +49,7 @@ pub fn write(report: &Report) -> String {
         .sum::<u64>();
     let scenes = report.scenes.len() as u64;
     let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
-    let mut svg = draw::start(&report.title, height);
+    let mut svg = start(&report.title, height);
     let mut y = LINE;
     for scene in &report.scenes {
         text(
@@ -205,7 +212,56 @@ fn legend(svg: &mut String, top: u64, report: &Report) {
     text(svg, (x + 18, top), "start", "limit");
 }
 
+/// The start of the picture.
+fn start(title: &str, height: u64) -> String {
+    let title = escaped(title);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\" \
+         fill=\"{INK}\">\n<title>{title}</title>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"{PAPER}\"/>\n"
+    )
+}
+
 /// The outline of all columns.
 fn skyline(base: u64, heights: &[u64]) -> String {
-    draw::skyline(COLUMN, base, heights)
+    let mut outline = format!("M{LEFT} {base}");
+    let mut height = 0;
+    let last = heights.iter().rposition(|&height| height > 0);
+    let heights = &heights[..last.map_or(0, |last| last + 1)];
+    for run in heights.chunk_by(|one, next| one == next) {
+        if run[0] != height {
+            let _ = write!(outline, "v{}", i128::from(height) - i128::from(run[0]));
+            height = run[0];
+        }
+        let _ = write!(outline, "h{}", COLUMN * run.len() as u64);
+    }
+    if height > 0 {
+        let _ = write!(outline, "v{height}");
+    }
+    outline + "z"
+}
+
+/// The height of a value; at least 1 for a value that is not 0.
+fn scaled(value: u64, most: u64, height: u64) -> u64 {
+    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most)))
+        .unwrap_or(height)
+}
+
+fn path(svg: &mut String, color: &str, outline: &str) {
+    let _ = writeln!(svg, "<path fill=\"{color}\" d=\"{outline}\"/>");
+}
+
+/// Adds a text, which must be escaped.
+fn text(svg: &mut String, (x, y): (u64, u64), anchor: &str, text: &str) {
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
