@@ -3,6 +3,7 @@
 Each check prints a line. With REWRITE=1 the goldens and the table of the chart's README are rewritten instead of compared.
 """
 
+import difflib
 import functools
 import json
 import os
@@ -19,6 +20,8 @@ from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, he
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
+# The set of values whose golden is whole.
+BASE = "memory"
 REWRITE_HINT = "if this is intended, run `make helm-goldens` and commit the result"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = ROOT / "deploy" / "grafana" / "tollgate.json"
@@ -41,18 +44,48 @@ def lint():
 
 
 def goldens():
-    """each set of values renders its golden"""
-    for name, path in value_sets().items():
-        golden = HERE / "golden" / f"{name}.yaml"
-        # Without the dashboard, whose copy would hide other changes.
-        text = re.sub(r"(  tollgate\.json: \|\n)(    .*\n|\n)+", r"\1    (files/dashboard.json)\n", rendered("--values", path))
+    """each set of values renders its golden: the base whole, the others as differences to it"""
+    texts = {name: without_copies(rendered("--values", path)) for name, path in value_sets().items()}
+    expected = {HERE / "golden" / f"{BASE}.yaml": texts[BASE]}
+    expected |= {HERE / "golden" / f"{name}.diff": differences(texts[BASE], text) for name, text in texts.items() if name != BASE}
+    for golden, text in expected.items():
         if REWRITE:
             golden.write_text(text)
         elif not golden.exists() or golden.read_text() != text:
-            raise Failed(f"{golden.relative_to(ROOT)} differs from the output of helm template for {path.relative_to(ROOT)}; {REWRITE_HINT}")
-    stale = {path.stem for path in (HERE / "golden").iterdir()} - set(value_sets())
+            raise Failed(f"{golden.relative_to(ROOT)} differs from the output of helm template for {golden.stem}-values.yaml; {REWRITE_HINT}")
+    stale = set((HERE / "golden").iterdir()) - set(expected)
     if stale:
-        raise Failed(f"tests/helm/golden has files without a set of values: {', '.join(sorted(stale))}")
+        raise Failed(f"tests/helm/golden has files without a set of values: {', '.join(sorted(path.name for path in stale))}")
+
+
+def without_copies(text):
+    """Rendered manifests without the dashboard and the alerts, which `chart_dashboard` and `chart_alerts` compare with their originals."""
+    text = re.sub(r"(  tollgate\.json: \|\n)(    .*\n|\n)+", r"\1    (files/dashboard.json)\n", text)
+    return re.sub(r"(  groups:\n)(    .*\n|\n)+", r"\1    (deploy/prometheus/tollgate-alerts.yaml)\n", text)
+
+
+def differences(base, text):
+    """The manifests that differ from those of the base, each as a diff. Without line numbers, which change with every line above."""
+    before, after = manifests(base), manifests(text)
+    found = []
+    for name in dict.fromkeys([*before, *after]):
+        diff = [*difflib.unified_diff(before.get(name, []), after.get(name, []), n=1, lineterm="")][2:]
+        if diff:
+            found += [f"=== {name}", *("@@" if line.startswith("@@") else line for line in diff)]
+    return "\n".join(found) + "\n"
+
+
+def manifests(text):
+    """The lines of each manifest, by its kind and its name without the release and the chart, which a set of values may change."""
+    found = {}
+    for part in re.split(r"^---\n", text, flags=re.MULTILINE):
+        if document := yaml.safe_load(part):
+            suffix = re.sub(rf"^({RELEASE}-)?(tollgate|limits)", "", document["metadata"]["name"])
+            key = f"{document['kind']} *{suffix}"
+            if key in found:
+                raise Failed(f"{key} is rendered twice")
+            found[key] = part.splitlines()
+    return found
 
 
 def kubernetes_takes_it():
