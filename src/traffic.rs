@@ -1,13 +1,13 @@
 //! Reads recorded traffic: a request and its time on each line.
 //!
 //! A line is the body of a `/json` request with a `time`, or a line of Envoy's access log with the
-//! dynamic metadata of the rate limit filter. Lines are read one at a time into one message, whose
-//! memory is reused.
+//! dynamic metadata of the rate limit filter. Lines are read one at a time.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use crate::api::convert;
 use crate::report::{InvalidLine, TrafficStats};
 use crate::rules::query::Query;
 use crate::time::Time;
@@ -16,9 +16,9 @@ use crate::traffic::line::Line;
 
 pub(crate) use line::{Descriptor, Entry, Limit, Request};
 
-mod fields;
 mod input;
 mod line;
+mod message;
 
 /// Invalid lines that are kept to be shown; the others are only counted.
 const INVALID_LINES_KEPT_MAX: usize = 10;
@@ -26,7 +26,7 @@ const INVALID_LINES_KEPT_MAX: usize = 10;
 /// Reads a file of requests.
 pub(crate) struct Reader {
     input: Input,
-    line: Line,
+    request: Request,
     /// The latest time so far.
     now: Time,
     errors_max: u64,
@@ -49,7 +49,7 @@ impl Reader {
     pub(crate) fn open(path: &Path, errors_max: u64) -> anyhow::Result<Self> {
         Ok(Self {
             input: Input::open(path).with_context(|| format!("read {}", path.display()))?,
-            line: Line::default(),
+            request: Request::default(),
             now: Time::default(),
             errors_max,
             lines: 0,
@@ -63,15 +63,15 @@ impl Reader {
     /// # Errors
     /// The file cannot be read, or has too many invalid lines.
     pub(crate) fn read(&mut self) -> anyhow::Result<Option<Record<'_>>> {
-        let time = loop {
+        let line = loop {
             let number = self.lines + 1;
             let read = self.input.read_line();
             let Some(text) = read.with_context(|| format!("read line {number}"))? else {
                 return Ok(None);
             };
             self.lines = number;
-            match text.and_then(|text| self.line.read(text)) {
-                Ok(Some(time)) => break time,
+            match text.and_then(Line::read) {
+                Ok(Some(line)) => break line,
                 Ok(None) => self.stats.without_request += 1,
                 Err(reason) => {
                     let line = InvalidLine { number, reason };
@@ -80,14 +80,15 @@ impl Reader {
             }
         };
         self.stats.requests += 1;
-        if time < self.now {
+        if line.time < self.now {
             self.stats.late += 1;
-            self.stats.late_max = self.stats.late_max.max(self.now.since(time));
+            self.stats.late_max = self.stats.late_max.max(self.now.since(line.time));
         }
-        self.now = self.now.max(time);
+        self.now = self.now.max(line.time);
+        self.request = line.request;
         Ok(Some(Record {
             time: self.now,
-            query: self.line.query(),
+            query: convert::query(&self.request),
         }))
     }
 

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 /// and the folder of the same name; `settings/parse` and `settings/environment` are below those
 /// that define settings with them.
 const MAY_IMPORT: &str = "
-time: 
-backoff: 
-text: 
-named_enum: 
-proto: 
-regular_file: 
-runtime: 
+time:
+backoff:
+text:
+named_enum:
+proto:
+regular_file:
+runtime:
 sampling: time
-settings/environment: 
+settings/environment:
 settings/parse: regular_file time
-shutdown: 
+shutdown:
 tls: regular_file
 remote: tls
 file_watch: regular_file runtime
@@ -30,28 +30,40 @@ check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
 report: check limit named_enum rules text time
-config: limit named_enum regular_file rules settings/parse telemetry text time report
-store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown telemetry text time tls
+config: limit named_enum regular_file report rules settings/parse telemetry text time
+store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
+    telemetry text time tls
 redact: named_enum rules settings/parse
 record: check redact regular_file rules runtime sampling settings/parse telemetry text time
 top_keys: check named_enum rules telemetry text time
 over_limit_feed: redact rules sampling telemetry text time
-candidate: check named_enum redact report rules telemetry text time store
-limiter: candidate check limit over_limit_feed record report rules sampling settings/parse store telemetry text time top_keys
-rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime settings/environment settings/parse shutdown telemetry text time tls report
-rule_files: config regular_file rule_source rules runtime telemetry time report
-trial: backoff file_watch named_enum redact regular_file remote report rules settings/parse telemetry text time tls limit
-simulation: check limit rules store telemetry time
-rule_check: check limit redact report rule_files rules simulation text time top_keys
-offline: limiter rules store telemetry time sampling
-api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown telemetry text time tls trial
-traffic: api limit proto rules time limiter report
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report rule_check rule_files rule_source rules runtime settings/parse shutdown simulation store telemetry text time top_keys trial what_if
-console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text time top_keys trial
+candidate: check named_enum redact report rules telemetry text time
+limiter: candidate check limit over_limit_feed record report rules sampling settings/parse store
+    telemetry text time top_keys
+rule_source: backoff config file_watch limit named_enum proto regular_file remote report rules
+    runtime settings/environment settings/parse shutdown telemetry text time tls
+rule_files: config regular_file report rule_source rules runtime telemetry time
+trial: backoff file_watch named_enum redact regular_file remote report rules settings/parse
+    telemetry text time tls
+simulation:
+rule_check:
+offline: limiter rules store telemetry time
+api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown
+    telemetry text time tls trial
+traffic: api limit proto report rules time
+admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
+    rule_files rule_source rules runtime settings/parse shutdown store telemetry text time top_keys
+    trial what_if
+console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text
+    time top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
-app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial what_if
-cli: api app check config http limit limiter offline record report rule_source rules runtime settings settings/environment settings/parse simulation store telemetry text time top_keys traffic what_if
-what_if: api check config limit limiter offline redact report rule_files rules settings/parse store telemetry text time top_keys traffic
+app: admin api candidate config console file_watch http limiter over_limit_feed record redact
+    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
+    what_if
+cli: api app config http limit limiter offline record report rule_source rules runtime settings
+    settings/environment store telemetry text time top_keys traffic what_if
+what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
+    telemetry text time top_keys traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -7,17 +7,19 @@
 //!
 //! The second form is a line of Envoy's access log. The dynamic metadata is an object in its JSON
 //! format, and a text in its text format. It is null for requests that asked for no limit.
+//!
+//! Fields have the names of protobuf's JSON in either spelling. Null is an absent field, other
+//! fields are skipped.
 
-use std::fmt;
-
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Unexpected, Visitor};
-use serde_json::Deserializer as Json;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Unexpected};
+use serde_json::Value;
 
 use crate::api::convert::{self, wire_unit};
 use crate::limit::EXACT_MAX;
 use crate::rules::query;
 use crate::time::Time;
-use crate::traffic::fields::{Clear, Fields, Flag, List, Number, Object, Text, seed};
+use crate::traffic::message::{Form, Message, list};
 
 pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
 pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -25,218 +27,156 @@ pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limi
 };
 pub(crate) use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
 
-/// Times are exact before this one, in the year 2255. A number beyond is not in seconds.
-const SECONDS_MAX: f64 = 9_007_199_254.0;
-const NO_TIME: &str = "it has no `time`";
-
-/// The last line that was read.
-#[derive(Debug, Default)]
+/// A request and its time.
+#[derive(Debug)]
 pub(super) struct Line {
-    time: Option<Time>,
-    message: Message,
-    /// Whether it has a field for the metadata of Envoy's filter.
-    is_log: bool,
+    pub(super) time: Time,
+    pub(super) request: Request,
 }
-
-/// A request whose memory is reused.
-#[derive(Debug, Default)]
-struct Message {
-    request: Request,
-    /// Whether the descriptors are those of this line.
-    has_descriptors: bool,
-}
-
-/// A time in RFC 3339, or seconds since the epoch.
-struct When<'t>(&'t mut Option<Time>);
 
 impl Line {
     /// Reads a line; `None` if it is about no request.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Time>, String> {
+    pub(super) fn read(line: &[u8]) -> Result<Option<Self>, String> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        (self.time, self.is_log) = (None, false);
-        self.message.clear();
-        let mut reader = Json::from_slice(line);
-        Object(&mut *self)
-            .deserialize(&mut reader)
-            .and_then(|()| reader.end())
-            .map_err(|error| located(&error))?;
-        if self.is_log && self.message.request.domain.is_empty() {
-            return Ok(None);
-        }
-        if !self.message.has_descriptors {
-            self.message.request.descriptors.clear();
-        }
-        convert::validate(&self.message.request)?;
-        Ok(Some(self.time.ok_or(NO_TIME)?))
-    }
-
-    /// The request of the line.
-    pub(super) fn query(&self) -> query::Query<'_> {
-        convert::query(&self.message.request)
+        let Message(fields) =
+            serde_json::from_slice::<Message<LineFields>>(line).map_err(|error| located(&error))?;
+        let request = match fields.ratelimit {
+            Some(request) if request.domain.is_empty() => return Ok(None),
+            Some(request) => request,
+            None => Request {
+                domain: fields.domain,
+                descriptors: fields.descriptors,
+                hits_addend: fields.hits_addend,
+            },
+        };
+        convert::validate(&request)?;
+        let time = fields.time.ok_or("it has no `time`")?;
+        Ok(Some(Self { time, request }))
     }
 }
 
-impl Message {
-    fn clear(&mut self) {
-        self.request.domain.clear();
-        self.request.hits_addend = 0;
-        self.has_descriptors = false;
-    }
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LineFields {
+    #[serde(deserialize_with = "time")]
+    time: Option<Time>,
+    /// The metadata of Envoy's filter; `None` if the line is not of an access log.
+    #[serde(deserialize_with = "metadata")]
+    ratelimit: Option<Request>,
+    #[serde(deserialize_with = "text")]
+    domain: Vec<u8>,
+    #[serde(deserialize_with = "list")]
+    descriptors: Vec<Descriptor>,
+    #[serde(alias = "hitsAddend", deserialize_with = "number")]
+    hits_addend: u32,
 }
 
-impl Fields for Line {
-    const NAMES: &'static [&'static str] = &[
-        "domain",
-        "descriptors",
-        "hits_addend",
-        "hitsAddend",
-        "time",
-        "ratelimit",
-    ];
+#[derive(Deserialize)]
+#[serde(remote = "Request")]
+struct RequestFields {
+    #[serde(default, deserialize_with = "text")]
+    domain: Vec<u8>,
+    #[serde(default, deserialize_with = "list")]
+    descriptors: Vec<Descriptor>,
+    #[serde(default, alias = "hitsAddend", deserialize_with = "number")]
+    hits_addend: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Descriptor")]
+struct DescriptorFields {
+    #[serde(default, deserialize_with = "list")]
+    entries: Vec<Entry>,
+    #[serde(default, deserialize_with = "limit")]
+    limit: Option<Limit>,
+    #[serde(default, alias = "hitsAddend", deserialize_with = "optional_number")]
+    hits_addend: Option<u64>,
+    #[serde(default, alias = "isNegativeHits", deserialize_with = "flag")]
+    is_negative_hits: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Entry")]
+struct EntryFields {
+    #[serde(default, deserialize_with = "text")]
+    key: Vec<u8>,
+    #[serde(default, deserialize_with = "text")]
+    value: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Limit")]
+struct LimitFields {
+    #[serde(default, alias = "requestsPerUnit", deserialize_with = "number")]
+    requests_per_unit: u32,
+    #[serde(default, deserialize_with = "unit")]
+    unit: i32,
+}
+
+impl Form for LineFields {
     const EXPECTED: &'static str = "an object with a time and a request";
 
-    fn field<'de, A: MapAccess<'de>>(
-        &mut self,
-        name: usize,
-        values: &mut A,
-    ) -> Result<(), A::Error> {
-        match Self::NAMES[name] {
-            "time" => values.next_value_seed(When(&mut self.time)),
-            "ratelimit" => {
-                self.is_log = true;
-                values.next_value_seed(Object(&mut self.message))
-            }
-            // The first names are those of a request.
-            _ => self.message.field(name, values),
-        }
+    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        Self::deserialize(object)
     }
 }
 
-impl Fields for Message {
-    const NAMES: &'static [&'static str] = &["domain", "descriptors", "hits_addend", "hitsAddend"];
+impl Form for Request {
     const EXPECTED: &'static str = "a request with a domain and descriptors";
 
-    fn field<'de, A: MapAccess<'de>>(
-        &mut self,
-        name: usize,
-        values: &mut A,
-    ) -> Result<(), A::Error> {
-        match Self::NAMES[name] {
-            "domain" => values.next_value_seed(Text(&mut self.request.domain)),
-            "descriptors" => {
-                self.has_descriptors = true;
-                values.next_value_seed(List(&mut self.request.descriptors))
-            }
-            _ => {
-                self.request.hits_addend = number(values, "hits_addend")?;
-                Ok(())
-            }
-        }
+    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        RequestFields::deserialize(object)
     }
 
     /// Metadata as Envoy writes it into a text: JSON, or `-` if there is none.
-    fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
-        if matches!(text, "" | "-" | "null") {
-            return Ok(());
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        if matches!(text, "" | "-") {
+            return Ok(Self::default());
         }
-        let mut reader = Json::from_str(text);
-        Object(self)
-            .deserialize(&mut reader)
-            .and_then(|()| reader.end())
-            .map_err(|error| E::custom(format_args!("in the text: {}", located(&error))))
+        match serde_json::from_str(text) {
+            Ok(Message(request)) => Ok(request),
+            Err(error) => Err(E::custom(format_args!("in the text: {}", located(&error)))),
+        }
     }
 }
 
-impl Fields for Descriptor {
-    const NAMES: &'static [&'static str] = &[
-        "entries",
-        "limit",
-        "hits_addend",
-        "hitsAddend",
-        "is_negative_hits",
-        "isNegativeHits",
-    ];
+impl Form for Descriptor {
     const EXPECTED: &'static str = "a descriptor with entries";
 
-    fn field<'de, A: MapAccess<'de>>(
-        &mut self,
-        name: usize,
-        values: &mut A,
-    ) -> Result<(), A::Error> {
-        match Self::NAMES[name] {
-            "entries" => values.next_value_seed(List(&mut self.entries)),
-            "limit" => values.next_value_seed(Object(&mut self.limit)),
-            "hits_addend" | "hitsAddend" => values.next_value_seed(Number(&mut self.hits_addend)),
-            _ => values.next_value_seed(Flag(&mut self.is_negative_hits)),
-        }
+    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        DescriptorFields::deserialize(object)
     }
 }
 
-impl Clear for Descriptor {
-    fn clear(&mut self) {
-        self.entries.clear();
-        self.limit = None;
-        self.hits_addend = None;
-        self.is_negative_hits = false;
-    }
-}
-
-impl Fields for Entry {
-    const NAMES: &'static [&'static str] = &["key", "value"];
+impl Form for Entry {
     const EXPECTED: &'static str = "an entry with a key and a value";
 
-    fn field<'de, A: MapAccess<'de>>(
-        &mut self,
-        name: usize,
-        values: &mut A,
-    ) -> Result<(), A::Error> {
-        match Self::NAMES[name] {
-            "key" => values.next_value_seed(Text(&mut self.key)),
-            _ => values.next_value_seed(Text(&mut self.value)),
-        }
+    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        EntryFields::deserialize(object)
     }
 
     /// An entry of metadata: `key=value`.
-    fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         let entry = query::Entry::parse(text).map_err(E::custom)?;
-        self.key.extend_from_slice(entry.key);
-        self.value.extend_from_slice(entry.value);
-        Ok(())
+        Ok(Self {
+            key: entry.key.to_vec(),
+            value: entry.value.to_vec(),
+        })
     }
 }
 
-impl Clear for Entry {
-    fn clear(&mut self) {
-        self.key.clear();
-        self.value.clear();
-    }
-}
-
-impl Fields for Option<Limit> {
-    const NAMES: &'static [&'static str] = &["requests_per_unit", "requestsPerUnit", "unit"];
+impl Form for Limit {
     const EXPECTED: &'static str = "a limit with requests_per_unit and unit";
 
-    fn field<'de, A: MapAccess<'de>>(
-        &mut self,
-        name: usize,
-        values: &mut A,
-    ) -> Result<(), A::Error> {
-        let limit = self.get_or_insert_default();
-        if Self::NAMES[name] == "unit" {
-            let mut unit = Vec::new();
-            values.next_value_seed(Text(&mut unit))?;
-            limit.unit = wire_unit(&String::from_utf8_lossy(&unit)).map_err(A::Error::custom)?;
-            return Ok(());
-        }
-        limit.requests_per_unit = number(values, "requests_per_unit")?;
-        Ok(())
+    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        LimitFields::deserialize(object)
     }
 
     /// A limit of metadata, in protobuf's text form: `requests_per_unit:5 unit:MINUTE`.
-    fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
-        let limit = self.get_or_insert_default();
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        let mut limit = Self::default();
         for field in text.split_whitespace() {
             match field.split_once(':') {
                 Some(("requests_per_unit", number)) => {
@@ -246,61 +186,83 @@ impl Fields for Option<Limit> {
                 _ => return Err(E::invalid_value(Unexpected::Str(text), &Self::EXPECTED)),
             }
         }
-        Ok(())
+        Ok(limit)
     }
 }
 
-/// Reads a number of 32 bits; null is 0.
-fn number<'de, A: MapAccess<'de>>(values: &mut A, name: &str) -> Result<u32, A::Error> {
-    let mut number = None;
-    values.next_value_seed(Number(&mut number))?;
-    let number = u32::try_from(number.unwrap_or(0));
-    number.map_err(|_| A::Error::custom(format_args!("{name} is above 2^32 - 1")))
+fn metadata<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Request>, D::Error> {
+    let Message(request) = Message::deserialize(value)?;
+    Ok(Some(request))
 }
 
-seed!(When);
+fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Limit>, D::Error> {
+    let limit: Option<Message<Limit>> = Option::deserialize(value)?;
+    Ok(limit.map(|Message(limit)| limit))
+}
 
-impl Visitor<'_> for When<'_> {
-    type Value = ();
+fn text<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<u8>, D::Error> {
+    let text: Option<String> = Option::deserialize(value)?;
+    Ok(text.unwrap_or_default().into_bytes())
+}
 
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a time of RFC 3339 or seconds since 1970, before the year 2255")
-    }
+fn flag<'de, D: Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
 
-    fn visit_u64<E: Error>(self, seconds: u64) -> Result<(), E> {
-        let micros = seconds.checked_mul(1_000_000);
-        match micros.filter(|&micros| micros < EXACT_MAX) {
-            Some(micros) => *self.0 = Some(Time::from_micros(micros)),
-            None => return Err(E::invalid_value(Unexpected::Unsigned(seconds), &self)),
-        }
-        Ok(())
-    }
+fn unit<'de, D: Deserializer<'de>>(value: D) -> Result<i32, D::Error> {
+    wire_unit(&String::deserialize(value)?).map_err(D::Error::custom)
+}
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a whole number from 0 to 2^53"
-    )]
-    fn visit_f64<E: Error>(self, seconds: f64) -> Result<(), E> {
-        if !(0.0..SECONDS_MAX).contains(&seconds) {
-            return Err(E::invalid_value(Unexpected::Float(seconds), &self));
-        }
-        *self.0 = Some(Time::from_micros((seconds * 1e6).round() as u64));
-        Ok(())
-    }
+fn number<'de, D: Deserializer<'de>>(value: D) -> Result<u32, D::Error> {
+    let number = optional_number(value)?.unwrap_or(0);
+    u32::try_from(number).map_err(|_| D::Error::custom(format_args!("{number} is above 2^32 - 1")))
+}
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        if let Some(time) = Time::from_rfc3339(text) {
-            if time.as_micros() >= EXACT_MAX {
-                return Err(E::invalid_value(Unexpected::Str(text), &self));
-            }
-            *self.0 = Some(time);
-            return Ok(());
-        }
-        match text.parse() {
-            Ok(seconds) => self.visit_f64(seconds),
-            Err(_) => Err(E::invalid_value(Unexpected::Str(text), &self)),
-        }
+/// A whole number, which protobuf's JSON may write as a text or a float.
+fn optional_number<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    let written = Value::deserialize(value)?;
+    let whole = |number: f64| rounded(number).filter(|_| number.fract() == 0.0);
+    let number = match &written {
+        Value::Null => return Ok(None),
+        Value::String(text) => text.parse().ok(),
+        number => number.as_u64().or_else(|| whole(number.as_f64()?)),
+    };
+    expected(number, &written, "a whole number")
+}
+
+/// A time in RFC 3339, or seconds since the epoch.
+fn time<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Time>, D::Error> {
+    const EXPECTED: &str = "a time of RFC 3339 or seconds since 1970, before the year 2255";
+    let written = Value::deserialize(value)?;
+    let of_seconds = |seconds: f64| rounded(seconds * 1e6).map(Time::from_micros);
+    let time = match &written {
+        Value::Null => return Ok(None),
+        Value::String(text) => Time::from_rfc3339(text).or_else(|| of_seconds(text.parse().ok()?)),
+        seconds => seconds.as_f64().and_then(of_seconds),
+    };
+    let time = time.filter(|time| time.as_micros() < EXACT_MAX);
+    expected(time, &written, EXPECTED)
+}
+
+/// A number that floats represent exactly, rounded.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a whole number from 0 to 2^53"
+)]
+fn rounded(number: f64) -> Option<u64> {
+    let is_exact = (0.0..EXACT_MAX as f64).contains(&number);
+    is_exact.then(|| number.round() as u64)
+}
+
+/// What was read of a value, which is else an error.
+fn expected<T, E: Error>(read: Option<T>, value: &Value, expected: &str) -> Result<Option<T>, E> {
+    match read {
+        Some(read) => Ok(Some(read)),
+        None => Err(E::custom(format_args!(
+            "invalid value: {value}, expected {expected}"
+        ))),
     }
 }
 
@@ -322,16 +284,13 @@ mod tests {
 
     /// The time, the domain, and each descriptor: its entries, hits and limit.
     fn shown(line: &str) -> String {
-        let mut read = Line::default();
-        // What was read before is gone.
-        let before = r#"{"time": 1, "domain": "d", "hits_addend": 3, "descriptors": [{"entries": [{"key": "a", "value": "b"}, {"key": "c"}], "hits_addend": 5, "is_negative_hits": true, "limit": {"unit": "DAY", "requests_per_unit": 1}}, {"entries": ["x=y"]}]}"#;
-        read.read(before.as_bytes()).expect("it is valid");
-        let time = match read.read(line.as_bytes()) {
-            Ok(Some(time)) => time.to_rfc3339(),
+        let read = match Line::read(line.as_bytes()) {
+            Ok(Some(read)) => read,
             Ok(None) => return "nothing".to_owned(),
             Err(error) => return error,
         };
-        let query = read.query();
+        let time = read.time.to_rfc3339();
+        let query = convert::query(&read.request);
         let mut text = format!("{time} {}", crate::text::Text(query.domain));
         for descriptor in &query.descriptors {
             for entry in &descriptor.entries {
@@ -368,12 +327,12 @@ mod tests {
 {"time": 0, "descriptors": [{"entries": ["a=b"]}]} => rate limit domain must not be empty
 {"domain": "d", "descriptors": [{"entries": ["a=b"]}]} => it has no `time`
 {"time": 0, "domain": "d", "descriptors": [{"entries": ["=b"]}]} => the entry `=b` has no key; write key=value, column 60
-{"time": 1785585600000, "domain": "d"} => invalid value: integer `1785585600000`, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 22
-{"time": -1, "domain": "d"} => invalid type: integer `-1`, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 11
-{"time": "noon", "domain": "d"} => invalid value: string "noon", expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 15
-{"time": 0, "domain": 5} => invalid type: integer `5`, expected a text, column 23
+{"time": 1785585600000, "domain": "d"} => invalid value: 1785585600000, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 22
+{"time": -1, "domain": "d"} => invalid value: -1, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 11
+{"time": "noon", "domain": "d"} => invalid value: "noon", expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 15
+{"time": 0, "domain": 5} => invalid type: integer `5`, expected a string, column 23
 {"time": 0, "domain": "d", "descriptors": [5]} => invalid type: integer `5`, expected a descriptor with entries, column 44
-{"time": 0, "domain": "d", "hits_addend": 4294967296} => hits_addend is above 2^32 - 1, column 53
+{"time": 0, "domain": "d", "hits_addend": 4294967296} => 4294967296 is above 2^32 - 1, column 53
 {"time": 0, "domain": "d", "descriptors": [{"limit": {"unit": "EON"}}]} => `EON` is no unit, column 68
 {"time": 0, "ratelimit": "{"} => in the text: EOF while parsing an object, column 1, column 28
 {"time": 0 => EOF while parsing an object, column 10

@@ -24,6 +24,7 @@ mod trial;
 #[path = "../suite/support"]
 #[expect(dead_code, reason = "the suite needs more of it")]
 mod suite {
+    pub(crate) mod binary;
     pub(crate) mod certificates;
     pub(crate) mod faketime;
     pub(crate) mod http;

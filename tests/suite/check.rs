@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::{
@@ -115,7 +115,7 @@ fn manifests_without_rules_are_a_warning() {
 fn json_has_every_finding_and_its_place() {
     let ran = tollgate_with_stdin(&["check", "-", "--format", "json"], MANIFESTS);
     assert_eq!(ran.code, Some(78));
-    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let report = ran.json();
     let expected = json!({
         "valid": false, "files": 2, "domains": 1, "limits": 1,
         "findings": [{
@@ -137,7 +137,7 @@ fn a_mistake_in_quoted_data_is_reported_at_the_data() {
         }}],
     });
     let ran = tollgate_with_stdin(&["check", "-", "--format", "json"], &manifest.to_string());
-    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let report = ran.json();
     let finding = &report["findings"][0];
     assert_eq!(finding["file"], "stdin", "{report}");
     assert_eq!(finding["line"], 1);

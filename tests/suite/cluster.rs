@@ -211,35 +211,7 @@ async fn all_or_nothing_holds_over_several_slots() {
     let rules = rules(LIMIT, "metadata: {tollgate: {all_or_nothing: true}}\n");
     let server = answered_by_redis(TestServer::with_rules(&rules), &cluster.settings()).start();
     let mut counting = ready(&server).await;
-    for (refusing, _) in ALGORITHMS {
-        let full = [(refusing, "full")];
-        for _ in 0..LIMIT {
-            assert_eq!(counting.ask(&full).await.overall_code(), Code::Ok);
-        }
-        let value = format!("beside {refusing}");
-        let others: Vec<(&str, &str)> = ALGORITHMS
-            .iter()
-            .filter(|(key, _)| *key != refusing)
-            .map(|(key, _)| (*key, &*value))
-            .collect();
-        for _ in 0..3 {
-            assert_eq!(
-                counting
-                    .ask(&[&full[..], &others].concat())
-                    .await
-                    .overall_code(),
-                Code::OverLimit
-            );
-        }
-        let answer = counting.ask(&others).await;
-        assert!(
-            answer
-                .statuses
-                .iter()
-                .all(|status| status.limit_remaining == LIMIT - 1),
-            "beside {refusing}: {answer:?}"
-        );
-    }
+    counting.rejections_consume_nothing(LIMIT).await;
 }
 
 #[tokio::test]

@@ -254,7 +254,7 @@ fn rules_in_force_are_compared_by_the_url_of_the_service() {
     );
     let log = folder.write("log", &requests(&["ann", "ann", "ann"]));
     let ran = tollgate(&["diff", &url, &new, "--traffic", &log, "--format", "json"]);
-    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let report = ran.json();
     let expected = json(&folder, &["--traffic", &log]);
     assert_eq!(report["traffic"], expected["traffic"]);
     let (rules, expected) = (&report["rules"], &expected["rules"]);

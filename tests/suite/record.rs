@@ -71,7 +71,7 @@ impl Folder {
         ];
         let ran = tollgate(&arguments);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        serde_json::from_str(&ran.stdout).expect("it is JSON")
+        ran.json()
     }
 }
 

@@ -78,40 +78,7 @@ async fn alone_it_counts(version: Version) {
     .start();
     let mut counting = Counting::at(&all_or_nothing).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
-    consumes_nothing_when_refused(&mut counting).await;
-}
-
-/// A counter that Redis has no memory for does not affect the others.
-async fn consumes_nothing_when_refused(counting: &mut Counting) {
-    for (refusing, _) in ALGORITHMS {
-        let full = [(refusing, "full")];
-        for _ in 0..LIMIT {
-            counting.ask(&full).await;
-        }
-        let value = format!("beside {refusing}");
-        let others: Vec<(&str, &str)> = ALGORITHMS
-            .iter()
-            .filter(|(key, _)| *key != refusing)
-            .map(|(key, _)| (*key, &*value))
-            .collect();
-        for _ in 0..2 {
-            assert_eq!(
-                counting
-                    .ask(&[&full[..], &others].concat())
-                    .await
-                    .overall_code(),
-                Code::OverLimit
-            );
-        }
-        let answer = counting.ask(&others).await;
-        assert!(
-            answer
-                .statuses
-                .iter()
-                .all(|status| status.limit_remaining == LIMIT - 1),
-            "beside {refusing}: {answer:?}"
-        );
-    }
+    counting.rejections_consume_nothing(LIMIT).await;
 }
 
 async fn behind_sentinel_it_counts(version: Version) {

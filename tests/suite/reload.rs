@@ -9,7 +9,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
-use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, request, write};
+use crate::support::{
+    Builder, Client, Code, PATIENCE, TestServer, eventually, limit_of, request, write,
+};
 
 const BROKEN: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: 3}\n";
 
@@ -450,9 +452,13 @@ async fn a_file_that_was_there_during_a_load_only_is_forgotten() {
         server.write("broken.yaml", BROKEN);
         let logs = |text: &str| server.log()[seen..].contains(text);
         // Soon, so that it is gone before its event is handled.
-        while !logs("fortnight") {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let is_read = async {
+            while !logs("fortnight") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let is_read = tokio::time::timeout(PATIENCE, is_read).await;
+        assert!(is_read.is_ok(), "round {round}: {}", server.log());
         fs::remove_file(server.path("broken.yaml")).expect("it exists");
         eventually("the rules are valid again", async || logs("valid again")).await;
     }

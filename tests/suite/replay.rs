@@ -37,7 +37,7 @@ fn replay(folder: &Folder, file: &str, arguments: &str) -> Value {
     words.extend(arguments.split_whitespace());
     let ran = tollgate(&words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    serde_json::from_str(&ran.stdout).expect("it is JSON")
+    ran.json()
 }
 
 /// Requests of a user at these seconds.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::support::{Ran, TestServer, tollgate, tollgate_with_env, write};
+use crate::support::folder::Folder;
+use crate::support::{Ran, TestServer, tollgate, tollgate_with_env};
 
 const RULES: &str = "\
 domain: shop
@@ -23,37 +23,23 @@ descriptors:
 ";
 
 /// Rules in `rules`, and other files beside them.
-struct Folder(TempDir);
+fn folder_with(files: &[(&str, &str)]) -> Folder {
+    Folder::with(&[&[("rules/shop.yaml", RULES)], files].concat())
+}
 
-impl Folder {
-    fn new(files: &[(&str, &str)]) -> Self {
-        let folder = Self(TempDir::new().expect("a temporary directory"));
-        for (name, text) in [("rules/shop.yaml", RULES)].iter().chain(files) {
-            write(&folder.0.path().join(name), *text);
-        }
-        folder
-    }
+/// With these steps, as the only test.
+fn folder_with_steps(steps: &str) -> Folder {
+    let cases = format!("tests:\n  - name: a test\n    steps:\n{steps}\n");
+    folder_with(&[("tests/shop.test.yaml", &cases)])
+}
 
-    /// With these steps, as the only test.
-    fn with_steps(steps: &str) -> Self {
-        let cases = format!("tests:\n  - name: a test\n    steps:\n{steps}\n");
-        Self::new(&[("tests/shop.test.yaml", &cases)])
-    }
+fn test(folder: &Folder, arguments: &[&str]) -> Ran {
+    test_with(folder, arguments, &[])
+}
 
-    fn path(&self, name: &str) -> String {
-        let path = self.0.path().join(name);
-        path.to_str().expect("a plain name").to_owned()
-    }
-
-    fn test(&self, arguments: &[&str]) -> Ran {
-        self.test_with(arguments, &[])
-    }
-
-    fn test_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
-        let rules = self.path("rules");
-        let words: Vec<&str> = ["test", &rules].iter().chain(arguments).copied().collect();
-        tollgate_with_env(&words, variables)
-    }
+fn test_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let rules = folder.path("rules");
+    tollgate_with_env(&[&["test", &*rules], arguments].concat(), variables)
 }
 
 /// The rules of `config` do what their comments promise, and every one has a test.
@@ -77,27 +63,27 @@ const RETRY_AFTER: &str = r#"
 
 #[test]
 fn cases_are_decided_with_the_settings_of_serve() {
-    let folder = Folder::with_steps(RETRY_AFTER);
+    let folder = folder_with_steps(RETRY_AFTER);
     let header = ("RETRY_AFTER_HEADER_ENABLED", "true");
-    let ran = folder.test_with(&[], &[header]);
+    let ran = test_with(&folder, &[], &[header]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let ran = folder.test(&[]);
+    let ran = test(&folder, &[]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let absent = "headers.retry-after: expected 1, found null";
     assert!(ran.stdout.contains(absent), "{ran:?}");
-    let ran = folder.test_with(&[], &[header, ("SHADOW_MODE", "true")]);
+    let ran = test_with(&folder, &[], &[header, ("SHADOW_MODE", "true")]);
     let shadow = "code: expected OVER_LIMIT, found OK";
     assert!(ran.stdout.contains(shadow), "{ran:?}");
 }
 
 #[test]
 fn failure_has_a_caret_at_the_expectation_and_the_response() {
-    let folder = Folder::with_steps(
+    let folder = folder_with_steps(
         "      - request: {domain: shop, descriptors: [{user: ann}, {internal: }]}\n        \
                  times: 2\n        \
                  expect: {code: OK, statuses: [{remaining: 9, rule: shop.user}, {rule: internal}]}",
     );
-    let ran = folder.test(&[]);
+    let ran = test(&folder, &[]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let expected = format!(
         "\
@@ -159,13 +145,13 @@ fn each_expectation_finds_a_difference() {
         cases +=
             &format!("- {{name: n{index}, steps: [{{request: {request}, expect: {expect}}}]}}\n");
     }
-    let folder = Folder::new(&[("tests/shop.test.yaml", &cases)]);
+    let folder = folder_with(&[("tests/shop.test.yaml", &cases)]);
     let variables = [
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         ("LIMIT_LIMIT_HEADER", "X-RateLimit-Limit"),
     ];
-    let ran = folder.test_with(&["--format", "json"], &variables);
-    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let ran = test_with(&folder, &["--format", "json"], &variables);
+    let report = ran.json();
     for (index, (expect, expected)) in rows.iter().enumerate() {
         let test = &report["tests"][index];
         let failure = &test["failure"]["mismatches"][0];
@@ -184,7 +170,7 @@ fn each_expectation_finds_a_difference() {
 
 #[test]
 fn descriptors_have_three_forms_and_all_fields() {
-    let folder = Folder::with_steps(
+    let folder = folder_with_steps(
         r#"
       - request: {domain: shop, descriptors: [{user: 42}], hits_addend: 3}
         expect: {statuses: [{remaining: 7}]}
@@ -201,7 +187,7 @@ fn descriptors_have_three_forms_and_all_fields() {
       - request: {domain: shop, descriptors: [{entries: x}, [[entries]]]}
         expect: {statuses: [{rule: null}, {rule: null}]}"#,
     );
-    let ran = folder.test(&[]);
+    let ran = test(&folder, &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
@@ -227,7 +213,7 @@ fn cases_begin_without_counters_and_years_pass_at_once() {
         )
     };
     let cases = format!("tests:\n{}{}", case("one"), case("two"));
-    let ran = Folder::new(&[("tests/shop.test.yaml", &cases)]).test(&[]);
+    let ran = test(&folder_with(&[("tests/shop.test.yaml", &cases)]), &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
@@ -295,8 +281,8 @@ fn impossible_steps_are_errors_with_line_and_column() {
     let mut wrong = String::new();
     for (text, expected) in of_steps.chain(of_files) {
         let cases = text.replace("REQUEST", "{domain: shop, descriptors: [{user: a}]}");
-        let folder = Folder::new(&[("tests/shop.test.yaml", &cases)]);
-        let ran = folder.test(&[]);
+        let folder = folder_with(&[("tests/shop.test.yaml", &cases)]);
+        let ran = test(&folder, &[]);
         assert_eq!(ran.code, Some(78), "{cases}: {ran:?}");
         let (place, problem) = expected.split_once(' ').expect("two parts");
         let problem = format!("shop.test.yaml: {problem}\n  --> ");
@@ -312,14 +298,14 @@ const PASSES: &str = "tests: [{name: passes, steps: [{request: {domain: shop, de
 
 #[test]
 fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
-    let folder = Folder::new(&[
+    let folder = folder_with(&[
         ("rules/below/one.test.yaml", PASSES),
         ("tests/below/two.test.yml", PASSES),
         ("tests/other.yaml", "no cases"),
         ("elsewhere/three.test.yaml", PASSES),
         ("elsewhere/.hidden/four.test.yaml", PASSES),
     ]);
-    let ran = folder.test(&[]);
+    let ran = test(&folder, &[]);
     assert!(
         ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
         "{ran:?}"
@@ -331,13 +317,16 @@ fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
         "{ran:?}"
     );
     let elsewhere = folder.path("elsewhere");
-    let ran = folder.test(&["--cases", &elsewhere]);
+    let ran = test(&folder, &["--cases", &elsewhere]);
     assert!(
         ran.stdout.ends_with("\n1 test: 1 passed, 0 failed\n"),
         "{ran:?}"
     );
     let file = folder.path("elsewhere/three.test.yaml");
-    let ran = folder.test(&["--cases", &file, "--cases", &folder.path("tests/below")]);
+    let ran = test(
+        &folder,
+        &["--cases", &file, "--cases", &folder.path("tests/below")],
+    );
     assert!(
         ran.stdout.ends_with("\n2 tests: 2 passed, 0 failed\n"),
         "{ran:?}"
@@ -353,11 +342,11 @@ fn cases_are_beside_the_rules_or_in_tests_or_where_an_argument_says() {
             "no test whose name contains `fails`",
         ),
     ] {
-        let ran = folder.test(arguments);
+        let ran = test(&folder, arguments);
         assert_eq!(ran.code, Some(78), "{ran:?}");
         assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
     }
-    let empty = Folder::new(&[]).test(&[]);
+    let empty = test(&folder_with(&[]), &[]);
     assert_eq!(empty.code, Some(78), "{empty:?}");
     assert!(
         empty.stderr.contains("no test in *.test.yaml of "),
@@ -385,11 +374,11 @@ fn filter_selects_and_coverage_lists_what_no_test_reaches() {
     let fails = PASSES
         .replace("passes", "fails")
         .replace("code: OK", "code: OVER_LIMIT");
-    let folder = Folder::new(&[
+    let folder = folder_with(&[
         ("tests/one.test.yaml", PASSES),
         ("tests/two.test.yaml", &fails),
     ]);
-    let ran = folder.test(&["--filter", "pass", "--coverage"]);
+    let ran = test(&folder, &["--filter", "pass", "--coverage"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(!ran.stdout.contains("two.test.yaml"), "{ran:?}");
     let rules = folder.path("rules/shop.yaml");
@@ -401,9 +390,9 @@ fn filter_selects_and_coverage_lists_what_no_test_reaches() {
          1 test: 1 passed, 0 failed\n"
     );
     assert!(ran.stdout.ends_with(&expected), "{}", ran.stdout);
-    let ran = folder.test(&["--coverage", "--format", "json"]);
+    let ran = test(&folder, &["--coverage", "--format", "json"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let report: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let report = ran.json();
     assert_eq!(
         (&report["passed"], &report["failed"]),
         (&1.into(), &1.into())
@@ -418,11 +407,11 @@ fn junit_has_a_suite_for_each_file() {
     let fails = PASSES
         .replace("passes", "<fails>")
         .replace("code: OK", "code: OVER_LIMIT");
-    let folder = Folder::new(&[
+    let folder = folder_with(&[
         ("tests/one.test.yaml", PASSES),
         ("tests/two.test.yaml", &fails),
     ]);
-    let ran = folder.test(&["--format", "junit"]);
+    let ran = test(&folder, &["--format", "junit"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let (one, two) = (
         folder.path("tests/one.test.yaml"),

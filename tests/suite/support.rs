@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::OFlags;
+use serde_json::Value;
 use tempfile::TempDir;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
@@ -27,6 +28,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
+pub(crate) mod binary;
 pub(crate) mod browser;
 pub(crate) mod certificates;
 pub(crate) mod cgroup;
@@ -56,6 +58,7 @@ pub(crate) mod twins;
 pub(crate) mod versions;
 pub(crate) mod xds;
 
+use binary::{command, value_on};
 use cgroup::MemoryCgroup;
 use process::{LOOK_INTERVAL, Process, look_for};
 pub(crate) use process::{PATIENCE, look_until};
@@ -106,6 +109,14 @@ pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// What it printed, which is JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
 }
 
 /// A gRPC client on one connection.
@@ -185,11 +196,8 @@ impl TestServer {
     /// if there is no such line.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         let page = self.admin("/metrics");
-        Some(
-            value_on(&page, series)?
-                .parse()
-                .expect("a metric is a number"),
-        )
+        let value = value_on(&page, series)?;
+        Some(value.parse().expect("a metric is a number"))
     }
 
     #[track_caller]
@@ -543,17 +551,6 @@ pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
     finish(command, &home, stderr)
 }
 
-/// The binary, in an environment with nothing in it.
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env_clear()
-        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-    command
-}
-
 fn finish(command: Command, home: &TempDir, stderr: Stdio) -> Ran {
     let code = spawn(command, home, None, stderr).wait_until_ended().code();
     Ran {
@@ -646,12 +643,6 @@ pub(crate) fn counted(metrics: &Metrics, series: &str) -> u64 {
     let page = metrics.page();
     let value = value_on(&page, series).unwrap_or_else(|| panic!("{series} is not on the page"));
     value.parse().expect("a counter is a number")
-}
-
-/// What a page of metrics says behind that name and labels.
-fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
-    page.lines()
-        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
 
 /// A request without hits_addend: one hit.

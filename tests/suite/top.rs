@@ -309,7 +309,7 @@ async fn command_shows_keys() {
     let ran = tollgate(&[
         "top", &url, "--format", "json", "--by", "hits", "--rule", "d.user",
     ]);
-    let answer: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    let answer = ran.json();
     assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
     let ran = tollgate(&["top", &url, "--fleet", "--domain", "other"]);
     assert!(ran.stdout.ends_with("\n\nno hits\n"), "{ran:?}");

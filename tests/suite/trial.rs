@@ -471,20 +471,21 @@ async fn a_slow_upstream_is_waited_for_until_the_deadline() {
     proxy.set(Fault::Delay(Duration::from_millis(300)));
     assert_eq!(client.ask("d", &[("user", "ann")]).await, Code::Ok);
     proxy.set(Fault::Stall);
-    let code = error_within(&mut client, Duration::from_millis(300)).await;
-    assert!(matches!(code, DeadlineExceeded | Cancelled), "{code:?}");
     let count = |outcome: &str| {
         server.metric(&format!(
             r#"tollgate_trial_requests_total{{domain="d",outcome="{outcome}"}}"#
         ))
     };
-    assert_eq!(count("forwarded"), Some(2.0));
-    eventually("the call is counted, as late or canceled", async || {
+    // On a busy machine a caller may give up before its call arrives.
+    eventually("a call is counted, as late or canceled", async || {
+        let code = error_within(&mut client, Duration::from_millis(300)).await;
+        assert!(matches!(code, DeadlineExceeded | Cancelled), "{code:?}");
         count("late")
             .zip(count("canceled"))
             .is_some_and(|(late, canceled)| late + canceled > 0.5)
     })
     .await;
+    assert_eq!(count("forwarded"), Some(2.0));
 }
 
 #[tokio::test]

@@ -12,58 +12,46 @@ use tollgate::proto::DESCRIPTOR_SET;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
+/// The messages of Envoy below a path.
+macro_rules! messages {
+    ($($root:ident)::+) => {
+        pub(super) use $($root)::+::envoy::{
+            config::core::v3::{HeaderValue, Node},
+            extensions::common::ratelimit::v3::{
+                RateLimitDescriptor,
+                rate_limit_descriptor::{Entry, RateLimitOverride},
+            },
+            service::discovery::v3::{
+                DiscoveryRequest, DiscoveryResponse,
+                aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
+            },
+            service::ratelimit::v3::{
+                RateLimitRequest, RateLimitResponse,
+                rate_limit_response::{
+                    Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
+                    rate_limit::Unit,
+                },
+                rate_limit_service_client::RateLimitServiceClient,
+                rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+            },
+            r#type::v3::RateLimitUnit,
+        };
+        pub(super) use $($root)::+::google::rpc;
+    };
+}
+
 mod ours {
     pub(super) use prost_types::{Any, Duration, ListValue, Struct, Timestamp, Value, value::Kind};
-    pub(super) use tollgate::proto::envoy::{
-        config::core::v3::{HeaderValue, Node},
-        extensions::common::ratelimit::v3::{
-            RateLimitDescriptor,
-            rate_limit_descriptor::{Entry, RateLimitOverride},
-        },
-        service::discovery::v3::{
-            DiscoveryRequest, DiscoveryResponse,
-            aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
-        },
-        service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{
-                Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
-                rate_limit::Unit,
-            },
-            rate_limit_service_client::RateLimitServiceClient,
-            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
-        },
-        r#type::v3::RateLimitUnit,
-    };
-    pub(super) use tollgate::proto::google::rpc;
+
+    messages!(tollgate::proto);
 }
 
 mod theirs {
-    pub(super) use envoy_types::pb::envoy::{
-        config::core::v3::{HeaderValue, Node},
-        extensions::common::ratelimit::v3::{
-            RateLimitDescriptor,
-            rate_limit_descriptor::{Entry, RateLimitOverride},
-        },
-        service::discovery::v3::{
-            DiscoveryRequest, DiscoveryResponse,
-            aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
-        },
-        service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{
-                Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
-                rate_limit::Unit,
-            },
-            rate_limit_service_client::RateLimitServiceClient,
-            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
-        },
-        r#type::v3::RateLimitUnit,
-    };
     pub(super) use envoy_types::pb::google::protobuf::{
         Any, Duration, ListValue, Struct, Timestamp, UInt64Value, Value, value::Kind,
     };
-    pub(super) use envoy_types::pb::google::rpc;
+
+    messages!(envoy_types::pb);
 }
 
 /// A server of either kind that wants [`full_request`] and answers [`full_response`].

@@ -1,6 +1,6 @@
 //! Metrics that envoyproxy/ratelimit has too: each has a statsd name beside the Prometheus one.
 
-use prometheus::core::Collector as _;
+use prometheus::core::Metric as _;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::telemetry::mapper::Kind;
@@ -174,22 +174,16 @@ impl Timer {
     }
 
     fn times(&self) -> Times {
-        let families = self.histogram.collect();
-        let metrics = families
-            .first()
-            .map(prometheus::proto::MetricFamily::get_metric);
-        let histogram = metrics
-            .and_then(|metrics| metrics.first())
-            .map(prometheus::proto::Metric::get_histogram);
-        let buckets = histogram
-            .iter()
-            .flat_map(|histogram| histogram.get_bucket());
+        // One snapshot. A count that is read later than the buckets has calls that they have not.
+        let metric = self.histogram.metric();
+        let histogram = metric.get_histogram();
+        let buckets = histogram.get_bucket().iter();
         Times {
             buckets: buckets
                 .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
                 .collect(),
-            count: self.histogram.get_sample_count(),
-            sum: self.histogram.get_sample_sum(),
+            count: histogram.get_sample_count(),
+            sum: histogram.get_sample_sum(),
             per_second: self.per_second,
         }
     }
@@ -228,7 +222,30 @@ fn latency_buckets(per_second: f64) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn times_that_are_read_meanwhile_are_one_snapshot() {
+        let timer = Timer::new("a_seconds", "A.", 1.0, Vec::new()).expect("its name is valid");
+        let is_over = AtomicBool::new(false);
+        let are_equal = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    timer.observe(Span::ZERO);
+                }
+            });
+            let are_equal = (0..1_000).all(|_| {
+                let read = timer.times();
+                read.buckets.last().map(|last| last.1) == Some(read.count)
+            });
+            is_over.store(true, Relaxed);
+            are_equal
+        });
+        assert!(are_equal, "the last bucket has every call");
+    }
 
     #[test]
     fn milliseconds_have_both_sets_of_buckets() {

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::env::http::{self, Reply};
 use crate::env::ports::Ports;
+use crate::suite::binary::{command, value_on};
 use crate::suite::process::Process;
 
 /// A Tollgate, which can be stopped and started again.
@@ -52,10 +52,8 @@ impl Service {
 
     /// Starts it where it was, and waits until it serves.
     pub(crate) fn start_again(&self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        // Without the settings of the environment.
+        let mut command = command(&[]);
         command
-            .env_clear()
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .arg(&self.rules);
         let mut slot = self.slot();
@@ -85,24 +83,25 @@ impl Service {
 
     /// One of its counters, by its statsd name. One that never counted is not there.
     pub(crate) fn stat(&self, name: &str) -> u64 {
-        let name = format!("{name}:");
-        sum(&http::get(self.admin, "/stats").body, |line| line == name)
+        let page = http::get(self.admin, "/stats").body;
+        whole(value_on(&page, &format!("{name}:")).unwrap_or("0"))
     }
 
     /// One of its metrics without labels, by its Prometheus name.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let page = http::get(self.admin, "/metrics").body;
-        assert!(page.contains(&format!("\n{name} ")), "there is no {name}");
-        sum(&page, |series| series == name)
+        whole(value_on(&page, name).unwrap_or_else(|| panic!("there is no {name}")))
     }
 
     /// Verdicts that this `on_store_error` gave so far.
     pub(crate) fn fallbacks(&self, policy: &str) -> u64 {
         let page = http::get(self.admin, "/metrics").body;
         let policy = format!("policy=\"{policy}\"");
-        sum(&page, |series| {
+        let lines = page.lines().filter_map(|line| line.rsplit_once(' '));
+        let of_policy = lines.filter(|(series, _)| {
             series.starts_with("tollgate_store_fallbacks_total{") && series.contains(&policy)
-        })
+        });
+        of_policy.map(|(_, value)| whole(value)).sum()
     }
 
     /// Asks it without Envoy.
@@ -115,11 +114,6 @@ impl Service {
     }
 }
 
-/// The sum of the values behind these names.
-fn sum(page: &str, is_it: impl Fn(&str) -> bool) -> u64 {
-    let lines = page.lines().filter_map(|line| line.rsplit_once(' '));
-    let values = lines.filter(|(name, _)| is_it(name));
-    values
-        .map(|(_, value)| value.parse::<u64>().expect("a whole number"))
-        .sum()
+fn whole(value: &str) -> u64 {
+    value.parse().expect("a whole number")
 }

@@ -142,21 +142,21 @@ impl ClusterProcess {
             .command(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// The node that serves a slot, once all masters that run name the same one. Until a new
-    /// owner's configuration epoch has reached a node, a late heartbeat of the old owner makes
-    /// that node name the old one again.
+    /// The node that serves a slot, once all masters that run name the same one, and the same
+    /// epochs. Until a new owner's configuration epoch has reached a node, a late heartbeat of the
+    /// old owner makes that node name the old one again. A node that takes a slot before it knows
+    /// the highest epoch gets one that another node has, too; then that remains so.
     fn agreed_owner_of(&self, slot: u16) -> usize {
         let mut agreed = None;
         look_until("all nodes name the same owner of a slot", || {
             let masters = self.living().filter(|server| server.is_master());
-            let owners: BTreeSet<_> = masters
-                .map(|server| self.view(server).owner_of(slot))
+            let views: BTreeSet<_> = masters
+                .map(|server| (self.view(server).owner_of(slot), epochs(server)))
                 .collect();
-            agreed = owners
+            agreed = views
                 .first()
-                .copied()
-                .flatten()
-                .filter(|_| owners.len() == 1);
+                .and_then(|(owner, _)| *owner)
+                .filter(|_| views.len() == 1);
             agreed.is_some()
         });
         agreed.expect("they name the same one")
@@ -386,6 +386,23 @@ impl Options {
             }
         }
     }
+}
+
+/// The configuration epochs that a node knows, each with its node.
+fn epochs(of: &RedisProcess) -> BTreeSet<(String, u64)> {
+    let nodes: String = of.text(&["CLUSTER", "NODES"]);
+    let epochs = nodes.lines().map(|line| {
+        let mut words = line.split(' ');
+        let id = words.next().expect("a name").to_owned();
+        (
+            id,
+            words
+                .nth(5)
+                .and_then(|epoch| epoch.parse().ok())
+                .expect("an epoch"),
+        )
+    });
+    epochs.collect()
 }
 
 impl Migration<'_> {

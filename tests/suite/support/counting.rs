@@ -1,6 +1,7 @@
 //! A limit for each algorithm, and a client who counts how much of it passes: what has to be exact
 //! wherever the counters are.
 
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
@@ -144,5 +145,36 @@ impl Counting {
             self.try_ask(counters).await.is_ok()
         })
         .await;
+    }
+
+    /// Of counters that are asked with `all_or_nothing`, one that is full keeps the others as they
+    /// are. Those of each algorithm are full in turn.
+    pub(crate) async fn rejections_consume_nothing(&mut self, limit: u32) {
+        for (refusing, _) in ALGORITHMS {
+            let full = [(refusing, "full")];
+            for _ in 0..limit {
+                assert_eq!(self.ask(&full).await.overall_code(), Code::Ok);
+            }
+            let value = format!("beside {refusing}");
+            let others: Vec<(&str, &str)> = ALGORITHMS
+                .iter()
+                .filter(|(key, _)| *key != refusing)
+                .map(|(key, _)| (*key, &*value))
+                .collect();
+            for _ in 0..3 {
+                let answer = self.ask(&[&full[..], &others].concat()).await;
+                assert_eq!(answer.overall_code(), Code::OverLimit);
+            }
+            let answer = self.ask(&others).await;
+            let remaining = |status: &DescriptorStatus| status.limit_remaining;
+            assert!(
+                answer
+                    .statuses
+                    .iter()
+                    .map(remaining)
+                    .all(|left| left == limit - 1),
+                "beside {refusing}: {answer:?}"
+            );
+        }
     }
 }
