@@ -3,8 +3,6 @@
 //! A producer returns such a type; JSON, text, Markdown, the console and the OpenAPI document present
 //! it, and commands read it from a service. Doc comments are the descriptions of the OpenAPI document.
 
-use serde::Serialize;
-
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};
 pub(crate) use replay::{
@@ -13,6 +11,7 @@ pub(crate) use replay::{
 pub(crate) use rule_check::{
     ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };
+pub(crate) use serialize::json;
 pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
 
 mod cases;
@@ -26,8 +25,3 @@ pub(crate) mod rule;
 mod rule_check;
 mod serialize;
 mod simulation;
-
-/// The JSON of a report.
-pub(crate) fn json(report: &impl Serialize) -> String {
-    serde_json::to_string(report).expect("the keys of its maps are texts")
-}

@@ -51,6 +51,8 @@ offline: limiter rules store telemetry time
 api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown
     telemetry text time tls trial
 traffic: api limit proto report rules time
+what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
+    telemetry text time top_keys traffic
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
     rule_files rule_source rules runtime settings/parse shutdown store telemetry text time top_keys
     trial what_if
@@ -62,8 +64,6 @@ app: admin api candidate config console file_watch http limiter over_limit_feed 
     what_if
 cli: api app config http limit limiter offline record report rule_source rules runtime settings
     settings/environment store telemetry text time top_keys traffic what_if
-what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
-    telemetry text time top_keys traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.

@@ -9,8 +9,8 @@ use std::iter;
 use serde_json::Value;
 
 use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
-use crate::report::json;
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
+use crate::report::serialize::json;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
 use crate::text::Escaped;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
 use crate::time::{Span, Time};
 
@@ -17,4 +17,9 @@ pub(crate) fn micros<S: Serializer>(span: &Span, json: S) -> Result<S::Ok, S::Er
 
 pub(crate) fn rfc3339<S: Serializer>(time: &Time, json: S) -> Result<S::Ok, S::Error> {
     json.serialize_str(&time.to_rfc3339())
+}
+
+/// The JSON of a report.
+pub(crate) fn json(report: &impl Serialize) -> String {
+    serde_json::to_string(report).expect("the keys of its maps are texts")
 }

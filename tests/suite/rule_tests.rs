@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use crate::support::folder::Folder;
 use crate::support::{Ran, TestServer, tollgate, tollgate_with_env};
 
