@@ -5,10 +5,15 @@
 
 use serde::Serialize;
 
+pub(crate) mod answer;
 pub(crate) mod change;
 pub(crate) mod comparison;
+pub(crate) mod counter;
 pub mod dump;
+pub(crate) mod finding;
 pub(crate) mod rule;
+pub(crate) mod rule_file;
+pub(crate) mod top;
 
 /// The JSON of a report.
 pub(crate) fn json(report: &impl Serialize) -> String {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::redact::Redaction;
 use crate::report::change::diff;
+use crate::report::finding::Finding;
 use crate::rule_check::keys::{ChangedKeys, Keys};
 use crate::rule_check::simulate::{Outcome, Scenario};
 use crate::rule_files::compile::{Compiled, Sender};
@@ -126,11 +127,8 @@ impl RuleCheck {
     ) -> Result<Outcome, NoResult> {
         let compiled = self.compile(change)?.map_err(|errors| {
             let first = &errors[0];
-            let [file, message] = ["file", "message"].map(|name| first[name].as_str());
-            let (file, message) = (file.unwrap_or_default(), message.unwrap_or_default());
-            let line = &first["line"];
             NoResult::Invalid(format!(
-                "the rules are invalid: {file}:{line}: {message}; the check has all errors"
+                "the rules are invalid: {first}; the check has all errors"
             ))
         })?;
         scenario
@@ -148,7 +146,7 @@ impl RuleCheck {
     fn compile(
         &self,
         Change { file, text }: Change,
-    ) -> Result<Result<Compiled, Vec<Value>>, NoResult> {
+    ) -> Result<Result<Compiled, Vec<Finding>>, NoResult> {
         let files = self.files.as_ref().ok_or(NoResult::NoFiles)?;
         Ok(files.compiler.compile(&file, text, Sender::Unknown))
     }

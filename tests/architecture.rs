@@ -30,19 +30,19 @@ check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
 report: limit named_enum rules text time
-config: limit named_enum regular_file rules settings/parse telemetry text time
+config: limit named_enum regular_file report rules settings/parse telemetry text time
 store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
     telemetry text time tls
 redact: named_enum rules settings/parse
 record: check redact regular_file rules runtime sampling settings/parse telemetry text time
-top_keys: check named_enum rules telemetry text time
-over_limit_feed: redact rules sampling telemetry text time
+top_keys: check named_enum report rules telemetry text time
+over_limit_feed: redact report rules sampling telemetry text time
 candidate: check redact report rules store telemetry text time
 limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
     text time top_keys
 rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
     settings/environment settings/parse shutdown telemetry text time tls
-rule_files: config regular_file rule_source rules runtime telemetry time
+rule_files: config regular_file report rule_source rules runtime telemetry time
 trial: backoff file_watch limit named_enum redact regular_file remote report rules settings/parse telemetry text time tls
 simulation: check limit rules store telemetry time
 rule_check: check limit redact report rule_files rules simulation text time top_keys

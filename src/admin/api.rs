@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use http::{HeaderMap, StatusCode, header};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
@@ -27,6 +27,8 @@ use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
 use crate::over_limit_feed::OverLimitFeed;
+use crate::report;
+use crate::report::answer::Replica;
 use crate::shutdown::Lifecycle;
 
 pub(crate) mod actions;
@@ -44,7 +46,7 @@ pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
-pub(crate) mod top_answer;
+mod top_sums;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -95,7 +97,7 @@ impl Api {
     pub(crate) fn router(self) -> Router {
         let add = |router: Router<Self>, (path, route)| router.route(path, route);
         let replica = self.replica.clone();
-        let full = move || answer::response(&replica, Err(answer::full()));
+        let full = move || answer::rejection(&replica, answer::full());
         let responses = &self.responses;
         let placed = Self::routes().into_iter().fold(Router::new(), add);
         let placed = responses.bounded(placed, full.clone());
@@ -133,7 +135,7 @@ impl Api {
     ) -> Response {
         let file = match file {
             Ok(Path(file)) => file,
-            Err(rejection) => return self.respond(Err(rejection.into())),
+            Err(rejection) => return self.reject(rejection.into()),
         };
         let request = ChangeRequest {
             action,
@@ -145,8 +147,12 @@ impl Api {
         self.respond(self.rule_changes.clone().act(request).await)
     }
 
-    fn respond(&self, answer: Answer) -> Response {
+    fn respond(&self, answer: Answer<impl Serialize>) -> Response {
         answer::response(&self.replica, answer)
+    }
+
+    fn reject(&self, rejected: Rejected) -> Response {
+        answer::rejection(&self.replica, rejected)
     }
 }
 
@@ -183,26 +189,27 @@ async fn follow_over_limit(State(api): State<Api>) -> Response {
 
 /// Other replicas compare the name with that of a heartbeat.
 async fn read_replica(State(api): State<Api>) -> Response {
-    api.respond(Ok(json!({})))
+    let replica = api.replica.to_string();
+    answer::found(report::json(&Replica { replica }))
 }
 
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     match api.top.read(&api.replica, &query).await {
         Ok(json) => answer::found(json),
-        Err(rejected) => api.respond(Err(rejected)),
+        Err(rejected) => api.reject(rejected),
     }
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {
     let listed = api.rules.list(api.replica.clone()).await;
-    listed.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+    listed.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejection>) -> Response {
     let read = async { api.rules.read(&file?.0).await };
     let read = read.await;
-    read.unwrap_or_else(|rejected| api.respond(Err(rejected)))
+    read.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 async fn check_rules(
@@ -263,7 +270,7 @@ async fn document() -> Response {
 
 async fn unknown_path(State(api): State<Api>) -> Response {
     let reason = "unknown path; /api/v1/openapi.json has all of them";
-    api.respond(Err(Rejected::new(StatusCode::NOT_FOUND, reason)))
+    api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 
 #[cfg(test)]

@@ -6,24 +6,23 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use http::StatusCode;
-use serde_json::json;
 
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
-use crate::cli::counter::{self, counter_text};
+use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
 use crate::cli::fetch;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
+use crate::report::counter::{CounterList, RateLimitRequest, RequestDescriptor, RequestEntry};
+use crate::report::json;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::{Entry, Query};
 use crate::settings::environment::Environment;
 use crate::text::Text;
 
-const UNKNOWN_DOMAIN: u8 = 3;
-const NO_RULE: u8 = 4;
 /// The end of the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -109,33 +108,37 @@ fn run_query(
 
 /// A request as the body of /json.
 fn body_of(query: &Query<'_>) -> Vec<u8> {
-    let entry = |entry: &Entry<'_>| json!({"key": Text(entry.key).shown(), "value": Text(entry.value).shown()});
+    let shown = |part: &[u8]| Text(part).shown().into_owned();
+    let entry = |entry: &Entry<'_>| RequestEntry {
+        key: shown(entry.key),
+        value: shown(entry.value),
+    };
     let descriptors = query.descriptors.iter();
-    let descriptors = descriptors
-        .map(|descriptor| json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()}))
-        .collect::<Vec<_>>();
-    let domain = Text(query.domain).shown();
-    json!({"domain": domain, "descriptors": descriptors})
-        .to_string()
-        .into_bytes()
+    let descriptors = descriptors.map(|descriptor| RequestDescriptor {
+        entries: descriptor.entries.iter().map(entry).collect(),
+    });
+    let request = RateLimitRequest {
+        domain: shown(query.domain),
+        descriptors: descriptors.collect(),
+    };
+    json(&request).into_bytes()
 }
 
 /// The walk through the rules in force on a service, and the counters.
 fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, Failure> {
-    let (status, counters) = fetch::post(url, "/api/v1/counters", body.clone())?;
-    let counters = counter::read(status, &counters)?;
-    if let Some(code) = counter::no_counter(status, &counters) {
-        return Ok(code);
-    }
-    let (status, text) = fetch::post(url, "/explain", body)?;
+    let response = fetch::post(url, "/api/v1/counters", body.clone())?;
+    let counters = match counter::read(&response)? {
+        Ok(CounterList { counters }) => counters,
+        Err(code) => return Ok(code),
+    };
+    let fetch::Response { status, body: text } = fetch::post(url, "/explain", body)?;
     if status != StatusCode::OK {
         return Err(anyhow!("{status}: {}", text.trim()).into());
     }
     print(&text);
-    let counters = counters["counters"].as_array().into_iter().flatten();
     let mut code = ExitCode::SUCCESS;
-    for counter in counters {
-        if counter["rule"].is_null() {
+    for counter in &counters {
+        if counter.rule.is_none() {
             code = NO_RULE.into();
         } else {
             print(&format!("counter\n{}", counter_text(counter)));

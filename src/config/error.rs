@@ -7,6 +7,7 @@ use std::mem;
 
 use crate::config::source::Source;
 use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
+use crate::report;
 use crate::text::prefix;
 
 /// Problems of a load, and warnings: more of them are mostly one mistake, repeated.
@@ -194,6 +195,18 @@ impl Finding {
         }
     }
 
+    /// For operators, without the text of the source.
+    pub(crate) fn report(&self) -> report::finding::Finding {
+        report::finding::Finding {
+            file: Some(self.source.path.to_string()),
+            line: self.location.map(|at| at.line),
+            column: self.location.map(|at| at.column),
+            message: self.message(),
+            place: Some(self.place.clone()),
+            hint: self.hint.clone(),
+        }
+    }
+
     /// `path:line:column (place)`, as far as known.
     pub(crate) fn source_location(&self) -> String {
         let mut shown = self.source.path.to_string();
@@ -258,6 +271,12 @@ fn write_excerpt(line: &str, at: Location, formatter: &mut fmt::Formatter<'_>) -
         formatter,
         "\n {margin} |\n {number} | {part}\n {margin} | {indent}{carets}"
     )
+}
+
+/// Findings for operators, in the order of their files.
+pub(crate) fn reported(findings: Vec<Finding>) -> Vec<report::finding::Finding> {
+    let findings = in_file_order(findings).into_iter();
+    findings.map(|finding| finding.report()).collect()
 }
 
 /// Sorts findings by file, line and column.

@@ -202,10 +202,11 @@ impl Parts {
         let usages = single.into_iter().map(|(query, rule)| async move {
             let counters = self.api.counters.read(query).await.ok()?;
             let counter = counters.first()?;
-            let limit = &counter["limit"];
-            let capacity = limit["burst"].as_u64().or(limit["requests"].as_u64())?;
-            let used = counter["used"].as_u64()?;
-            Some((rule.path.clone(), Usage { used, capacity }))
+            let usage = Usage {
+                used: counter.used?,
+                capacity: counter.limit.as_ref()?.capacity().into(),
+            };
+            Some((rule.path.clone(), usage))
         });
         join_all(usages).await.into_iter().flatten().collect()
     }

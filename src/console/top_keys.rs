@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use crate::admin::api::top_answer::KeyHits;
 use crate::admin::query_string::Pairs;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::percent;
+use crate::report::top::KeyHits;
 use crate::text::Text;
 use crate::top_keys::Selection;
 use crate::top_keys::windows::{By, Window};
@@ -82,9 +82,9 @@ pub(crate) async fn section(
 fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup {
     let KeyHits {
         key: entries,
-        counts,
+        hits,
+        over_limit: over,
     } = key;
-    let (hits, over) = (counts.hits, counts.over_limit);
     let name = name_of(entries, open);
     html! {
         tr {
@@ -92,9 +92,9 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup 
                 // The counter of a hash is not that of its value.
                 @if is_redacted { (name) } @else { a href=(key_href(domain, entries)) { (name) } }
             }
-            td.number.over[over > 0] { (over) }
+            td.number.over[*over > 0] { (over) }
             td.number { (hits) }
-            td.number { (percent(over, hits)) }
+            td.number { (percent(*over, *hits)) }
         }
     }
 }

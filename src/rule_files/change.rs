@@ -16,10 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::report::finding::Finding;
 use crate::rule_files::compile::Sender;
 use crate::rule_files::diff::unified;
 use crate::rule_files::etag::{ETag, Expected};
@@ -91,7 +91,7 @@ pub(crate) struct Changed {
     pub(crate) etag: ETag,
     pub(crate) diff: String,
     /// Of the compiler.
-    pub(crate) warnings: Vec<Value>,
+    pub(crate) warnings: Vec<Finding>,
     /// Domains and limits of the rules.
     pub(crate) counts: [usize; 2],
     pub(crate) result: Result<(), NotInForce>,
@@ -119,7 +119,7 @@ pub(crate) enum ChangeError {
     #[error("the file has changed: its ETag is {0}; read it again")]
     Changed(ETag),
     #[error("the rules are invalid with this change; nothing is written")]
-    Invalid(Vec<Value>),
+    Invalid(Vec<Finding>),
     #[error("no version {0}; GET /api/v1/rules/{1}/history lists them")]
     UnknownVersion(u64, FileName),
     #[error("other changes of rules did not end within {} s; nothing is written", TURN_TIMEOUT.as_secs())]
@@ -137,7 +137,7 @@ struct Written {
     version: u64,
     etag: ETag,
     diff: String,
-    warnings: Vec<Value>,
+    warnings: Vec<Finding>,
     counts: [usize; 2],
     path: String,
     text: Arc<str>,

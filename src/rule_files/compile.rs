@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
-use crate::config::error::{Finding, in_file_order};
-use crate::config::{self, BoundedSource, CompileOptions, Source};
+use crate::config::{self, BoundedSource, CompileOptions, Source, error};
+use crate::report::finding::Finding;
 use crate::rule_files::name::FileName;
 use crate::rule_source::files::{Directory, read_overlay};
 use crate::rules::RuleSet;
@@ -36,8 +34,7 @@ pub(crate) enum Sender {
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) rules: RuleSet,
-    /// As objects of JSON, as errors are.
-    pub(crate) warnings: Vec<Value>,
+    pub(crate) warnings: Vec<Finding>,
 }
 
 impl Compiler {
@@ -45,20 +42,21 @@ impl Compiler {
     /// metric.
     ///
     /// # Errors
-    /// Every error, as an object of JSON.
+    /// Every error.
     pub(crate) fn compile(
         &self,
         name: &FileName,
         text: Arc<str>,
         sender: Sender,
-    ) -> Result<Compiled, Vec<Value>> {
+    ) -> Result<Compiled, Vec<Finding>> {
         let path = self.directory.path.join(name.as_str());
         let read = self.directory.read_with(&path, text).and_then(|sources| {
             let overlay = self.overlay.as_deref().map(read_overlay);
             Ok((sources, overlay.transpose()?))
         });
         // A reload would be rejected for the same reason.
-        let (sources, overlay) = read.map_err(|error| vec![unreadable(&error)])?;
+        let (sources, overlay) =
+            read.map_err(|error| vec![Finding::unread(format!("{error:#}"))])?;
         let options = CompileOptions {
             overlay,
             stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
@@ -71,38 +69,22 @@ impl Compiler {
             _ => BoundedSource::of_operator(source),
         };
         let sources: Vec<_> = sources.into_iter().map(bounded).collect();
-        let loaded = config::load_bounded(&sources, &options).map_err(|found| self.shown(found))?;
+        let loaded = config::load_bounded(&sources, &options);
+        let loaded = loaded.map_err(|found| self.reported(found))?;
         Ok(Compiled {
             rules: loaded.rules,
-            warnings: self.shown(loaded.warnings),
+            warnings: self.reported(loaded.warnings),
         })
     }
 
-    fn shown(&self, findings: Vec<Finding>) -> Vec<Value> {
-        let findings = in_file_order(findings).into_iter();
-        findings.map(|found| self.finding(&found)).collect()
+    /// Files are named by their paths below the folder; the overlay by its whole path.
+    fn reported(&self, findings: Vec<error::Finding>) -> Vec<Finding> {
+        let mut findings = error::reported(findings);
+        for path in findings.iter_mut().filter_map(|found| found.file.as_mut()) {
+            if let Ok(below) = Path::new(path).strip_prefix(&self.directory.path) {
+                *path = below.to_string_lossy().into_owned();
+            }
+        }
+        findings
     }
-
-    fn finding(&self, found: &Finding) -> Value {
-        json!({
-            "file": self.file_of(&found.source),
-            "line": found.location.map(|at| at.line),
-            "column": found.location.map(|at| at.column),
-            "message": found.message(),
-            "place": found.place,
-            "hint": found.hint,
-        })
-    }
-
-    /// The path of a file below the folder; of the overlay its whole path.
-    fn file_of(&self, source: &Source) -> String {
-        let path = Path::new(&*source.path);
-        let below = path.strip_prefix(&self.directory.path).unwrap_or(path);
-        below.to_string_lossy().into_owned()
-    }
-}
-
-fn unreadable(error: &anyhow::Error) -> Value {
-    let message = format!("{error:#}");
-    json!({"file": null, "line": null, "column": null, "message": message, "place": null, "hint": null})
 }

@@ -94,7 +94,7 @@ impl RuleChecks {
     }
 
     /// Compiles the rules with another text of a file, and compares them with those in force.
-    pub(crate) async fn check(&self, file: &str, query: &str, body: Body) -> Answer {
+    pub(crate) async fn check(&self, file: &str, query: &str, body: Body) -> Answer<Value> {
         let window = Pairs::new(query).first("window").to_owned();
         let window = match &*Text(&window).shown() {
             "" => Window::Hour,
@@ -115,7 +115,7 @@ impl RuleChecks {
     }
 
     /// Plays requests to the rules in force, and to those with another text of a file.
-    pub(crate) async fn simulate(&self, file: &str, query: &str, body: Body) -> Answer {
+    pub(crate) async fn simulate(&self, file: &str, query: &str, body: Body) -> Answer<Value> {
         let scenario = scenario(&Pairs::new(query))?;
         let held = self.hold(file, body).await?;
         let check = self.check.clone();

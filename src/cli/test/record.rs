@@ -32,11 +32,15 @@ pub(super) fn run(url: &str, requests: Option<&Path>) -> anyhow::Result<()> {
     let mut text = format!("tests:\n  - name: {}\n    steps:\n", json!(name));
     for (index, request) in requests.iter().enumerate() {
         let time = clock.now().to_rfc3339();
-        let (status, response) = fetch::post(url, PAGE, body(&convert::query(request)))?;
+        let response = fetch::post(url, PAGE, body(&convert::query(request)))?;
+        let fetch::Response {
+            status,
+            body: reply,
+        } = response;
         if ![StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
-            bail!("request {}: {status}: {}", index + 1, response.trim());
+            bail!("request {}: {status}: {}", index + 1, reply.trim());
         }
-        let response: Value = serde_json::from_str(&response).context("read the response")?;
+        let response: Value = serde_json::from_str(&reply).context("read the response")?;
         text += &format!(
             "      - at: {time}\n        request: {}\n        expect: {}\n",
             step(request),
