@@ -27,8 +27,8 @@ pub(crate) struct ErrorBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Outcome", extend("enum" = ["matched", "no_rule", "unknown_domain"]))]
     pub(crate) outcome: Option<Outcome>,
-    /// For 422: what the compiler reports about rules
+    /// Errors of rules, of a change that is invalid
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<Finding>")]
+    #[schemars(skip)]
     pub(crate) errors: Option<Vec<Finding>>,
 }
