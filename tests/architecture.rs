@@ -52,7 +52,7 @@ api: check file_watch http limit limiter proto redact report rules runtime setti
 traffic: api limit limiter proto rules time
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report rule_check
     rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
-console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text time
+console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check

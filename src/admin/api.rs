@@ -1,10 +1,10 @@
 //! `/api/v1`: counters, actions on them, top keys, over-limit responses and rules files, and the
 //! OpenAPI document of all its paths.
 //!
-//! An endpoint has its own file, and the part of the document that describes it is the JSON file
-//! beside that. Every answer has `replica`, the name of this process in heartbeats.
+//! An endpoint has its own file. The JSON file beside it describes its paths in the document, whose
+//! schemas are those of the types of answers. Every answer has `replica`, the name of this process in
+//! heartbeats.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -69,6 +69,14 @@ impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the
     /// document.
     pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
+        let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
+        let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
+        let put = |api, remote, file, headers, body| {
+            change_rules(RuleAction::Put, api, remote, file, headers, body)
+        };
+        let roll_back = |api, remote, file, headers, body| {
+            change_rules(RuleAction::Rollback, api, remote, file, headers, body)
+        };
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
@@ -76,9 +84,9 @@ impl Api {
             ("/openapi.json", get(document)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
-            ("/rules/{file}", get(read_rules).put(put_rules)),
+            ("/rules/{file}", get(read_rules).put(put)),
             ("/rules/{file}/history", get(read_history)),
-            ("/rules/{file}/rollback", post(roll_back_rules)),
+            ("/rules/{file}/rollback", post(roll_back)),
         ]
     }
 
@@ -109,44 +117,6 @@ impl Api {
             .with_state(self)
     }
 
-    async fn act(
-        &self,
-        action: Action,
-        remote: Option<IpAddr>,
-        headers: HeaderMap,
-        body: Body,
-    ) -> Response {
-        let request = ActionRequest {
-            action,
-            remote,
-            headers,
-            body,
-        };
-        self.respond(self.actions.clone().act(request).await)
-    }
-
-    async fn change_rules(
-        &self,
-        action: RuleAction,
-        remote: Option<IpAddr>,
-        file: Result<Path<String>, PathRejection>,
-        headers: HeaderMap,
-        body: Body,
-    ) -> Response {
-        let file = match file {
-            Ok(Path(file)) => file,
-            Err(rejection) => return self.reject(rejection.into()),
-        };
-        let request = ChangeRequest {
-            action,
-            file,
-            remote,
-            headers,
-            body,
-        };
-        self.respond(self.rule_changes.clone().act(request).await)
-    }
-
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
         answer::response(&self.replica, answer)
     }
@@ -165,22 +135,20 @@ async fn read_counters(State(api): State<Api>, body: Body) -> Response {
     api.respond(api.counters.read_by_body(body).await)
 }
 
-async fn reset(
+async fn act(
+    action: Action,
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    api.act(Action::Reset, remote, headers, body).await
-}
-
-async fn grant(
-    State(api): State<Api>,
-    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    api.act(Action::Grant, remote, headers, body).await
+    let request = ActionRequest {
+        action,
+        remote,
+        headers,
+        body,
+    };
+    api.respond(api.actions.clone().act(request).await)
 }
 
 async fn follow_over_limit(State(api): State<Api>) -> Response {
@@ -242,26 +210,26 @@ async fn read_history(
     api.respond(read.await)
 }
 
-async fn put_rules(
+async fn change_rules(
+    action: RuleAction,
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     file: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    api.change_rules(RuleAction::Put, remote, file, headers, body)
-        .await
-}
-
-async fn roll_back_rules(
-    State(api): State<Api>,
-    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
-    file: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    api.change_rules(RuleAction::Rollback, remote, file, headers, body)
-        .await
+    let file = match file {
+        Ok(Path(file)) => file,
+        Err(rejection) => return api.reject(rejection.into()),
+    };
+    let request = ChangeRequest {
+        action,
+        file,
+        remote,
+        headers,
+        body,
+    };
+    api.respond(api.rule_changes.clone().act(request).await)
 }
 
 async fn document() -> Response {

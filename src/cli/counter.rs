@@ -180,57 +180,50 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 /// A counter, a line for each field.
 pub(crate) fn counter_text(counter: &CounterView) -> String {
-    let lines = NAMES.into_iter().zip(cells(counter));
-    let lines: Vec<_> = lines
-        .map(|(name, cell)| vec![name.to_owned(), cell])
-        .collect();
-    table(2, &lines)
+    table(
+        2,
+        &fields(counter).map(|(name, value)| vec![name.to_owned(), value]),
+    )
 }
 
 /// A counter before and after a change.
 fn change_text(change: &CounterChange) -> String {
-    let before = cells(&change.before);
-    let after = change.after.as_ref().map(cells);
-    let after = after.unwrap_or_else(|| NAMES.map(|_| NONE.to_owned()));
+    let before = fields(&change.before);
+    let after = change.after.as_ref().map(fields);
+    let after = |at: usize| after.as_ref().map_or(NONE, |after| &after[at].1);
     let mut lines = vec![["", "before", "after"].map(str::to_owned).to_vec()];
-    let fields = NAMES.into_iter().zip(before.into_iter().zip(after));
-    lines.extend(fields.map(|(name, (before, after))| vec![name.to_owned(), before, after]));
+    lines.extend(
+        before
+            .iter()
+            .enumerate()
+            .map(|(at, (name, before))| [name, &**before, after(at)].map(str::to_owned).to_vec()),
+    );
     let note = change.note.as_ref();
     let note = note.map(|note| format!("{}\n", Escaped(note)));
     table(3, &lines) + &note.unwrap_or_default()
 }
 
-const NAMES: [&str; 11] = [
-    "rule",
-    "key",
-    "algorithm",
-    "requests",
-    "period, s",
-    "burst",
-    "used",
-    "remaining",
-    "over limit",
-    "resets in, s",
-    "counted in",
-];
 const NONE: &str = "-";
 
-/// The fields of [`NAMES`].
-fn cells(counter: &CounterView) -> [String; 11] {
+/// Names and values of the fields of a counter.
+fn fields(counter: &CounterView) -> [(&'static str, String); 11] {
     let limit = counter.limit.as_ref();
     let over_limit = if counter.over_limit { "yes" } else { "no" };
     [
-        cell(counter.rule.as_deref()),
-        cell(counter.key.as_deref()),
-        cell(counter.algorithm.map(Algorithm::name)),
-        cell(limit.map(|limit| limit.requests)),
-        cell(limit.and_then(|limit| limit.period_seconds)),
-        cell(limit.and_then(|limit| limit.burst)),
-        cell(counter.used),
-        cell(counter.remaining),
-        over_limit.to_owned(),
-        cell(counter.resets_in_seconds),
-        cell(counter.counted_in.map(CountedIn::name)),
+        ("rule", cell(counter.rule.as_deref())),
+        ("key", cell(counter.key.as_deref())),
+        ("algorithm", cell(counter.algorithm.map(Algorithm::name))),
+        ("requests", cell(limit.map(|limit| limit.requests))),
+        (
+            "period, s",
+            cell(limit.and_then(|limit| limit.period_seconds)),
+        ),
+        ("burst", cell(limit.and_then(|limit| limit.burst))),
+        ("used", cell(counter.used)),
+        ("remaining", cell(counter.remaining)),
+        ("over limit", over_limit.to_owned()),
+        ("resets in, s", cell(counter.resets_in_seconds)),
+        ("counted in", cell(counter.counted_in.map(CountedIn::name))),
     ]
 }
 

@@ -12,7 +12,7 @@ use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::counters::Counters;
 use crate::admin::api::idempotency::{Done, Failed, IdempotencyKeys};
-use crate::admin::api::outcome::{Outcome, Outcomes};
+use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
 use crate::report::counter::CounterChange;
@@ -76,7 +76,7 @@ impl Actions {
         };
         if let Err(rejected) = &answer {
             self.outcomes
-                .count(action.name(), Outcome::of(rejected.status));
+                .count(action.name(), ActionOutcome::of(rejected.status));
         }
         answer
     }
@@ -111,7 +111,7 @@ impl Actions {
         match self.keys.once((action, key), request, act).await? {
             Done::Now(answer) => Ok(answer),
             Done::Before(answer) => {
-                self.outcomes.count(action.name(), Outcome::Repeated);
+                self.outcomes.count(action.name(), ActionOutcome::Repeated);
                 Ok(answer)
             }
         }
@@ -133,7 +133,7 @@ impl Actions {
         })?;
         let (before, after) = (json(&changed.before), json(&changed.after));
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
-        self.outcomes.count(action, Outcome::Done);
+        self.outcomes.count(action, ActionOutcome::Done);
         Ok(changed)
     }
 }

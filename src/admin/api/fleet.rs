@@ -63,7 +63,7 @@ pub(crate) struct Fleet {
     full: Counter,
 }
 
-/// What other replicas replied.
+/// The replies of other replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     /// Sorted by name.

@@ -1,4 +1,4 @@
-//! Keeps what became of requests with an Idempotency-Key, for their repetitions.
+//! Keeps the outcomes of requests with an Idempotency-Key, for their repetitions.
 //!
 //! A key is kept before its request acts, so a repetition acts only if the first certainly did not.
 //!

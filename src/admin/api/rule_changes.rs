@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
-use crate::admin::api::outcome::{Outcome, Outcomes};
+use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::named_enum::named_enum;
 use crate::report::rule_file::{RuleCounts, RulesChanged, RulesRollback};
@@ -118,8 +118,8 @@ impl RuleChanges {
             }
         };
         let outcome = match &answer {
-            Ok(_) => Outcome::Done,
-            Err(rejected) => Outcome::of(rejected.status),
+            Ok(_) => ActionOutcome::Done,
+            Err(rejected) => ActionOutcome::of(rejected.status),
         };
         self.outcomes.count(action.name(), outcome);
         answer

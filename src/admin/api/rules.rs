@@ -92,7 +92,7 @@ impl Rules {
     /// The versions of a file.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// 404 without such a file.
     pub(crate) async fn history(&self, name: &str) -> Answer<RulesHistory> {
         let files = self.files()?.clone();
         let name = FileName::new(name).map_err(ReadError::from)?;

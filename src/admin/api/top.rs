@@ -62,7 +62,7 @@ struct TopQuery {
 #[derive(Default)]
 struct Prepared {
     sums: Sums,
-    query: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Top {
@@ -89,7 +89,7 @@ impl Top {
         replica: &str,
         query: &str,
     ) -> Result<String, Rejected> {
-        let asked = TopQuery::read(query)?;
+        let query = TopQuery::read(query)?;
         let mut answer = TopAnswer {
             replica: replica.to_owned(),
             replicas: None,
@@ -97,9 +97,9 @@ impl Top {
             rules: Vec::new(),
         };
         let mut replies = Vec::new();
-        if asked.scope == Scope::Fleet {
+        if query.scope == Scope::Fleet {
             // First: a replica that asks this one must not wait until all others have answered.
-            let fleet = self.fleet.ask(&asked.path(), replica).await;
+            let fleet = self.fleet.ask(&query.path(), replica).await;
             let Replies { answers, missing } = fleet.ok_or_else(busy)?;
             let names = answers.iter().map(|reply| &*reply.replica);
             let names = std::iter::once(replica).chain(names);
@@ -107,16 +107,16 @@ impl Top {
             answer.missing = Some(missing);
             replies = answers;
         }
-        let own = self.sums(asked.selection, asked.window).await;
+        let own = self.sums(query.selection, query.window).await;
         let show = move || {
-            let Prepared { mut sums, query } = own;
+            let Prepared { mut sums, permit } = own;
             for reply in replies {
                 sums.add_answer(reply.rules);
             }
-            answer.rules = sums.first(asked.by);
-            (json(&answer), query)
+            answer.rules = sums.first(query.by);
+            (json(&answer), permit)
         };
-        let (json, _query) = spawn_blocking(show).await.unwrap_or_default();
+        let (json, _permit) = spawn_blocking(show).await.unwrap_or_default();
         Ok(json)
     }
 
@@ -135,7 +135,7 @@ impl Top {
     /// The hits that this process counted, on other threads: keys may be many, and this one answers
     /// liveness probes. What was begun is finished, even if its request is cancelled meanwhile.
     async fn sums(self: &Arc<Self>, selection: Selection, window: Window) -> Prepared {
-        let query = self.queries.clone().acquire_owned().await.ok();
+        let permit = self.queries.clone().acquire_owned().await.ok();
         let top = self.clone();
         let prepare = async move {
             let read = top.keys.read(selection, window).await;
@@ -144,7 +144,7 @@ impl Top {
                 for rule in &read {
                     top.add(&mut sums, rule);
                 }
-                Prepared { sums, query }
+                Prepared { sums, permit }
             };
             spawn_blocking(prepare).await.unwrap_or_default()
         };
@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn parameters_are_read_and_written_for_peers() {
-        let asked = TopQuery::read("domain=a%26b&rule=r+s&window=60m&scope=fleet");
-        let asked = asked.unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m&scope=fleet");
+        let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let expected = "/api/v1/top?window=60m&by=over_limit&domain=a%26b&rule=r%20s";
-        assert_eq!((asked.scope, &*asked.path()), (Scope::Fleet, expected));
+        assert_eq!((query.scope, &*query.path()), (Scope::Fleet, expected));
         for invalid in ["window=2m", "by=keys", "scope=all"] {
             assert!(TopQuery::read(invalid).is_err(), "{invalid}");
         }
