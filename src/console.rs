@@ -13,7 +13,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use crate::admin;
-use crate::console::frame::Place;
+use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 
 mod compare;
@@ -75,39 +75,40 @@ impl Console {
         Self::assets().into_iter().fold(views, add).with_state(self)
     }
 
-    async fn page(&self, place: Place, title: &str, content: &Markup) -> Response {
-        let head = self.0.head().await;
-        frame::page(&head, place, title, StatusCode::OK, content)
+    /// A page that the navigation leads to.
+    async fn tab(&self, tab: Tab, content: &Markup) -> Response {
+        self.page(tab, tab.name(), content).await
     }
 
-    async fn not_found(&self, place: Place, reason: &str) -> Response {
+    async fn page(&self, tab: Tab, title: &str, content: &Markup) -> Response {
+        let head = self.0.head().await;
+        frame::page(&head, tab, title, StatusCode::OK, content)
+    }
+
+    async fn not_found(&self, tab: Tab, reason: &str) -> Response {
         let content = html! { h1 { "Not found" } p.empty { (reason) } };
         let head = self.0.head().await;
         let status = StatusCode::NOT_FOUND;
-        frame::page(&head, place, "Not found", status, &content)
+        frame::page(&head, tab, "Not found", status, &content)
     }
 }
 
 async fn overview(State(console): State<Console>) -> Response {
     let content = overview::content(&console.0).await;
-    console
-        .page(Place::Overview, Place::Overview.name(), &content)
-        .await
+    console.tab(Tab::Overview, &content).await
 }
 
 async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
     let content = rules::content(&console.0, &query.unwrap_or_default()).await;
-    console
-        .page(Place::Rules, Place::Rules.name(), &content)
-        .await
+    console.tab(Tab::Rules, &content).await
 }
 
 async fn rule(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
     match rule::content(&console.0, &query.unwrap_or_default()).await {
-        Some((title, content)) => console.page(Place::Rules, &title, &content).await,
+        Some((title, content)) => console.page(Tab::Rules, &title, &content).await,
         None => {
             let reason = "The rules in force have no such rule.";
-            console.not_found(Place::Rules, reason).await
+            console.not_found(Tab::Rules, reason).await
         }
     }
 }
@@ -118,52 +119,42 @@ async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Respo
         return Redirect::to(&canonical).into_response();
     }
     let (title, content) = key::content(&console.0, &query).await;
-    console.page(Place::Rules, &title, &content).await
+    console.page(Tab::Rules, &title, &content).await
 }
 
 async fn files(State(console): State<Console>) -> Response {
     let content = files::content(&console.0).await;
-    console
-        .page(Place::Files, Place::Files.name(), &content)
-        .await
+    console.tab(Tab::Files, &content).await
 }
 
 async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
     match file::content(&console.0, &query.unwrap_or_default()).await {
         // The permit counts the text until the page is.
-        Ok((title, content, _reading)) => console.page(Place::Files, &title, &content).await,
-        Err(reason) => console.not_found(Place::Files, &reason).await,
+        Ok((title, content, _reading)) => console.page(Tab::Files, &title, &content).await,
+        Err(reason) => console.not_found(Tab::Files, &reason).await,
     }
 }
 
 async fn over_limit(State(console): State<Console>) -> Response {
     console
-        .page(
-            Place::OverLimit,
-            Place::OverLimit.name(),
-            &live::content(&console.0),
-        )
+        .tab(Tab::OverLimit, &live::content(&console.0))
         .await
 }
 
 async fn store(State(console): State<Console>) -> Response {
     let content = store::content(&console.0).await;
-    console
-        .page(Place::Store, Place::Store.name(), &content)
-        .await
+    console.tab(Tab::Store, &content).await
 }
 
 async fn trial(State(console): State<Console>) -> Response {
     match &console.0.trial {
         Some(trial) => {
             let content = compare::trial(trial);
-            console
-                .page(Place::Trial, Place::Trial.name(), &content)
-                .await
+            console.tab(Tab::Trial, &content).await
         }
         None => {
             let reason = "TRIAL_UPSTREAM is not set.";
-            console.not_found(Place::Overview, reason).await
+            console.not_found(Tab::Overview, reason).await
         }
     }
 }
@@ -171,10 +162,8 @@ async fn trial(State(console): State<Console>) -> Response {
 async fn candidate(State(console): State<Console>) -> Response {
     if !console.0.candidate.has_rules() {
         let reason = "There are no candidate rules.";
-        return console.not_found(Place::Overview, reason).await;
+        return console.not_found(Tab::Overview, reason).await;
     }
     let content = compare::candidate(&console.0.candidate);
-    console
-        .page(Place::Candidate, Place::Candidate.name(), &content)
-        .await
+    console.tab(Tab::Candidate, &content).await
 }

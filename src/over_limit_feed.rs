@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::redact::Redaction;
+use crate::report::json;
+use crate::report::top::OverLimitEvent;
 use crate::rules::{Descriptor, Query, RuleSet, Step};
 use crate::sampling::PerSecond;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -120,20 +121,18 @@ impl Shared {
     /// An event of a request with one descriptor: one line of JSON.
     fn event(&self, query: &Query<'_>, step: &Step<'_>, now: Time) -> String {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
-        let entries = |descriptor: &Descriptor<'_>| -> Vec<[String; 2]> {
-            let entries = descriptor.entries.iter();
-            entries
+        let entries = query.descriptors.iter().flat_map(|one| &one.entries);
+        let event = OverLimitEvent {
+            replica: &self.replica,
+            time: now.to_rfc3339_millis(),
+            domain: shown(query.domain),
+            // A step without a rule decides nothing.
+            rule: &step.path().unwrap_or_default(),
+            descriptor: entries
                 .map(|entry| [shown(entry.key), shown(entry.value)])
-                .collect()
+                .collect(),
         };
-        json!({
-            "replica": self.replica,
-            "time": now.to_rfc3339_millis(),
-            "domain": shown(query.domain),
-            "rule": step.path().as_deref(),
-            "descriptor": query.descriptors.first().map(entries),
-        })
-        .to_string()
+        json(&event)
     }
 }
 
@@ -159,6 +158,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use serde_json::json;
 
     use super::*;
     use crate::rules::plan::{Modes, plan};

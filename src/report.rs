@@ -14,14 +14,18 @@ pub(crate) use rule_check::{
 pub(crate) use serialize::json;
 pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
 
+pub(crate) mod answer;
 mod cases;
 pub(crate) mod change;
 pub(crate) mod comparison;
+pub(crate) mod counter;
 pub mod dump;
 mod finding;
 pub(crate) mod outcome;
 mod replay;
 pub(crate) mod rule;
 mod rule_check;
+pub(crate) mod rule_file;
 mod serialize;
 mod simulation;
+pub(crate) mod top;

@@ -34,9 +34,6 @@ mod entries;
 mod sketch;
 pub(crate) mod windows;
 
-/// Keys of each rule in an answer, and of each of its sketches.
-pub(crate) use sketch::KEYS_MAX as TOP_KEYS_MAX;
-
 /// Keys that one worker tracks until they are taken: about 4 MB.
 // bound pending_keys_max: left out; tollgate_top_keys_full_total
 const PENDING_KEYS_MAX: usize = 20_000;
@@ -371,6 +368,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::top::TOP_KEYS_MAX;
     use crate::rules::Query;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;

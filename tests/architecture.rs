@@ -35,8 +35,8 @@ store: algorithm backoff check file_watch limit settings/environment settings/pa
     telemetry text time tls
 redact: named_enum rules settings/parse
 record: check redact regular_file rules runtime sampling settings/parse telemetry text time
-top_keys: check named_enum rules telemetry text time
-over_limit_feed: redact rules sampling telemetry text time
+top_keys: check named_enum report rules telemetry text time
+over_limit_feed: redact report rules sampling telemetry text time
 candidate: check named_enum redact report rules telemetry text time
 limiter: candidate check limit over_limit_feed record report rules sampling settings/parse store
     telemetry text time top_keys
@@ -56,8 +56,8 @@ what_if: api check config limit limiter offline redact report rule_files rules s
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
     rule_files rule_source rules runtime settings/parse shutdown store telemetry text time top_keys
     trial what_if
-console: admin candidate limiter report rule_files rule_source rules shutdown store telemetry text
-    time top_keys trial
+console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry
+    text time top_keys trial
 settings: admin api limiter record rule_source settings/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact
     rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial

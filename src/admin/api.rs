@@ -1,10 +1,10 @@
 //! `/api/v1`: counters, actions on them, top keys, over-limit responses and rules files, and the
 //! OpenAPI document of all its paths.
 //!
-//! An endpoint has its own file, and the part of the document that describes it is the JSON file
-//! beside that. Every answer has `replica`, the name of this process in heartbeats.
+//! An endpoint has its own file. The JSON file beside it describes its paths in the document, whose
+//! schemas are those of the types of answers. Every answer has `replica`, the name of this process in
+//! heartbeats.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -15,7 +15,6 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use http::{HeaderMap, StatusCode, header};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
@@ -28,6 +27,8 @@ use crate::admin::api::top::Top;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
 use crate::over_limit_feed::OverLimitFeed;
+use crate::report;
+use crate::report::answer::Replica;
 use crate::shutdown::Lifecycle;
 
 pub(crate) mod actions;
@@ -45,7 +46,7 @@ pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
-pub(crate) mod top_answer;
+mod top_sums;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -68,6 +69,14 @@ impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the
     /// document.
     pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
+        let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
+        let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
+        let put = |api, remote, file, headers, body| {
+            change_rules(RuleAction::Put, api, remote, file, headers, body)
+        };
+        let roll_back = |api, remote, file, headers, body| {
+            change_rules(RuleAction::Rollback, api, remote, file, headers, body)
+        };
         [
             ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
@@ -75,9 +84,9 @@ impl Api {
             ("/openapi.json", get(document)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
-            ("/rules/{file}", get(read_rules).put(put_rules)),
+            ("/rules/{file}", get(read_rules).put(put)),
             ("/rules/{file}/history", get(read_history)),
-            ("/rules/{file}/rollback", post(roll_back_rules)),
+            ("/rules/{file}/rollback", post(roll_back)),
         ]
     }
 
@@ -96,7 +105,7 @@ impl Api {
     pub(crate) fn router(self) -> Router {
         let add = |router: Router<Self>, (path, route)| router.route(path, route);
         let replica = self.replica.clone();
-        let full = move || answer::rejection(&replica, &answer::full());
+        let full = move || answer::rejection(&replica, answer::full());
         let responses = &self.responses;
         let placed = Self::routes().into_iter().fold(Router::new(), add);
         let placed = responses.bounded(placed, full.clone());
@@ -108,49 +117,11 @@ impl Api {
             .with_state(self)
     }
 
-    async fn act(
-        &self,
-        action: Action,
-        remote: Option<IpAddr>,
-        headers: HeaderMap,
-        body: Body,
-    ) -> Response {
-        let request = ActionRequest {
-            action,
-            remote,
-            headers,
-            body,
-        };
-        self.respond(self.actions.clone().act(request).await)
-    }
-
-    async fn change_rules(
-        &self,
-        action: RuleAction,
-        remote: Option<IpAddr>,
-        file: Result<Path<String>, PathRejection>,
-        headers: HeaderMap,
-        body: Body,
-    ) -> Response {
-        let file = match file {
-            Ok(Path(file)) => file,
-            Err(rejection) => return self.reject(&rejection.into()),
-        };
-        let request = ChangeRequest {
-            action,
-            file,
-            remote,
-            headers,
-            body,
-        };
-        self.respond(self.rule_changes.clone().act(request).await)
-    }
-
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
         answer::response(&self.replica, answer)
     }
 
-    fn reject(&self, rejected: &Rejected) -> Response {
+    fn reject(&self, rejected: Rejected) -> Response {
         answer::rejection(&self.replica, rejected)
     }
 }
@@ -164,22 +135,20 @@ async fn read_counters(State(api): State<Api>, body: Body) -> Response {
     api.respond(api.counters.read_by_body(body).await)
 }
 
-async fn reset(
+async fn act(
+    action: Action,
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    api.act(Action::Reset, remote, headers, body).await
-}
-
-async fn grant(
-    State(api): State<Api>,
-    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    api.act(Action::Grant, remote, headers, body).await
+    let request = ActionRequest {
+        action,
+        remote,
+        headers,
+        body,
+    };
+    api.respond(api.actions.clone().act(request).await)
 }
 
 async fn follow_over_limit(State(api): State<Api>) -> Response {
@@ -188,26 +157,27 @@ async fn follow_over_limit(State(api): State<Api>) -> Response {
 
 /// Other replicas compare the name with that of a heartbeat.
 async fn read_replica(State(api): State<Api>) -> Response {
-    api.respond(Ok(json!({})))
+    let replica = api.replica.to_string();
+    answer::found(report::json(&Replica { replica }))
 }
 
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     match api.top.read(&api.replica, &query).await {
         Ok(json) => answer::found(json),
-        Err(rejected) => api.reject(&rejected),
+        Err(rejected) => api.reject(rejected),
     }
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {
     let listed = api.rules.list(api.replica.clone()).await;
-    listed.unwrap_or_else(|rejected| api.reject(&rejected))
+    listed.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejection>) -> Response {
     let read = async { api.rules.read(&file?.0).await };
     let read = read.await;
-    read.unwrap_or_else(|rejected| api.reject(&rejected))
+    read.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 async fn check_rules(
@@ -240,26 +210,26 @@ async fn read_history(
     api.respond(read.await)
 }
 
-async fn put_rules(
+async fn change_rules(
+    action: RuleAction,
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     file: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    api.change_rules(RuleAction::Put, remote, file, headers, body)
-        .await
-}
-
-async fn roll_back_rules(
-    State(api): State<Api>,
-    Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
-    file: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    api.change_rules(RuleAction::Rollback, remote, file, headers, body)
-        .await
+    let file = match file {
+        Ok(Path(file)) => file,
+        Err(rejection) => return api.reject(rejection.into()),
+    };
+    let request = ChangeRequest {
+        action,
+        file,
+        remote,
+        headers,
+        body,
+    };
+    api.respond(api.rule_changes.clone().act(request).await)
 }
 
 async fn document() -> Response {
@@ -268,7 +238,7 @@ async fn document() -> Response {
 
 async fn unknown_path(State(api): State<Api>) -> Response {
     let reason = "unknown path; /api/v1/openapi.json has all of them";
-    api.reject(&Rejected::new(StatusCode::NOT_FOUND, reason))
+    api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::admin::api::Api;
 use crate::app::rules::{Candidates, Rules};
 use crate::console::Console;
-use crate::console::parts::{Asked, Parts};
+use crate::console::parts::{Parts, RecentReads};
 use crate::settings::Settings;
 use crate::shutdown::Lifecycle;
 use crate::store::Backend;
@@ -32,6 +32,6 @@ pub(super) fn console(
         metrics: metrics.clone(),
         lifecycle: lifecycle.clone(),
         clock: clock.clone(),
-        asked: Asked::default(),
+        reads: RecentReads::default(),
     })
 }

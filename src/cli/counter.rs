@@ -1,21 +1,25 @@
 //! `tollgate counter`: reads a counter of a running service, resets it, or grants hits.
 
+use std::fmt::Display;
+use std::num::NonZeroU64;
 use std::process::ExitCode;
 
-use anyhow::anyhow;
-use http::StatusCode;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::cli::fetch;
+use crate::cli::fetch::{self, Response, encoded};
 use crate::cli::output::{Failure, print, print_error};
 use crate::cli::table::table;
+use crate::limit::Algorithm;
+use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Grant, Reset};
+use crate::report::json;
+use crate::rules::explain::Outcome;
 use crate::rules::query::Query;
 use crate::settings::environment::Environment;
 use crate::text::{Escaped, Text};
 
-const UNKNOWN_DOMAIN: u8 = 3;
-const NO_RULE: u8 = 4;
+pub(crate) const UNKNOWN_DOMAIN: u8 = 3;
+pub(crate) const NO_RULE: u8 = 4;
 /// The end of the help.
 pub(crate) const EXIT_CODES: &str = "\
 The token of reset and grant comes from ADMIN_TOKEN.
@@ -41,13 +45,13 @@ enum Command {
     Get(Target),
     /// Delete a counter; of concurrency all holders
     Reset(Target),
-    /// Give hits back: of an exhausted counter so many pass afterwards
+    /// Give hits back: this many more requests pass
     Grant {
         #[command(flatten)]
         target: Target,
         /// At most the limit, or the burst of a bucket
         #[arg(long, value_name = "N", default_value = "1")]
-        hits: u64,
+        hits: NonZeroU64,
     },
 }
 
@@ -75,48 +79,35 @@ struct Target {
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     match &args.command {
         Command::Get(target) => get(target),
-        Command::Reset(target) => act(target, "reset", None, environment),
-        Command::Grant { target, hits } => act(target, "grant", Some(*hits), environment),
+        Command::Reset(target) => {
+            let reset = Reset {
+                domain: target.domain.clone(),
+                descriptor: target.entries()?,
+            };
+            target.act("reset", &reset, environment)
+        }
+        Command::Grant { target, hits } => {
+            let grant = Grant {
+                domain: target.domain.clone(),
+                descriptor: target.entries()?,
+                hits: *hits,
+            };
+            target.act("grant", &grant, environment)
+        }
     }
 }
 
 fn get(target: &Target) -> Result<ExitCode, Failure> {
     // Reports invalid entries before the service does.
     target.query()?;
-    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let entries = target
-        .entry
-        .iter()
-        .map(|entry| format!("&e={}", encoded(entry)));
-    let entries = entries.collect::<Vec<_>>().concat();
-    let page = format!(
-        "/api/v1/counters?domain={}{entries}",
-        encoded(&target.domain)
-    );
-    let answer = fetch::send(&target.url, &page, None, &[])?;
-    target.print(answer, counter_text)
-}
-
-fn act(
-    target: &Target,
-    action: &str,
-    hits: Option<u64>,
-    environment: &Environment,
-) -> Result<ExitCode, Failure> {
-    let query = target.query()?;
-    let entries = query.descriptors[0].entries.iter();
-    let descriptor: Vec<_> = entries
-        .map(|entry| [entry.key, entry.value].map(|text| Text(text).shown()))
+    let entries = target.entry.iter();
+    let entries: Vec<_> = entries
+        .map(|entry| format!("&e={}", encoded(entry)))
         .collect();
-    let mut body = json!({"domain": target.domain, "descriptor": descriptor});
-    if let Some(hits) = hits {
-        body["hits"] = hits.into();
-    }
-    let token = fetch::token(environment)?;
-    let page = format!("/api/v1/counters/{action}");
-    let body = body.to_string().into_bytes();
-    let answer = fetch::send(&target.url, &page, Some(body), &[token])?;
-    target.print(answer, change_text)
+    let entries = entries.concat();
+    let domain = encoded(&target.domain);
+    let page = format!("/api/v1/counters?domain={domain}{entries}");
+    target.print(&fetch::send(&target.url, &page, None, &[])?, counter_text)
 }
 
 impl Target {
@@ -125,17 +116,38 @@ impl Target {
             .map_err(Failure::Usage)
     }
 
-    fn print(
+    fn entries(&self) -> Result<Entries, Failure> {
+        let query = self.query()?;
+        let entries = query.descriptors.iter().flat_map(|one| &one.entries);
+        let shown = |part| Text(part).shown().into_owned();
+        let entries = entries.map(|entry| [shown(entry.key), shown(entry.value)]);
+        Ok(entries.collect())
+    }
+
+    fn act(
         &self,
-        (status, body): (StatusCode, String),
-        text: impl Fn(&Value) -> String,
+        action: &str,
+        body: &impl Serialize,
+        environment: &Environment,
     ) -> Result<ExitCode, Failure> {
-        let answer = read(status, &body)?;
-        if let Some(code) = no_counter(status, &answer) {
-            return Ok(code);
-        }
+        let token = fetch::token(environment)?;
+        let body = json(body).into_bytes();
+        let page = format!("/api/v1/counters/{action}");
+        let response = fetch::send(&self.url, &page, Some(body), &[token])?;
+        self.print(&response, change_text)
+    }
+
+    fn print<T: DeserializeOwned>(
+        &self,
+        response: &Response,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Failure> {
+        let answer = match read(response)? {
+            Ok(answer) => answer,
+            Err(code) => return Ok(code),
+        };
         if self.format == "json" {
-            print(&format!("{answer}\n"));
+            print(&format!("{}\n", response.body.trim_end()));
         } else {
             print(&text(&answer));
         }
@@ -143,103 +155,111 @@ impl Target {
     }
 }
 
-/// The answer, if it is a result or says that there is no counter.
+/// The answer. If no rule counts the descriptor, prints the walk through the rules and returns the
+/// exit code.
 ///
 /// # Errors
 /// Any other answer.
-pub(crate) fn read(status: StatusCode, body: &str) -> Result<Value, Failure> {
-    let answer: Result<Value, _> = serde_json::from_str(body);
-    let has_result = |answer: &Value| status == StatusCode::OK || !answer["outcome"].is_null();
-    match answer {
-        Ok(answer) if has_result(&answer) => Ok(answer),
-        Ok(answer) if answer["error"].is_string() => {
-            Err(anyhow!("{status}: {}", shown(&answer["error"])).into())
-        }
-        _ => Err(anyhow!("{status}: {}", body.trim())
-            .context("no answer of /api/v1")
-            .into()),
-    }
-}
-
-/// Prints the walk through the rules to stderr if no rule counts the descriptor. Returns the exit code.
-pub(crate) fn no_counter(status: StatusCode, answer: &Value) -> Option<ExitCode> {
-    if status == StatusCode::OK {
-        return None;
-    }
-    print_error(&shown(&answer["error"]));
-    print(answer["explanation"].as_str().unwrap_or_default());
-    Some(match answer["outcome"].as_str() {
-        Some("unknown_domain") => UNKNOWN_DOMAIN.into(),
+pub(crate) fn read<T: DeserializeOwned>(
+    response: &Response,
+) -> Result<Result<T, ExitCode>, Failure> {
+    let rejected = match response.read()? {
+        Ok(answer) => return Ok(Ok(answer)),
+        Err(rejected) => rejected,
+    };
+    let Some(outcome) = rejected.outcome else {
+        return Err(response.rejection(&rejected).into());
+    };
+    print_error(&Escaped(rejected.error).to_string());
+    print(&rejected.explanation.unwrap_or_default());
+    Ok(Err(match outcome {
+        Outcome::UnknownDomain => UNKNOWN_DOMAIN.into(),
         _ => NO_RULE.into(),
-    })
+    }))
 }
 
 /// A counter, a line for each field.
-pub(crate) fn counter_text(counter: &Value) -> String {
-    let lines = FIELDS.map(|(name, field)| vec![name.to_owned(), shown(field(counter))]);
-    table(2, &lines)
+pub(crate) fn counter_text(counter: &CounterView) -> String {
+    table(
+        2,
+        &fields(counter).map(|(name, value)| vec![name.to_owned(), value]),
+    )
 }
 
 /// A counter before and after a change.
-fn change_text(change: &Value) -> String {
+fn change_text(change: &CounterChange) -> String {
+    let before = fields(&change.before);
+    let after = change.after.as_ref().map(fields);
+    let after = |at: usize| after.as_ref().map_or(NONE, |after| &after[at].1);
     let mut lines = vec![["", "before", "after"].map(str::to_owned).to_vec()];
-    lines.extend(FIELDS.map(|(name, field)| {
-        let cell = |counter| shown(field(counter));
-        vec![
-            name.to_owned(),
-            cell(&change["before"]),
-            cell(&change["after"]),
-        ]
-    }));
-    let note = change["note"].as_str();
+    lines.extend(
+        before
+            .iter()
+            .enumerate()
+            .map(|(at, (name, before))| [name, &**before, after(at)].map(str::to_owned).to_vec()),
+    );
+    let note = change.note.as_ref();
     let note = note.map(|note| format!("{}\n", Escaped(note)));
     table(3, &lines) + &note.unwrap_or_default()
 }
 
-/// A name and the value of a field.
-type Field = (&'static str, fn(&Value) -> &Value);
+const NONE: &str = "-";
 
-const FIELDS: [Field; 11] = [
-    ("rule", |counter| &counter["rule"]),
-    ("key", |counter| &counter["key"]),
-    ("algorithm", |counter| &counter["algorithm"]),
-    ("requests", |counter| &counter["limit"]["requests"]),
-    ("period, s", |counter| &counter["limit"]["period_seconds"]),
-    ("burst", |counter| &counter["limit"]["burst"]),
-    ("used", |counter| &counter["used"]),
-    ("remaining", |counter| &counter["remaining"]),
-    ("over limit", |counter| &counter["over_limit"]),
-    ("resets in, s", |counter| &counter["resets_in_seconds"]),
-    ("counted in", |counter| &counter["counted_in"]),
-];
+/// Names and values of the fields of a counter.
+fn fields(counter: &CounterView) -> [(&'static str, String); 11] {
+    let limit = counter.limit.as_ref();
+    let over_limit = if counter.over_limit { "yes" } else { "no" };
+    [
+        ("rule", cell(counter.rule.as_deref())),
+        ("key", cell(counter.key.as_deref())),
+        ("algorithm", cell(counter.algorithm.map(Algorithm::name))),
+        ("requests", cell(limit.map(|limit| limit.requests))),
+        (
+            "period, s",
+            cell(limit.and_then(|limit| limit.period_seconds)),
+        ),
+        ("burst", cell(limit.and_then(|limit| limit.burst))),
+        ("used", cell(counter.used)),
+        ("remaining", cell(counter.remaining)),
+        ("over limit", over_limit.to_owned()),
+        ("resets in, s", cell(counter.resets_in_seconds)),
+        ("counted in", cell(counter.counted_in.map(CountedIn::name))),
+    ]
+}
 
 /// Without control characters, which clients may send.
-pub(crate) fn shown(value: &Value) -> String {
-    let text = match value {
-        Value::Null => "-".to_owned(),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    Escaped(text).to_string()
+fn cell(value: Option<impl Display>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| Escaped(value).to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::counter::CounterLimit;
 
     #[test]
     fn a_change_is_shown_before_and_after() {
-        let counter = |used: u32| {
-            json!({
-                "rule": "shop.user", "key": "k\u{1b}", "algorithm": "fixed_window",
-                "limit": {"requests": 5, "period_seconds": 60, "burst": null},
-                "used": used, "remaining": 5 - used, "over_limit": used == 5,
-                "resets_in_seconds": 9, "counted_in": "redis",
-            })
+        let counter = |used: u32| CounterView {
+            domain: "shop".to_owned(),
+            rule: Some("shop.user".to_owned()),
+            key: Some("k\u{1b}".to_owned()),
+            algorithm: Some(Algorithm::FixedWindow),
+            limit: Some(CounterLimit {
+                requests: 5,
+                period_seconds: Some(60),
+                burst: None,
+            }),
+            used: Some(used.into()),
+            remaining: Some(5 - used),
+            resets_in_seconds: Some(9),
+            over_limit: used == 5,
+            counted_in: Some(CountedIn::Redis),
         };
-        let text = change_text(&json!({"before": counter(5), "after": counter(2)}));
+        let text = change_text(&CounterChange {
+            before: counter(5),
+            after: Some(counter(2)),
+            note: None,
+        });
         let lines = [
             "rule          shop.user     shop.user",
             "key           k\\u{1b}       k\\u{1b}",

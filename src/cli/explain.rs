@@ -10,19 +10,18 @@ use http::StatusCode;
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
-use crate::cli::counter::{self, counter_text};
+use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
 use crate::cli::fetch;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
 use crate::record::line;
+use crate::report::counter::CounterList;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::Query;
 use crate::settings::environment::Environment;
 
-const UNKNOWN_DOMAIN: u8 = 3;
-const NO_RULE: u8 = 4;
 /// The end of the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -108,20 +107,19 @@ fn run_query(
 
 /// The walk through the rules in force on a service, and the counters.
 fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, Failure> {
-    let (status, counters) = fetch::post(url, "/api/v1/counters", body.clone())?;
-    let counters = counter::read(status, &counters)?;
-    if let Some(code) = counter::no_counter(status, &counters) {
-        return Ok(code);
-    }
-    let (status, text) = fetch::post(url, "/explain", body)?;
+    let response = fetch::post(url, "/api/v1/counters", body.clone())?;
+    let counters = match counter::read(&response)? {
+        Ok(CounterList { counters }) => counters,
+        Err(code) => return Ok(code),
+    };
+    let fetch::Response { status, body: text } = fetch::post(url, "/explain", body)?;
     if status != StatusCode::OK {
         return Err(anyhow!("{status}: {}", text.trim()).into());
     }
     print(&text);
-    let counters = counters["counters"].as_array().into_iter().flatten();
     let mut code = ExitCode::SUCCESS;
-    for counter in counters {
-        if counter["rule"].is_null() {
+    for counter in &counters {
+        if counter.rule.is_none() {
             code = NO_RULE.into();
         } else {
             print(&format!("counter\n{}", counter_text(counter)));

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use axum::body::Body;
 use http::uri::PathAndQuery;
 use http::{HeaderName, Request, StatusCode, Uri, header};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::cli::output::Failure;
 use crate::http::client;
+use crate::report::answer::ErrorBody;
 use crate::settings::environment::Environment;
+use crate::text::Escaped;
 
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
@@ -33,32 +36,78 @@ pub(crate) struct Service {
 /// A header of a request.
 pub(crate) type Header = (HeaderName, String);
 
+/// A response of a service.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: StatusCode,
+    pub(crate) body: String,
+}
+
+impl Response {
+    /// An answer of `/api/v1`, or why the service rejected the request.
+    ///
+    /// # Errors
+    /// The response is neither.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> anyhow::Result<Result<T, ErrorBody>> {
+        let Self { status, body } = self;
+        let read = match *status {
+            StatusCode::OK => serde_json::from_str(body).map(Ok),
+            _ => serde_json::from_str(body).map(Err),
+        };
+        let unknown = || anyhow!("{status}: {}", body.trim()).context("no answer of /api/v1");
+        read.map_err(|_| unknown())
+    }
+
+    /// An answer of `/api/v1`.
+    ///
+    /// # Errors
+    /// The service rejected the request, or the response is no such answer.
+    pub(crate) fn answer<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        self.read()?.map_err(|rejected| self.rejection(&rejected))
+    }
+
+    /// The reason for which the service rejected a request, with errors of rules. Clients may send
+    /// control characters, which are escaped.
+    pub(crate) fn rejection(&self, ErrorBody { error, errors, .. }: &ErrorBody) -> anyhow::Error {
+        let errors = errors.iter().flatten();
+        let errors: Vec<_> = errors
+            .map(|error| {
+                format!(
+                    "
+{}",
+                    Escaped(error)
+                )
+            })
+            .collect();
+        anyhow!("{}: {}{}", self.status, Escaped(error), errors.concat())
+    }
+}
+
 /// Gets `page`, such as `/candidate`, of the service at `url`. A URL with a path is used as it is.
 ///
 /// # Errors
 /// The URL is invalid, the service is unreachable, or it has no such page.
 pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
-    let (status, text) = send(url, page, None, &[])?;
+    let Response { status, body } = send(url, page, None, &[])?;
     if status != StatusCode::OK {
-        bail!("get {url}: {status}: {}", text.trim());
+        bail!("get {url}: {status}: {}", body.trim());
     }
-    Ok(text)
+    Ok(body)
 }
 
 /// Gets a page in JSON.
 ///
 /// # Errors
-/// Those of [`get`], and a page that is no JSON.
+/// Those of [`get`], and a page of another form.
 pub(crate) fn get_json<T: DeserializeOwned>(url: &str, page: &str) -> anyhow::Result<T> {
     serde_json::from_str(&get(url, page)?).context("read the page of the service")
 }
 
-/// Posts a body to `page`, such as `/json`, of the service at `url`. Returns the status and the body
-/// of the response.
+/// Posts a body to `page`, such as `/json`, of the service at `url`.
 ///
 /// # Errors
 /// The URL is invalid, or the service is unreachable.
-pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<(StatusCode, String)> {
+pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<Response> {
     send(url, page, Some(body), &[])
 }
 
@@ -72,7 +121,12 @@ pub(crate) fn token(environment: &Environment) -> Result<Header, Failure> {
     Ok((header::AUTHORIZATION, format!("Bearer {token}")))
 }
 
-/// Sends a body by POST; without a body it is a GET. Returns the status and the body of the response.
+/// A value in a path or in a query string.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Sends a body by POST; without a body it is a GET.
 ///
 /// # Errors
 /// The URL is invalid, or the service is unreachable.
@@ -81,7 +135,7 @@ pub(crate) fn send(
     page: &str,
     body: Option<Vec<u8>>,
     headers: &[Header],
-) -> anyhow::Result<(StatusCode, String)> {
+) -> anyhow::Result<Response> {
     let verb = if body.is_some() { "post to" } else { "get" };
     run(url, page, body, headers).with_context(|| format!("{verb} {url}"))
 }
@@ -91,7 +145,7 @@ fn run(
     page: &str,
     body: Option<Vec<u8>>,
     headers: &[Header],
-) -> anyhow::Result<(StatusCode, String)> {
+) -> anyhow::Result<Response> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -108,7 +162,7 @@ async fn exchange(
     page: &str,
     body: Option<Vec<u8>>,
     headers: &[Header],
-) -> anyhow::Result<(StatusCode, String)> {
+) -> anyhow::Result<Response> {
     let url: Uri = url.parse().context("it is not a URL")?;
     let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {
         bail!("write it as {URL_DEFAULT}");
@@ -130,5 +184,6 @@ async fn exchange(
         .header(header::HOST, authority)
         .body(body.map_or_else(Body::empty, Body::from))?;
     let (status, body) = client::exchange(address, request, PAGE_BYTES_MAX).await?;
-    Ok((status, String::from_utf8(body.into())?))
+    let body = String::from_utf8(body.into())?;
+    Ok(Response { status, body })
 }

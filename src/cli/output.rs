@@ -4,9 +4,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use crate::text::Escaped;
 pub(crate) use crate::text::counted;
 
 /// Why a command failed, which decides the exit code.
@@ -56,17 +54,4 @@ pub(crate) fn print_error(text: &str) {
 /// An error as commands print it.
 pub(crate) fn error_line(error: impl fmt::Display) -> String {
     format!("tollgate: {error}\n")
-}
-
-/// The elements of a list of a page; none if it has no such list.
-pub(crate) fn list<'p>(page: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
-    page[name].as_array().into_iter().flatten()
-}
-
-/// A value of a page without control characters, which clients may send.
-pub(crate) fn printable(value: &Value) -> String {
-    let text = value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned);
-    Escaped(text).to_string()
 }

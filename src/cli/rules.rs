@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use http::{StatusCode, header};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
+use http::header;
 
-use crate::cli::counter::shown;
-use crate::cli::fetch;
+use crate::cli::fetch::{self, encoded};
 use crate::cli::output::{Failure, print};
+use crate::report::json;
+use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
 use crate::settings::environment::Environment;
+use crate::text::Escaped;
 
 /// The end of the help.
 pub(crate) const EXIT_CODES: &str = "\
@@ -46,13 +46,6 @@ struct Target {
     file: String,
 }
 
-/// The newest versions of a file.
-struct Versions {
-    /// The ETag of the file.
-    etag: String,
-    previous: u64,
-}
-
 /// Prints the version that is in force afterwards.
 ///
 /// # Errors
@@ -60,55 +53,29 @@ struct Versions {
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let Command::Rollback(target) = &args.command;
     let token = fetch::token(environment)?;
-    let Versions { etag, previous } = target.versions()?;
-    let body = json!({"version": previous}).to_string().into_bytes();
+    let history = fetch::send(&target.url, &target.page("history"), None, &[])?;
+    let RulesHistory { versions } = history.answer()?;
+    let [current, previous, ..] = &versions[..] else {
+        let file = &target.file;
+        return Err(anyhow!("{file} has one version only: there is no change to undo").into());
+    };
+    let rollback = RulesRollback {
+        version: previous.version,
+    };
+    let body = json(&rollback).into_bytes();
     // An error if the file was changed since: that would be the change that is undone.
-    let headers = [token, (header::IF_MATCH, etag)];
-    let answer = fetch::send(&target.url, &target.page("rollback"), Some(body), &headers)?;
-    let answer = read(answer)?;
+    let headers = [token, (header::IF_MATCH, current.etag.clone())];
+    let response = fetch::send(&target.url, &target.page("rollback"), Some(body), &headers)?;
+    let RulesChanged { file, version, .. } = response.answer()?;
+    let (file, restored) = (Escaped(file), rollback.version);
     print(&format!(
-        "{}: version {} is in force, with the text of version {previous}\n",
-        shown(&answer["file"]),
-        answer["version"]
+        "{file}: version {version} is in force, with the text of version {restored}\n"
     ));
     Ok(ExitCode::SUCCESS)
 }
 
 impl Target {
     fn page(&self, page: &str) -> String {
-        let file = utf8_percent_encode(&self.file, NON_ALPHANUMERIC);
-        format!("/api/v1/rules/{file}/{page}")
+        format!("/api/v1/rules/{}/{page}", encoded(&self.file))
     }
-
-    fn versions(&self) -> Result<Versions, Failure> {
-        let history = read(fetch::send(&self.url, &self.page("history"), None, &[])?)?;
-        let [current, previous] = [0, 1].map(|index| &history["versions"][index]);
-        let Some(previous) = previous["version"].as_u64() else {
-            let file = &self.file;
-            return Err(anyhow!("{file} has one version only: there is no change to undo").into());
-        };
-        let etag = current["etag"].as_str().unwrap_or_default().to_owned();
-        Ok(Versions { etag, previous })
-    }
-}
-
-/// # Errors
-/// The answer is no result; with what the compiler reports about the rules.
-fn read((status, body): (StatusCode, String)) -> Result<Value, Failure> {
-    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
-    if status == StatusCode::OK && answer.is_object() {
-        return Ok(answer);
-    }
-    if !answer["error"].is_string() {
-        let error = anyhow!("{status}: {}", body.trim());
-        return Err(error.context("no answer of /api/v1").into());
-    }
-    let errors = answer["errors"].as_array().into_iter().flatten();
-    let errors = errors.map(|error| {
-        let [file, line, message] = ["file", "line", "message"].map(|name| shown(&error[name]));
-        format!("\n{file}:{line}: {message}")
-    });
-    let errors: Vec<_> = errors.collect();
-    let reason = shown(&answer["error"]);
-    Err(anyhow!("{status}: {reason}{}", errors.concat()).into())
 }

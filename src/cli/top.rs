@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
 
-use crate::cli::fetch::{self, URL_DEFAULT};
-use crate::cli::output::{Failure, list, print, printable};
+use crate::cli::fetch::{self, URL_DEFAULT, encoded};
+use crate::cli::output::{Failure, print};
 use crate::cli::table::table;
+use crate::report::top::{KeyHits, TopKeys};
+use crate::text::Escaped;
 use crate::top_keys::windows::{By, Window};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
@@ -86,13 +86,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// The answer, as text and as JSON.
-fn read(args: &Args) -> anyhow::Result<(String, Value)> {
+fn read(args: &Args) -> anyhow::Result<(String, TopKeys)> {
     let scope = if args.fleet { "fleet" } else { "replica" };
     let (window, by) = (args.window.name(), args.by.name());
     let mut path = format!("/api/v1/top?scope={scope}&window={window}&by={by}");
     for (name, value) in [("domain", &args.domain), ("rule", &args.rule)] {
         if let Some(value) = value {
-            path += &format!("&{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
+            path += &format!("&{name}={}", encoded(value));
         }
     }
     let answer = fetch::get(&args.url, &path)?;
@@ -101,20 +101,14 @@ fn read(args: &Args) -> anyhow::Result<(String, Value)> {
 }
 
 /// A heading, and a line for each key: those of all rules in one order.
-fn view(page: &Value, args: &Args, rows_max: usize) -> String {
+fn view(page: &TopKeys, args: &Args, rows_max: usize) -> String {
     let mut keys: Vec<(u64, [String; 5])> = Vec::new();
-    for rule in list(page, "rules") {
-        for key in list(rule, "keys") {
-            let count = key[args.by.name()].as_u64().unwrap_or_default();
-            let name = key_text(key, rows_max);
-            let cells = [
-                &rule["domain"],
-                &rule["rule"],
-                &key["hits"],
-                &key["over_limit"],
-            ];
-            let [domain, rule, hits, over_limit] = cells.map(printable);
-            keys.push((count, [domain, rule, name, hits, over_limit]));
+    for rule in &page.rules {
+        for key in &rule.keys {
+            let [domain, path] = [&rule.domain, &rule.rule].map(|name| Escaped(name).to_string());
+            let [hits, over_limit] = [key.hits, key.over_limit].map(|count| count.to_string());
+            let cells = [domain, path, key_text(key, rows_max), hits, over_limit];
+            keys.push((args.by.of(key.counts()), cells));
         }
     }
     // Keys of a rule are in order already.
@@ -129,8 +123,8 @@ fn view(page: &Value, args: &Args, rows_max: usize) -> String {
     format!("{heading}\n\n{}", table(3, &rows))
 }
 
-/// What is counted, and where.
-fn heading(page: &Value, args: &Args) -> String {
+/// The counts, and the replicas that counted.
+fn heading(page: &TopKeys, args: &Args) -> String {
     let by = match args.by {
         By::OverLimit => "hits over limit",
         By::Hits => "hits",
@@ -140,22 +134,25 @@ fn heading(page: &Value, args: &Args) -> String {
         Window::FiveMinutes => "5 minutes",
         Window::Hour => "60 minutes",
     };
-    let names = |field: &str| {
-        let names: Vec<String> = list(page, field).map(printable).collect();
+    let names = |names: &Option<Vec<String>>| {
+        let names = names.iter().flatten();
+        let names: Vec<_> = names.map(|name| Escaped(name).to_string()).collect();
         names.join(", ")
     };
-    let place = match (args.fleet, &*names("missing")) {
-        (false, _) => format!("replica {}", printable(&page["replica"])),
-        (true, "") => format!("replicas {}", names("replicas")),
-        (true, missing) => format!("replicas {}; no answer of {missing}", names("replicas")),
+    let place = match (args.fleet, &*names(&page.missing)) {
+        (false, _) => format!("replica {}", Escaped(&page.replica)),
+        (true, "") => format!("replicas {}", names(&page.replicas)),
+        (true, missing) => {
+            format!("replicas {}; no answer of {missing}", names(&page.replicas))
+        }
     };
     format!("keys by {by} in the last {minutes}, {place}")
 }
 
 /// `key=value` of each entry of a key; on a terminal up to a length.
-fn key_text(key: &Value, rows_max: usize) -> String {
-    let entries = list(key, "key");
-    let entries = entries.map(|entry| format!("{}={}", printable(&entry[0]), printable(&entry[1])));
+fn key_text(key: &KeyHits, rows_max: usize) -> String {
+    let entries = key.key.iter();
+    let entries = entries.map(|[key, value]| format!("{}={}", Escaped(key), Escaped(value)));
     let text = entries.collect::<Vec<_>>().join(",");
     if rows_max < usize::MAX && text.chars().count() > KEY_CHARS_MAX {
         let start: String = text.chars().take(KEY_CHARS_MAX).collect();
@@ -166,9 +163,8 @@ fn key_text(key: &Value, rows_max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::report::top::RuleHits;
 
     fn args(by: By, fleet: bool) -> Args {
         Args {
@@ -184,14 +180,27 @@ mod tests {
 
     #[test]
     fn keys_of_all_rules_are_in_one_order() {
-        let key = |value: &str, hits: u64, over_limit: u64| json!({"key": [["user", value], ["path", ""]], "hits": hits, "over_limit": over_limit});
-        let page = json!({
-            "replica": "a", "replicas": ["a", "b"], "missing": ["c"],
-            "rules": [
-                {"domain": "d", "rule": "d.user", "keys": [key("ann\u{1b}", 9, 3), key("bob", 5, 1)]},
-                {"domain": "shop", "rule": "shop.user", "keys": [key("eve", 7, 2)]},
+        let key = |value: &str, hits, over_limit| KeyHits {
+            key: [["user", value], ["path", ""]]
+                .map(|entry| entry.map(str::to_owned))
+                .to_vec(),
+            hits,
+            over_limit,
+        };
+        let rule = |domain: &str, keys: &[KeyHits]| RuleHits {
+            domain: domain.to_owned(),
+            rule: format!("{domain}.user"),
+            keys: keys.to_vec(),
+        };
+        let page = TopKeys {
+            replica: "a".to_owned(),
+            replicas: Some(vec!["a".to_owned(), "b".to_owned()]),
+            missing: Some(vec!["c".to_owned()]),
+            rules: vec![
+                rule("d", &[key("ann\u{1b}", 9, 3), key("bob", 5, 1)]),
+                rule("shop", &[key("eve", 7, 2)]),
             ],
-        });
+        };
         let expected =
             "keys by hits over limit in the last 5 minutes, replicas a, b; no answer of c
 
@@ -211,14 +220,23 @@ d       d.user     user=bob,path=           5           1
 
     #[test]
     fn a_long_key_is_cut_on_a_terminal() {
-        let key = json!({"key": [["user", "u".repeat(200)]]});
+        let key = KeyHits {
+            key: vec![["user".to_owned(), "u".repeat(200)]],
+            hits: 1,
+            over_limit: 0,
+        };
         assert_eq!(key_text(&key, ROWS_MAX).len(), KEY_CHARS_MAX + 3);
         assert_eq!(key_text(&key, usize::MAX).len(), 205);
     }
 
     #[test]
     fn without_hits_the_view_says_so() {
-        let page = json!({"replica": "a", "rules": []});
+        let page = TopKeys {
+            replica: "a".to_owned(),
+            replicas: None,
+            missing: None,
+            rules: Vec::new(),
+        };
         assert!(view(&page, &args(By::Hits, false), ROWS_MAX).ends_with("\n\nno hits\n"));
     }
 }

@@ -1,7 +1,7 @@
-//! What an operator may do to a counter: a dialog asks for the token and sends it with the action.
+//! Actions of an operator on a counter: a dialog asks for the token and sends it with the action.
 
+use crate::report::json;
 use maud::{Markup, html};
-use serde_json::json;
 
 struct Action {
     name: &'static str,
@@ -31,7 +31,7 @@ const ACTIONS: [Action; 2] = [
 
 /// The buttons and dialogs of a descriptor.
 pub(crate) fn actions(domain: &str, entries: &[[String; 2]]) -> Markup {
-    let descriptor = json!(entries).to_string();
+    let descriptor = json(&entries);
     html! {
         div.actions {
             @for action in ACTIONS {

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use crate::console::parts::Parts;
 use crate::console::rules::encoded;
+use crate::console::widgets;
 use crate::report::Finding;
 use crate::rule_files::Listed;
 use crate::rule_source::findings::Findings;
@@ -100,31 +101,20 @@ fn list(class: &str, findings: &[Finding]) -> Markup {
 fn table(parts: &Parts, files: &[Listed], findings: &Findings) -> Markup {
     let rules = rules_by_file(parts);
     html! {
-        div.scroll {
-            table {
-                thead { tr {
-                    th scope="col" { "File" }
-                    th.number scope="col" { "Rules in force" }
-                    th.number scope="col" { "Errors" }
-                    th.number scope="col" { "Warnings" }
-                    th.number scope="col" { "Bytes" }
-                } }
-                tbody {
-                    @for file in files.iter().take(ROWS_MAX) {
-                        @let name = file.name.as_str();
-                        @let count = |findings| count_of(parts, findings, name);
-                        @let errors = count(&findings.errors);
-                        tr {
-                            th scope="row" { a href=(href_of(name)) { (name) } }
-                            td.number { (rules.get(name).unwrap_or(&0)) }
-                            td.number.over[errors > 0] { (errors) }
-                            td.number { (count(&findings.warnings)) }
-                            td.number { (file.bytes) }
-                        }
-                    }
+        (widgets::table(&["File"], &["Rules in force", "Errors", "Warnings", "Bytes"], &html! {
+            @for file in files.iter().take(ROWS_MAX) {
+                @let name = file.name.as_str();
+                @let count = |messages| count_of(parts, messages, name);
+                @let errors = count(&findings.errors);
+                tr {
+                    th scope="row" { a href=(href_of(name)) { (name) } }
+                    td.number { (rules.get(name).unwrap_or(&0)) }
+                    td.number.over[errors > 0] { (errors) }
+                    td.number { (count(&findings.warnings)) }
+                    td.number { (file.bytes) }
                 }
             }
-        }
+        }))
         @if files.len() > ROWS_MAX { p.empty { "The first " (ROWS_MAX) " of " (files.len()) " are shown." } }
     }
 }

@@ -1,4 +1,4 @@
-//! What all views share: the page around their content, its headers, its style sheet and its script.
+//! The frame of all views: the page around their content, its headers, its style sheet and its script.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// A part of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Tab {
     Overview,
     Rules,
     Files,
@@ -31,7 +31,7 @@ pub(crate) enum Place {
     Candidate,
 }
 
-/// What is at the top of every page.
+/// The top of every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     /// The name of this process.
@@ -40,7 +40,7 @@ pub(crate) struct Head {
     /// What is wrong, or what is right.
     pub(crate) note: String,
     /// The parts of the navigation.
-    pub(crate) places: Vec<Place>,
+    pub(crate) tabs: Vec<Tab>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) enum Status {
     Bad,
 }
 
-impl Place {
+impl Tab {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
@@ -89,7 +89,7 @@ impl Status {
 /// A page of the console.
 pub(crate) fn page(
     head: &Head,
-    place: Place,
+    tab: Tab,
     title: &str,
     status: StatusCode,
     content: &Markup,
@@ -108,7 +108,7 @@ pub(crate) fn page(
             }
             body {
                 a.skip href="#main" { "Skip to content" }
-                (top(head, place))
+                (top(head, tab))
                 p #connection role="alert" hidden {}
                 main #main tabindex="-1" { (content) }
             }
@@ -125,7 +125,7 @@ pub(crate) fn page(
     response
 }
 
-fn top(head: &Head, current: Place) -> Markup {
+fn top(head: &Head, current: Tab) -> Markup {
     html! {
         header.top {
             a.brand href="/" aria-label="Tollgate" {
@@ -133,8 +133,8 @@ fn top(head: &Head, current: Place) -> Markup {
                 span { "Tollgate" }
             }
             nav aria-label="Views" {
-                @for place in &head.places {
-                    a href=(place.path()) aria-current=[(*place == current).then_some("page")] { (place.name()) }
+                @for tab in &head.tabs {
+                    a href=(tab.path()) aria-current=[(*tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {

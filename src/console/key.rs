@@ -1,7 +1,6 @@
 //! One key: its counter, its last hour, what an operator may do to it, and why requests get it.
 
 use maud::{Markup, html};
-use serde_json::Value;
 
 use crate::admin::query_string::Pairs;
 use crate::console::dialogs::actions;
@@ -9,10 +8,12 @@ use crate::console::history::Chart;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::{bar, bars, duration};
+use crate::limit::Algorithm;
+use crate::report::counter::{CountedIn, CounterLimit, CounterView};
+use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::explain::explain;
 use crate::rules::{Entry, Query, plan};
 use crate::text::Text;
-use crate::top_keys::TOP_KEYS_MAX;
 use crate::top_keys::windows::HISTORY_SLOT_MINUTES;
 
 /// The title and the content.
@@ -29,7 +30,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
     let content = html! {
         p.crumbs {
             a href="/console/rules" { "Rules" } " / " (domain)
-            @if let Some(rule) = answer.as_ref().ok().and_then(|counter| counter["rule"].as_str()) {
+            @if let Some(rule) = answer.as_ref().ok().and_then(|counter| counter.rule.as_deref()) {
                 " / " a href=(href_of(&domain, rule)) { (rule) }
             }
         }
@@ -73,23 +74,22 @@ pub(crate) fn canonical(query: &str) -> Option<String> {
     Some(format!("/console/key?domain={domain}{entries}"))
 }
 
-fn shown(counter: &Value) -> Markup {
-    let number = |name: &str| counter[name].as_u64().unwrap_or(0);
-    let limit = &counter["limit"];
-    let requests = limit["requests"].as_u64().unwrap_or(0);
-    let capacity = limit["burst"].as_u64().unwrap_or(requests);
-    let is_over = counter["over_limit"].as_bool().unwrap_or(false);
-    let text = |name: &str| counter[name].as_str().unwrap_or("–").to_owned();
+fn shown(counter: &CounterView) -> Markup {
+    let limit = counter.limit.as_ref();
+    let capacity = limit.map_or(0, CounterLimit::capacity);
+    let used = counter.used.unwrap_or_default();
+    let reset = counter.resets_in_seconds.unwrap_or_default();
+    let name = |name: Option<&'static str>| name.unwrap_or("–");
     html! {
         dl.tiles {
             div.tile { dt { "State" } dd.figure {
-                @if is_over { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
-            } dd.note { (bar(number("used"), capacity)) } }
-            div.tile { dt { "Used" } dd.figure #used { (number("used")) } dd.note { "of " (capacity) } }
-            div.tile { dt { "Remaining" } dd.figure { (number("remaining")) } dd.note { "hits that pass now" } }
-            div.tile { dt { "Resets in" } dd.figure { (duration(number("resets_in_seconds"))) } dd.note { (text("algorithm")) } }
-            div.tile { dt { "Counted in" } dd.figure { (text("counted_in")) } dd.note {
-                @if text("counted_in") == "fallback" { "Redis gave no answer: the share of this replica" } @else { code { (text("key")) } }
+                @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
+            } dd.note { (bar(used, capacity.into())) } }
+            div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
+            div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
+            div.tile { dt { "Resets in" } dd.figure { (duration(reset)) } dd.note { (name(counter.algorithm.map(Algorithm::name))) } }
+            div.tile { dt { "Counted in" } dd.figure { (name(counter.counted_in.map(CountedIn::name))) } dd.note {
+                @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (counter.key.as_deref().unwrap_or("–")) } }
             } }
         }
     }

@@ -6,9 +6,9 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::console::history::Recent;
-use crate::console::parts::{Parts, Reach};
+use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::{href_of, last_hour};
-use crate::console::widgets::{chart, duration, percent, seconds, tile};
+use crate::console::widgets::{chart, duration, percent, seconds, table, tile};
 use crate::rules::RuleSet;
 use crate::store::Backend;
 use crate::telemetry::metric::Snapshot;
@@ -60,7 +60,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
         h1 { "Overview" }
         dl.tiles {
             (traffic(&recent, sample.hits))
-            (health(parts, parts.reach(&nodes), &snapshot))
+            (health(parts, parts.store_status(&nodes), &snapshot))
         }
         section aria-labelledby="hour" {
             h2 #hour { "Last hour" }
@@ -110,7 +110,7 @@ fn traffic(recent: &Recent, [hits, over]: [u64; 2]) -> Markup {
     }
 }
 
-fn health(parts: &Parts, reach: Reach, snapshot: &Snapshot) -> Markup {
+fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
     let peers = match snapshot.count("tollgate_replicas") {
         0 => 1,
         replicas => replicas,
@@ -118,7 +118,7 @@ fn health(parts: &Parts, reach: Reach, snapshot: &Snapshot) -> Markup {
     let state = parts.lifecycle.state();
     let hash = snapshot.count("tollgate_rules_hash");
     let store = html! {
-        a href="/console/store" { span.state.(reach.status().class()) { (reach.text()) } }
+        a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
     };
     let rejected = parts.rules.last_error();
     html! {
@@ -172,26 +172,16 @@ fn limited(most: &[Limited]) -> Markup {
         return html! { p.empty { "No hit was over limit." } };
     }
     html! {
-        div.scroll {
-            table {
-                thead { tr {
-                    th scope="col" { "Rule" }
-                    th.number scope="col" { "Over limit" }
-                    th.number scope="col" { "Hits" }
-                    th.number scope="col" { "Share" }
-                } }
-                tbody {
-                    @for Limited { domain, path, hits: [hits, over] } in most {
-                        tr {
-                            th scope="row" { a href=(href_of(domain, path)) { (path) } }
-                            td.number.over { (over) }
-                            td.number { (hits) }
-                            td.number { (percent(*over, *hits)) }
-                        }
-                    }
+        (table(&["Rule"], &["Over limit", "Hits", "Share"], &html! {
+            @for Limited { domain, path, hits: [hits, over] } in most {
+                tr {
+                    th scope="row" { a href=(href_of(domain, path)) { (path) } }
+                    td.number.over { (over) }
+                    td.number { (hits) }
+                    td.number { (percent(*over, *hits)) }
                 }
             }
-        }
+        }))
     }
 }
 
@@ -202,30 +192,22 @@ fn replicas(parts: &Parts) -> Markup {
         @if !peers.is_empty() {
             section aria-labelledby="replicas" {
                 h2 #replicas { "Replicas" }
-                div.scroll {
-                    table {
-                        thead { tr {
-                            th scope="col" { "Name" }
-                            th scope="col" { "Admin port" }
-                        } }
-                        tbody {
-                            @for peer in peers.iter().take(REPLICAS_MAX) {
-                                tr {
-                                    th scope="row" {
-                                        code { (peer.name) }
-                                        @if *peer.name == *parts.api.replica { span.tag { "this one" } }
-                                    }
-                                    td {
-                                        @match peer.admin {
-                                            Some(address) => code { (address) },
-                                            None => span.dim { "unknown without POD_IP" },
-                                        }
-                                    }
+                (table(&["Name", "Admin port"], &[], &html! {
+                    @for peer in peers.iter().take(REPLICAS_MAX) {
+                        tr {
+                            th scope="row" {
+                                code { (peer.name) }
+                                @if *peer.name == *parts.api.replica { span.tag { "this one" } }
+                            }
+                            td {
+                                @match peer.admin {
+                                    Some(address) => code { (address) },
+                                    None => span.dim { "unknown without POD_IP" },
                                 }
                             }
                         }
                     }
-                }
+                }))
                 @if peers.len() > REPLICAS_MAX {
                     p.dim { "The first " (REPLICAS_MAX) " of " (peers.len()) "." }
                 }

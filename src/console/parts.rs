@@ -1,4 +1,4 @@
-//! What the views read: the parts of the process that they show.
+//! The parts of the process that the views read.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
 use crate::candidate::Candidate;
-use crate::console::frame::{Head, Place, Status};
+use crate::console::frame::{Head, Status, Tab};
 use crate::console::history::History;
 use crate::limiter::Modes;
 use crate::rule_files::etag::ETag;
@@ -57,12 +57,12 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) clock: Clock,
-    pub(crate) asked: Asked,
+    pub(crate) reads: RecentReads,
 }
 
-/// What was read last, and when.
+/// The last reads, and when they were made.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RecentReads {
     nodes: Mutex<Option<(Time, Arc<[NodeStatus]>)>>,
     usage: Mutex<Option<(Time, Arc<Usages>)>>,
     files: Mutex<Option<(Time, Files)>>,
@@ -92,9 +92,9 @@ pub(crate) struct Usage {
     pub(crate) capacity: u64,
 }
 
-/// What the servers of the store say.
+/// Whether the servers of the store reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum StoreStatus {
     Memory,
     /// No servers are known yet.
     Unknown,
@@ -111,7 +111,7 @@ impl Parts {
     /// The servers of the store; none of them in memory.
     pub(crate) async fn nodes(&self) -> Arc<[NodeStatus]> {
         let ask = async { self.backend.nodes().await.into() };
-        self.recent(&self.asked.nodes, ask).await
+        self.recent(&self.reads.nodes, ask).await
     }
 
     /// The use of rules that have one counter, because they name every value.
@@ -122,7 +122,7 @@ impl Parts {
                 None => Usages::new(),
             })
         };
-        self.recent(&self.asked.usage, ask).await
+        self.recent(&self.reads.usage, ask).await
     }
 
     /// The rules files; `None` where rules come from a control plane.
@@ -135,7 +135,7 @@ impl Parts {
             let listed = listed.unwrap_or_else(|_| Err("the list ended unexpectedly".to_owned()));
             listed.map(Arc::from).map_err(Arc::from)
         };
-        Some(self.recent(&self.asked.files, ask).await)
+        Some(self.recent(&self.reads.files, ask).await)
     }
 
     /// The versions of a file whose text has this ETag, newest first; none if they cannot be read. The
@@ -146,7 +146,7 @@ impl Parts {
         name: &FileName,
         etag: &ETag,
     ) -> Arc<[Version]> {
-        let mut last = self.asked.versions.lock().await;
+        let mut last = self.reads.versions.lock().await;
         let now = self.clock.now();
         if let Some(read) = &*last
             && (&read.name, &read.etag) == (name, etag)
@@ -202,55 +202,56 @@ impl Parts {
         let usages = single.into_iter().map(|(query, rule)| async move {
             let counters = self.api.counters.read(query).await.ok()?;
             let counter = counters.first()?;
-            let limit = &counter["limit"];
-            let capacity = limit["burst"].as_u64().or(limit["requests"].as_u64())?;
-            let used = counter["used"].as_u64()?;
-            Some((rule.path.clone(), Usage { used, capacity }))
+            let usage = Usage {
+                used: counter.used?,
+                capacity: counter.limit.as_ref()?.capacity().into(),
+            };
+            Some((rule.path.clone(), usage))
         });
         join_all(usages).await.into_iter().flatten().collect()
     }
 
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
-        let reach = self.reach(&self.nodes().await);
+        let store = self.store_status(&self.nodes().await);
         let (status, note) = if !self.lifecycle.serving() {
             (Status::Bad, "not ready".to_owned())
-        } else if let Reach::Without(..) | Reach::Unknown = reach {
-            (Status::Bad, format!("store {}", reach.text()))
+        } else if let StoreStatus::Without(..) | StoreStatus::Unknown = store {
+            (Status::Bad, format!("store {}", store.text()))
         } else if self.rules.last_error().is_some() {
             (Status::Warning, "new rules rejected".to_owned())
         } else {
             (Status::Good, "serving".to_owned())
         };
-        let mut places = vec![
-            Place::Overview,
-            Place::Rules,
-            Place::Files,
-            Place::OverLimit,
-            Place::Store,
+        let mut tabs = vec![
+            Tab::Overview,
+            Tab::Rules,
+            Tab::Files,
+            Tab::OverLimit,
+            Tab::Store,
         ];
-        places.extend(self.trial.is_some().then_some(Place::Trial));
-        places.extend(self.candidate.has_rules().then_some(Place::Candidate));
+        tabs.extend(self.trial.is_some().then_some(Tab::Trial));
+        tabs.extend(self.candidate.has_rules().then_some(Tab::Candidate));
         Head {
             replica: self.api.replica.to_string(),
             status,
             note,
-            places,
+            tabs,
         }
     }
 
-    pub(crate) fn reach(&self, nodes: &[NodeStatus]) -> Reach {
+    pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> StoreStatus {
         let missing = nodes.iter().filter(|node| node.ping.is_err()).count();
         match &self.backend {
-            Backend::Memory(_) => Reach::Memory,
-            Backend::Redis(_) if nodes.is_empty() => Reach::Unknown,
-            Backend::Redis(_) if missing > 0 => Reach::Without(missing, nodes.len()),
-            Backend::Redis(_) => Reach::All,
+            Backend::Memory(_) => StoreStatus::Memory,
+            Backend::Redis(_) if nodes.is_empty() => StoreStatus::Unknown,
+            Backend::Redis(_) if missing > 0 => StoreStatus::Without(missing, nodes.len()),
+            Backend::Redis(_) => StoreStatus::All,
         }
     }
 }
 
-impl Reach {
+impl StoreStatus {
     pub(crate) fn text(self) -> String {
         match self {
             Self::Memory => "in this process".to_owned(),

@@ -18,7 +18,7 @@ use crate::text::Text;
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -
 const ROWS_MAX: usize = 1_000;
-/// What need not be encoded in a value of a query string.
+/// Characters that need not be encoded in a value of a query string.
 const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -27,9 +27,9 @@ const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b':');
 
-/// What the URL asks for.
+/// The parameters of the URL.
 #[derive(Debug, Clone)]
-struct Asked {
+struct Filter {
     search: String,
     order: Order,
 }
@@ -50,7 +50,7 @@ struct Row<'r> {
 
 pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     let pairs = Pairs::new(query);
-    let asked = Asked {
+    let filter = Filter {
         search: Text(pairs.first("q")).shown().into_owned(),
         order: Order::of(pairs.first("sort")),
     };
@@ -59,7 +59,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     };
     let usages = parts.usages().await;
     // Rules may be many, and this thread answers liveness probes.
-    let rendering = spawn_blocking(move || view(&rules, &usages, &asked));
+    let rendering = spawn_blocking(move || view(&rules, &usages, &filter));
     rendering.await.unwrap_or_default()
 }
 
@@ -120,11 +120,11 @@ impl Order {
     }
 }
 
-fn view(rules: &Arc<RuleSet>, usages: &Usages, asked: &Asked) -> Markup {
-    let mut rows = rows(rules, &asked.search);
+fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
+    let mut rows = rows(rules, &filter.search);
     let over = |row: &Row<'_>| row.hits.map_or(0, |[_, over]| over);
     let hits = |row: &Row<'_>| row.hits.map_or(0, |[hits, _]| hits);
-    match asked.order {
+    match filter.order {
         Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
         Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
         Order::OverLimit => rows.sort_by_key(|row| Reverse(over(row))),
@@ -135,16 +135,16 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, asked: &Asked) -> Markup {
         div.heading {
             h1 { "Rules" }
             form.search role="search" action="/console/rules" data-live {
-                input type="search" name="q" value=(asked.search) aria-label="Search rules"
+                input type="search" name="q" value=(filter.search) aria-label="Search rules"
                     placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
-                input type="hidden" name="sort" value=(asked.order.name());
+                input type="hidden" name="sort" value=(filter.order.name());
             }
             p.dim #found role="status" { (found) " of " (rules.rule_count()) " rules" }
         }
         @if rows.is_empty() {
             p.empty { "No rule matches." }
         } @else {
-            (table(&rows, usages, asked))
+            (table(&rows, usages, filter))
         }
         @if found > ROWS_MAX {
             p.empty { "The first " (ROWS_MAX) " are shown. Search for the others." }
@@ -174,7 +174,7 @@ fn rows<'r>(rules: &'r RuleSet, search: &str) -> Vec<Row<'r>> {
     rows
 }
 
-/// What a search looks at, in lower case.
+/// The text that a search looks at, in lower case.
 fn searched(domain: &str, rule: &Rule) -> String {
     let Rule {
         path, name, origin, ..
@@ -183,16 +183,16 @@ fn searched(domain: &str, rule: &Rule) -> String {
     format!("{domain} {path} {name} {amount} {algorithm} {origin}").to_lowercase()
 }
 
-fn table(rows: &[Row<'_>], usages: &Usages, asked: &Asked) -> Markup {
+fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
     let header = |order: Order, title: &str| {
-        let is_current = order == asked.order;
+        let is_current = order == filter.order;
         let direction = match order {
             Order::Path => "ascending",
             Order::Hits | Order::OverLimit => "descending",
         };
         let href = format!(
             "/console/rules?q={}&sort={}",
-            encoded(&asked.search),
+            encoded(&filter.search),
             order.name()
         );
         let class = if order == Order::Path { "" } else { "number" };

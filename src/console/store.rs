@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::console::history::Recent;
 use crate::console::parts::Parts;
-use crate::console::widgets::{seconds, tile};
+use crate::console::widgets::{seconds, table, tile};
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
 
@@ -12,11 +12,11 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
     let snapshot = parts.metrics.snapshot();
     let recent = parts.history.recent(&parts.history.sample(&snapshot));
-    let reach = parts.reach(&nodes);
+    let store = parts.store_status(&nodes);
     html! {
         h1 { "Store" }
         dl.tiles {
-            (tile("State", &html! { span.state.(reach.status().class()) { (reach.text()) } }, &html! { (parts.backend) }))
+            (tile("State", &html! { span.state.(store.status().class()) { (store.text()) } }, &html! { (parts.backend) }))
             @match &parts.backend {
                 Backend::Memory(_) => (memory(&snapshot)),
                 Backend::Redis(_) => (redis(&snapshot, &recent)),
@@ -121,20 +121,11 @@ fn fallback(snapshot: &Snapshot) -> Markup {
         @if fallbacks.is_empty() {
             p.empty { "The store decided every check since this process started." }
         } @else {
-            div.scroll {
-                table {
-                    thead { tr {
-                        th scope="col" { "Decided by on_store_error" }
-                        th scope="col" { "Cause" }
-                        th.number scope="col" { "Checks" }
-                    } }
-                    tbody {
-                        @for ([policy, cause], count) in &fallbacks {
-                            tr { th scope="row" { (policy) } td { (cause) } td.number { (count) } }
-                        }
-                    }
+            (table(&["Decided by on_store_error", "Cause"], &["Checks"], &html! {
+                @for ([policy, cause], count) in &fallbacks {
+                    tr { th scope="row" { (policy) } td { (cause) } td.number { (count) } }
                 }
-            }
+            }))
         }
     }
 }

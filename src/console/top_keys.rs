@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use crate::admin::api::top_answer::KeyHits;
 use crate::admin::query_string::Pairs;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
-use crate::console::widgets::percent;
+use crate::console::widgets::{percent, table};
+use crate::report::top::KeyHits;
 use crate::text::Text;
 use crate::top_keys::Selection;
 use crate::top_keys::windows::{By, Window};
@@ -14,15 +14,13 @@ use crate::top_keys::windows::{By, Window};
 /// Keys of a page of the console.
 // bound top_rows_max: left out; -
 const KEYS_MAX: usize = 20;
-/// By name in the URL and on the page; the first of each is the default.
-const WINDOWS: [(&str, &str); 3] = [("60m", "60 min"), ("5m", "5 min"), ("1m", "1 min")];
-const ORDERS: [(&str, &str); 2] = [("over_limit", "Over limit"), ("hits", "Hits")];
-
-/// What the URL asks for.
-struct Asked {
-    window: &'static str,
-    by: &'static str,
-}
+/// With their names on the page.
+const WINDOWS: [(Window, &str); 3] = [
+    (Window::Hour, "60 min"),
+    (Window::FiveMinutes, "5 min"),
+    (Window::Minute, "1 min"),
+];
+const ORDERS: [(By, &str); 2] = [(By::OverLimit, "over limit"), (By::Hits, "hits")];
 
 /// `open` has the names of entries whose value the rule leaves to requests.
 pub(crate) async fn section(
@@ -31,48 +29,38 @@ pub(crate) async fn section(
     (domain, rule): (&str, &str),
     open: &[bool],
 ) -> Markup {
-    let asked = Asked {
-        window: one_of(&WINDOWS, pairs.first("window")),
-        by: one_of(&ORDERS, pairs.first("by")),
-    };
+    let parameter = |name| Text(pairs.first(name)).shown();
+    let window = parameter("window").parse().unwrap_or(Window::Hour);
+    let by = parameter("by").parse().unwrap_or(By::OverLimit);
     let selection = Selection {
         domain: Some(domain.to_owned()),
         rule: Some(rule.to_owned()),
     };
-    let window = asked.window.parse().unwrap_or(Window::Hour);
-    let by = asked.by.parse().unwrap_or(By::OverLimit);
     let keys = parts.api.top.of_rule(selection, window, by).await;
     let is_redacted = parts.api.top.redaction.is_some();
-    let href = |window, by| format!("{}&window={window}&by={by}", href_of(domain, rule));
+    let href = |window: Window, by: By| {
+        let (window, by) = (window.name(), by.name());
+        format!("{}&window={window}&by={by}", href_of(domain, rule))
+    };
     html! {
         section aria-labelledby="top" {
             div.heading {
                 h2 #top { "Top keys" }
                 nav.choice aria-label="Period" {
-                    @for (window, name) in WINDOWS {
-                        a href=(href(window, asked.by)) aria-current=[(window == asked.window).then_some("true")] { (name) }
+                    @for (other, name) in WINDOWS {
+                        a href=(href(other, by)) aria-current=[(other == window).then_some("true")] { (name) }
                     }
                 }
                 nav.choice aria-label="Order" {
-                    @for (by, name) in ORDERS {
-                        a href=(href(asked.window, by)) aria-current=[(by == asked.by).then_some("true")] { "by " (name.to_lowercase()) }
+                    @for (other, name) in ORDERS {
+                        a href=(href(window, other)) aria-current=[(other == by).then_some("true")] { "by " (name) }
                     }
                 }
             }
             @if keys.is_empty() {
                 p.empty { "No hits in this period." }
             } @else {
-                div.scroll {
-                    table {
-                        thead { tr {
-                            th scope="col" { "Key" }
-                            th.number scope="col" { "Over limit" }
-                            th.number scope="col" { "Hits" }
-                            th.number scope="col" { "Share over limit" }
-                        } }
-                        tbody { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, is_redacted)) } }
-                    }
-                }
+                (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, is_redacted)) } }))
             }
             @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
         }
@@ -82,9 +70,9 @@ pub(crate) async fn section(
 fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup {
     let KeyHits {
         key: entries,
-        counts,
+        hits,
+        over_limit: over,
     } = key;
-    let (hits, over) = (counts.hits, counts.over_limit);
     let name = name_of(entries, open);
     html! {
         tr {
@@ -92,9 +80,9 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup 
                 // The counter of a hash is not that of its value.
                 @if is_redacted { (name) } @else { a href=(key_href(domain, entries)) { (name) } }
             }
-            td.number.over[over > 0] { (over) }
+            td.number.over[*over > 0] { (over) }
             td.number { (hits) }
-            td.number { (percent(over, hits)) }
+            td.number { (percent(*over, *hits)) }
         }
     }
 }
@@ -127,10 +115,4 @@ fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
         encoded(domain),
         entries.concat()
     )
-}
-
-fn one_of<const N: usize>(known: &[(&'static str, &str); N], asked: &[u8]) -> &'static str {
-    let asked = Text(asked).shown();
-    let found = known.iter().find(|(name, _)| *name == asked);
-    found.unwrap_or(&known[0]).0
 }

@@ -19,6 +19,21 @@ pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
     }
 }
 
+/// A table whose first columns have texts, and the others numbers.
+pub(crate) fn table(texts: &[&str], numbers: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                thead { tr {
+                    @for name in texts { th scope="col" { (name) } }
+                    @for name in numbers { th.number scope="col" { (name) } }
+                } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
 /// Hits of each of the last 60 minutes, with the part over limit.
 pub(crate) fn chart(chart: &Chart) -> Markup {
     bars(chart, 1)

@@ -8,17 +8,14 @@
 //! ```
 //! Plain Space-Saving replaces a tracked key with every key that it does not know. With the filter most
 //! keys of a stream with many keys change one cell. Counts begin when a key is tracked, so they are
-//! exact for up to [`KEYS_MAX`] keys, and never more than the truth.
+//! exact for up to [`TOP_KEYS_MAX`] keys, and never more than the truth.
 
 use hashbrown::HashTable;
 
+use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::stats::counts::HitCounts;
 use crate::top_keys::entries::Entries;
 
-/// Keys of each rule in a sketch of a worker, in an answer, and by hits and by hits over limit in a
-/// slot.
-// bound top_keys_max: the keys with the most hits are kept, and counts are lower bounds; -
-pub(crate) const KEYS_MAX: usize = 100;
 /// Cells of the filter. Fewer make more keys replace each other, at the cost of some hundred
 /// instructions; of 100,000 keys with one hit each, one in ten does with these.
 const CELLS: usize = 1_024;
@@ -29,7 +26,7 @@ pub(crate) struct Sketch {
     tracked: Vec<Tracked>,
     /// Indices of `tracked`, by hash.
     index: HashTable<usize>,
-    /// Weights of keys that are not tracked. Empty until [`KEYS_MAX`] are.
+    /// Weights of keys that are not tracked. Empty until [`TOP_KEYS_MAX`] are.
     filter: Box<[u64]>,
     /// No tracked key has a lower rank.
     least_rank: u64,
@@ -83,7 +80,7 @@ impl Sketch {
             tracked.counts.add(counts);
             return Added::Same;
         }
-        if self.tracked.len() < KEYS_MAX {
+        if self.tracked.len() < TOP_KEYS_MAX {
             if capacity == Capacity::Full {
                 return Added::Left;
             }
@@ -107,7 +104,7 @@ impl Sketch {
         self.tracked
     }
 
-    /// Adds the hits of a key that is not tracked, while [`KEYS_MAX`] others are.
+    /// Adds the hits of a key that is not tracked, while [`TOP_KEYS_MAX`] others are.
     fn filter(
         &mut self,
         hash: u64,
@@ -220,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_exact_up_to_keys_max(keys in prop::collection::vec((0..KEYS_MAX as u64, 1..9_u64), 0..999)) {
+        fn counts_are_exact_up_to_keys_max(keys in prop::collection::vec((0..TOP_KEYS_MAX as u64, 1..9_u64), 0..999)) {
             let (mut sketch, hasher) = (Sketch::default(), DefaultHashBuilder::default());
             let mut expected = HashMap::new();
             for (key, hits) in keys {
@@ -244,7 +241,7 @@ mod tests {
             add(&mut sketch, &hasher, at as u64 % 20, 1);
         }
         let counted = counted(sketch);
-        assert_eq!(counted.len(), KEYS_MAX);
+        assert_eq!(counted.len(), TOP_KEYS_MAX);
         for key in 0..20 {
             // A cell has about 100 hits of other keys before.
             let hits = counted.get(&key).copied().unwrap_or_default();

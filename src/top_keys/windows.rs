@@ -5,17 +5,17 @@
 //!  5m    |·|·|·|·|·|x      five of a minute
 //!  60m   |·|·| … |·|·|x    twelve of 5 minutes
 //! ```
-//! So a window is up to a sixth longer than its name. A slot keeps the [`KEYS_MAX`] keys with the most
-//! hits, and those with the most hits over limit.
+//! So a window is up to a sixth longer than its name. A slot keeps the [`TOP_KEYS_MAX`] keys with the
+//! most hits, and those with the most hits over limit.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::named_enum::named_enum;
+use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::stats::counts::HitCounts;
 use crate::time::{Span, Time};
 use crate::top_keys::entries::Entries;
-use crate::top_keys::sketch::KEYS_MAX;
 
 named_enum! {
     /// How long ago hits may be.
@@ -163,7 +163,7 @@ impl Windows {
 
 impl Slot {
     fn trim(&mut self) {
-        if self.keys.len() <= 2 * KEYS_MAX {
+        if self.keys.len() <= 2 * TOP_KEYS_MAX {
             return;
         }
         let mut kept = HashSet::new();
@@ -174,7 +174,7 @@ impl Slot {
                 .filter(|(count, _)| *count > 0)
                 .collect();
             order.sort_unstable_by(|one, other| other.cmp(one));
-            kept.extend(order.into_iter().take(KEYS_MAX).map(|(_, hash)| hash));
+            kept.extend(order.into_iter().take(TOP_KEYS_MAX).map(|(_, hash)| hash));
         }
         self.keys.retain(|hash, _| kept.contains(hash));
     }
@@ -257,7 +257,7 @@ mod tests {
             add(&mut windows, 0, key, 1_000 + key, over_limit);
         }
         let mut kept = windows.sum(Window::Minute, at(0));
-        assert_eq!(kept.len(), 2 * KEYS_MAX);
+        assert_eq!(kept.len(), 2 * TOP_KEYS_MAX);
         kept.sort_by_key(|key| key.counts.hits);
         let hits = |at: usize| kept[at].counts.hits;
         assert_eq!(

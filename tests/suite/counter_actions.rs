@@ -301,17 +301,18 @@ async fn each_action_is_logged_once_at_every_level() {
 /// An action, its body, the status and a text of the answer.
 const REJECTED: &str = r#"
 reset |  | 400 | EOF
-reset | [] | 400 | invalid type
-reset | {"domain": "d"} | 400 | a domain and a descriptor are needed
+reset | [] | 400 | invalid length
+reset | {"domain": "d"} | 400 | missing field `descriptor`
 reset | {"domain": "", "descriptor": [["token", "v"]]} | 400 | a domain and a descriptor are needed
+reset | {"domain": "d", "descriptor": [["", "v"]]} | 400 | a domain and a descriptor are needed
 reset | {"domain": "d", "descriptor": []} | 400 | a domain and a descriptor are needed
-reset | {"domain": "d", "descriptor": [["token"]]} | 400 | a domain and a descriptor are needed
-reset | {"domain": "d", "descriptor": [["token", 1]]} | 400 | a domain and a descriptor are needed
-reset | {"domain": "d", "descriptor": [["token", "v"]], "hits": 1} | 400 | a reset has no hits
-reset | {"domain": "d", "descriptors": [["token", "v"]]} | 400 | unknown field "descriptors"
-grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]]} | 400 | hits must be a whole number of at least 1
-grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": 0} | 400 | hits must be a whole number of at least 1
-grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": -1} | 400 | hits must be a whole number of at least 1
+reset | {"domain": "d", "descriptor": [["token"]]} | 400 | invalid length 1
+reset | {"domain": "d", "descriptor": [["token", 1]]} | 400 | expected a string
+reset | {"domain": "d", "descriptor": [["token", "v"]], "hits": 1} | 400 | unknown field `hits`
+reset | {"domain": "d", "descriptors": [["token", "v"]]} | 400 | unknown field `descriptors`
+grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]]} | 400 | missing field `hits`
+grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": 0} | 400 | expected a nonzero u64
+grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": -1} | 400 | expected a nonzero u64
 grant | {"domain": "d", "descriptor": [["token", "v"], ["caller", ""]], "hits": 6} | 422 | at most its limit, 5 hits
 reset | {"domain": "d", "descriptor": [["unknown", "v"]]} | 404 | no such value, no pattern, no default
 reset | {"domain": "d", "descriptor": [["places", "v"], ["caller", ""]]} | 400 | names the holder of a slot

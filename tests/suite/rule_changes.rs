@@ -180,9 +180,9 @@ PUT /.hidden.yaml | * | domain: d | 400 | begin with a dot
 PUT /.tollgate | * | domain: d | 400 | begin with a dot
 PUT /cases.test.yaml | * | domain: d | 400 | test cases
 POST /rules.yaml/rollback | | | 400 | EOF
-POST /rules.yaml/rollback | | [] | 400 | invalid type
-POST /rules.yaml/rollback | | {} | 400 | whole number
-POST /rules.yaml/rollback | | {"version": "1"} | 400 | whole number
+POST /rules.yaml/rollback | | [] | 400 | invalid length
+POST /rules.yaml/rollback | | {} | 400 | missing field `version`
+POST /rules.yaml/rollback | | {"version": "1"} | 400 | expected u64
 POST /rules.yaml/rollback | | {"version": 1, "file": "x"} | 400 | unknown field
 POST /rules.yaml/rollback | | {"version": 7} | 404 | no version 7
 POST /rules.yaml/rollback | "other" | {"version": 1} | 412 | its ETag is

@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::{Value, json};
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
-use crate::admin::api::change::{Action, Change};
+use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::counters::Counters;
 use crate::admin::api::idempotency::{Done, Failed, IdempotencyKeys};
-use crate::admin::api::outcome::{Outcome, Outcomes};
+use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
+use crate::report::counter::CounterChange;
+use crate::report::json;
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::Metrics;
 
@@ -25,7 +26,6 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of an Idempotency-Key.
 // bound idempotency_key_bytes_max: 400; tollgate_admin_actions_total{outcome="rejected"}
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Does actions.
@@ -33,7 +33,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(crate) struct Actions {
     counters: Arc<Counters>,
     token: Arc<TokenCheck>,
-    keys: IdempotencyKeys,
+    keys: IdempotencyKeys<CounterChange>,
     outcomes: Outcomes,
     tasks: TaskTracker,
 }
@@ -60,7 +60,7 @@ impl Actions {
     }
 
     /// Does an action, even if its caller goes away meanwhile.
-    pub(crate) async fn act(self: Arc<Self>, request: ActionRequest) -> Answer {
+    pub(crate) async fn act(self: Arc<Self>, request: ActionRequest) -> Answer<CounterChange> {
         let action = request.action;
         let actions = self.clone();
         let answer = match actions.read(request).await {
@@ -76,13 +76,16 @@ impl Actions {
         };
         if let Err(rejected) = &answer {
             self.outcomes
-                .count(action.name(), Outcome::of(rejected.status));
+                .count(action.name(), ActionOutcome::of(rejected.status));
         }
         answer
     }
 
     /// Authorizes a request, and reads the change and the Idempotency-Key.
-    async fn read(&self, request: ActionRequest) -> Result<(Change, Option<String>), Rejected> {
+    async fn read(
+        &self,
+        request: ActionRequest,
+    ) -> Result<(CounterAction, Option<String>), Rejected> {
         let ActionRequest {
             action,
             remote,
@@ -95,10 +98,10 @@ impl Actions {
             .map(idempotency_key)
             .transpose()?;
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
-        Ok((Change::read(action, &body, remote)?, key))
+        Ok((CounterAction::read(action, &body, remote)?, key))
     }
 
-    async fn act_once(&self, change: Change, key: Option<String>) -> Answer {
+    async fn act_once(&self, change: CounterAction, key: Option<String>) -> Answer<CounterChange> {
         let Some(key) = key else {
             let changed = self.change(&change).await;
             return changed.map_err(|failed| failed.rejected);
@@ -108,13 +111,13 @@ impl Actions {
         match self.keys.once((action, key), request, act).await? {
             Done::Now(answer) => Ok(answer),
             Done::Before(answer) => {
-                self.outcomes.count(action.name(), Outcome::Repeated);
+                self.outcomes.count(action.name(), ActionOutcome::Repeated);
                 Ok(answer)
             }
         }
     }
 
-    async fn change(&self, change: &Change) -> Result<Value, Failed> {
+    async fn change(&self, change: &CounterAction) -> Result<CounterChange, Failed> {
         let changed = self.counters.change(change).await;
         let remote = change
             .remote
@@ -128,13 +131,10 @@ impl Actions {
                 tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, error, "admin action failed");
             }
         })?;
-        let [before, after] = [&changed.before, &changed.after].map(Value::to_string);
+        let (before, after) = (json(&changed.before), json(&changed.after));
         tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
-        self.outcomes.count(action, Outcome::Done);
-        Ok(match changed.after {
-            Value::Null => json!({"before": changed.before, "note": UNREAD}),
-            after => json!({"before": changed.before, "after": after}),
-        })
+        self.outcomes.count(action, ActionOutcome::Done);
+        Ok(changed)
     }
 }
 

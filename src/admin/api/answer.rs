@@ -2,23 +2,28 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::api::body::{BodyError, REASON_BYTES_MAX};
 use crate::http::response_budget;
+use crate::report;
 use crate::report::Finding;
+use crate::report::answer::ErrorBody;
 use crate::rules::explain::Explanation;
 use crate::text::prefix;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
 
-/// A JSON object, or why there is none.
-pub(crate) type Answer<T = Value> = Result<T, Rejected>;
+/// An answer, or why there is none.
+pub(crate) type Answer<T> = Result<T, Rejected>;
 
-/// The body of a response of the API.
-#[derive(Serialize)]
-struct Body<'r, T> {
+/// An answer, with the name of the replica
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{T}Answer")]
+pub(crate) struct Body<'r, T> {
+    /// The name of the process that answered, as in heartbeats
+    #[schemars(example = "5f0c2a9d1b7e4f36")]
     replica: &'r str,
     #[serde(flatten)]
     answer: T,
@@ -28,12 +33,7 @@ struct Body<'r, T> {
 #[derive(Debug, Clone)]
 pub(crate) struct Rejected {
     pub(crate) status: StatusCode,
-    /// A sentence, and what to do.
-    reason: String,
-    /// The walk through the rules, as `explain` prints it.
-    explanation: Option<Explanation>,
-    /// What the compiler reports about rules.
-    errors: Option<Vec<Finding>>,
+    body: ErrorBody,
     /// Seconds until the client may try again.
     retry_after: Option<u64>,
 }
@@ -42,9 +42,10 @@ impl Rejected {
     pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
         Self {
             status,
-            reason: reason.into(),
-            explanation: None,
-            errors: None,
+            body: ErrorBody {
+                error: reason.into(),
+                ..ErrorBody::default()
+            },
             retry_after: None,
         }
     }
@@ -55,19 +56,16 @@ impl Rejected {
     }
 
     /// Adds why rules do not match.
-    pub(crate) fn explained(self, explanation: Explanation) -> Self {
-        Self {
-            explanation: Some(explanation),
-            ..self
-        }
+    pub(crate) fn explained(mut self, Explanation { text, outcome }: Explanation) -> Self {
+        self.body.explanation = Some(text);
+        self.body.outcome = Some(outcome);
+        self
     }
 
     /// Adds what the compiler reports about rules.
-    pub(crate) fn with_errors(self, errors: Vec<Finding>) -> Self {
-        Self {
-            errors: Some(errors),
-            ..self
-        }
+    pub(crate) fn with_errors(mut self, errors: Vec<Finding>) -> Self {
+        self.body.errors = Some(errors);
+        self
     }
 
     /// Adds when the client may try again.
@@ -80,18 +78,7 @@ impl Rejected {
 
     /// A sentence, and what to do.
     pub(crate) fn reason(&self) -> &str {
-        &self.reason
-    }
-
-    fn json(&self) -> Value {
-        let reason = prefix(&self.reason, REASON_BYTES_MAX);
-        match (&self.explanation, &self.errors) {
-            (None, None) => json!({"error": reason}),
-            (None, Some(errors)) => json!({"error": reason, "errors": errors}),
-            (Some(Explanation { text, outcome }), _) => {
-                json!({"error": reason, "explanation": text, "outcome": outcome.name()})
-            }
-        }
+        &self.body.error
     }
 }
 
@@ -104,11 +91,8 @@ impl From<BodyError> for Rejected {
 /// The response of the replica with this name.
 pub(crate) fn response(replica: &str, answer: Answer<impl Serialize>) -> Response {
     match answer {
-        Ok(answer) => {
-            let body = serde_json::to_string(&Body { replica, answer });
-            found(body.expect("the keys of its maps are texts"))
-        }
-        Err(rejected) => rejection(replica, &rejected),
+        Ok(answer) => found(json(replica, answer)),
+        Err(rejected) => rejection(replica, rejected),
     }
 }
 
@@ -117,22 +101,31 @@ pub(crate) fn found(json: impl IntoResponse) -> Response {
     ([(header::CONTENT_TYPE, JSON_TYPE)], json).into_response()
 }
 
+/// The body of a response, with the name of the replica.
+pub(crate) fn json(replica: &str, answer: impl Serialize) -> String {
+    report::json(&Body { replica, answer })
+}
+
 /// Why a request is rejected because there are too many others.
 pub(crate) fn full() -> Rejected {
     let full = Rejected::new(StatusCode::SERVICE_UNAVAILABLE, response_budget::FULL);
     full.retry_after(response_budget::RETRY_AFTER_SECS)
 }
 
-pub(crate) fn rejection(replica: &str, rejected: &Rejected) -> Response {
+pub(crate) fn rejection(replica: &str, rejected: Rejected) -> Response {
+    let Rejected {
+        status,
+        mut body,
+        retry_after,
+    } = rejected;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
-    if rejected.status == StatusCode::UNAUTHORIZED {
+    if status == StatusCode::UNAUTHORIZED {
         let scheme = HeaderValue::from_static("Bearer");
         headers.insert(header::WWW_AUTHENTICATE, scheme);
     }
-    let retry_after = rejected.retry_after;
     headers.extend(retry_after.map(|secs| (header::RETRY_AFTER, secs.into())));
-    let mut body = rejected.json();
-    body["replica"] = replica.into();
-    (rejected.status, headers, body.to_string()).into_response()
+    let shown = prefix(&body.error, REASON_BYTES_MAX).len();
+    body.error.truncate(shown);
+    (status, headers, json(replica, body)).into_response()
 }

@@ -2,37 +2,39 @@
 
 use std::net::IpAddr;
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
 use crate::named_enum::named_enum;
+use crate::report::counter::{Entries, Grant, Reset};
+use crate::report::json;
 
 const USAGE: &str =
     r#"write {"domain": "shop", "descriptor": [["user", "42"]]}, and "hits" to grant"#;
 
 named_enum! {
-    /// What is done to a counter.
+    /// A kind of change of a counter.
     pub enum Action {
-        /// It is deleted.
+        /// The counter is deleted.
         Reset = "reset",
-        /// It gets hits back.
+        /// The counter gets hits back.
         Grant = "grant",
     }
 }
 
-/// A change of one counter.
+/// An action on one counter.
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
+pub(crate) struct CounterAction {
     pub(crate) action: Action,
     pub(crate) remote: Option<IpAddr>,
     pub(crate) domain: String,
-    pub(crate) entries: Vec<(String, String)>,
+    pub(crate) entries: Entries,
     /// To grant; 0 for a reset.
     pub(crate) hits: u64,
 }
 
-impl Change {
+impl CounterAction {
     /// # Errors
     /// 400.
     pub(crate) fn read(
@@ -40,57 +42,51 @@ impl Change {
         body: &[u8],
         remote: Option<IpAddr>,
     ) -> Result<Self, Rejected> {
-        let invalid = |reason: &str| Rejected::bad_request(format!("{reason}; {USAGE}"));
-        let body: Map<String, Value> =
-            serde_json::from_slice(body).map_err(|error| invalid(&error.to_string()))?;
-        let known = ["domain", "descriptor", "hits"];
-        if let Some(name) = body.keys().find(|name| !known.contains(&&***name)) {
-            return Err(invalid(&format!("unknown field {name:?}")));
-        }
-        let domain = body.get("domain").and_then(Value::as_str);
-        let domain = domain.filter(|domain| !domain.is_empty());
-        let entries = body.get("descriptor").and_then(entries);
-        let entries = entries.filter(|entries| !entries.is_empty());
-        let (Some(domain), Some(entries)) = (domain, entries) else {
+        let (domain, entries, hits) = match action {
+            Action::Reset => {
+                let Reset { domain, descriptor } = read(body)?;
+                (domain, descriptor, 0)
+            }
+            Action::Grant => {
+                let Grant {
+                    domain,
+                    descriptor,
+                    hits,
+                } = read(body)?;
+                (domain, descriptor, hits.get())
+            }
+        };
+        if domain.is_empty() || entries.is_empty() || entries.iter().any(|[key, _]| key.is_empty())
+        {
             return Err(invalid("a domain and a descriptor are needed"));
-        };
-        let hits = match (action, body.get("hits").map(Value::as_u64)) {
-            (Action::Grant, Some(Some(hits))) if hits > 0 => hits,
-            (Action::Grant, _) => return Err(invalid("hits must be a whole number of at least 1")),
-            (Action::Reset, None) => 0,
-            (Action::Reset, Some(_)) => return Err(invalid("a reset has no hits")),
-        };
+        }
         Ok(Self {
             action,
             remote,
-            domain: domain.to_owned(),
+            domain,
             entries,
             hits,
         })
     }
 
-    /// Equal for equal changes.
+    /// Equal for equal actions.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
-        let parts = json!([self.action.name(), self.domain, self.entries, self.hits]);
-        Sha256::digest(parts.to_string()).into()
+        let parts = (self.action, &self.domain, &self.entries, self.hits);
+        Sha256::digest(json(&parts)).into()
     }
 
     /// As `key=value,key=value`.
     pub(crate) fn descriptor(&self) -> String {
-        let entries = self
-            .entries
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"));
+        let entries = self.entries.iter();
+        let entries = entries.map(|[key, value]| format!("{key}={value}"));
         entries.collect::<Vec<_>>().join(",")
     }
 }
 
-fn entries(descriptor: &Value) -> Option<Vec<(String, String)>> {
-    let entry = |entry: &Value| match entry.as_array()?.as_slice() {
-        [Value::String(key), Value::String(value)] if !key.is_empty() => {
-            Some((key.clone(), value.clone()))
-        }
-        _ => None,
-    };
-    descriptor.as_array()?.iter().map(entry).collect()
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Rejected> {
+    serde_json::from_slice(body).map_err(|error| invalid(&error.to_string()))
+}
+
+fn invalid(reason: &str) -> Rejected {
+    Rejected::bad_request(format!("{reason}; {USAGE}"))
 }

@@ -6,10 +6,9 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Body;
 use futures_util::future::join_all;
 use http::StatusCode;
-use serde_json::{Value, json};
 
 use crate::admin::api::answer::{Answer, Rejected};
-use crate::admin::api::change::{Action, Change};
+use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::idempotency::Failed;
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
@@ -19,6 +18,7 @@ use crate::api::messages::{self, EXAMPLE};
 use crate::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::limit::Limit;
 use crate::limiter::{self, Modes};
+use crate::report::counter::{CountedIn, CounterChange, CounterLimit, CounterList, CounterView};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::{LiveRules, Plan, RuleSet, Step, plan};
@@ -28,6 +28,7 @@ use crate::time::{Clock, Time};
 
 const GET_USAGE: &str =
     "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";
+const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 
 /// Finds and reads the counters of descriptors.
 #[derive(Debug)]
@@ -38,23 +39,6 @@ pub(crate) struct Counters {
     clock: Clock,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
-}
-
-/// A counter before and after a change, as JSON.
-#[derive(Debug)]
-pub(crate) struct Changed {
-    pub(crate) before: Value,
-    /// Null if it could not be read.
-    pub(crate) after: Value,
-}
-
-/// Where a counter was read.
-#[derive(Debug, Clone, Copy)]
-enum CountedIn {
-    Memory,
-    Redis,
-    /// In this process, because Redis gave no verdict.
-    Fallback,
 }
 
 impl Counters {
@@ -69,7 +53,7 @@ impl Counters {
     }
 
     /// GET: one descriptor, with an entry for each `e` in the query string.
-    pub(crate) async fn read_by_query(&self, query: &str) -> Answer {
+    pub(crate) async fn read_by_query(&self, query: &str) -> Answer<CounterView> {
         let pairs = Pairs::new(query);
         let domain = pairs.first("domain");
         if domain.is_empty() || pairs.all("e").next().is_none() {
@@ -83,19 +67,20 @@ impl Counters {
     }
 
     /// POST: a request in the form of `/json`.
-    pub(crate) async fn read_by_body(&self, body: Body) -> Answer {
+    pub(crate) async fn read_by_body(&self, body: Body) -> Answer<CounterList> {
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
         let invalid = |reason: String| Rejected::bad_request(format!("{reason}; write {EXAMPLE}"));
         let request = messages::read(&body).map_err(|error| invalid(format!("{error:#}")))?;
         let (query, _) = decode::query(&request).map_err(|error| invalid(error.to_string()))?;
-        Ok(json!({"counters": self.read(query).await?}))
+        let counters = self.read(query).await?;
+        Ok(CounterList { counters })
     }
 
     /// Changes the counter of a descriptor. Concurrent hits may come between the change and the
     /// counters before and after it.
-    pub(crate) async fn change(&self, change: &Change) -> Result<Changed, Failed> {
+    pub(crate) async fn change(&self, change: &CounterAction) -> Result<CounterChange, Failed> {
         let entries = change.entries.iter();
-        let entries = entries.map(|(key, value)| Entry::new(key, value));
+        let entries = entries.map(|[key, value]| Entry::new(key, value));
         let query = Query {
             domain: change.domain.as_bytes(),
             descriptors: [Descriptor::new(entries)].into_iter().collect(),
@@ -123,14 +108,15 @@ impl Counters {
             Effect::Unknown => maybe_changed(error),
         })?;
         let after = store.peek(check, self.clock.now()).await;
-        Ok(Changed {
+        Ok(CounterChange {
             before: shown(&before),
-            after: after.map_or(Value::Null, |after| shown(&after)),
+            note: after.is_err().then(|| UNREAD.to_owned()),
+            after: after.ok().map(|after| shown(&after)),
         })
     }
 
-    /// One object for each descriptor.
-    pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<Value>, Rejected> {
+    /// One for each descriptor.
+    pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<CounterView>, Rejected> {
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         for descriptor in &mut query.descriptors {
@@ -191,7 +177,7 @@ impl Counters {
 }
 
 /// Rejects what would not leave exactly the granted hits.
-fn check_grant(change: &Change, limit: &Limit) -> Result<(), Rejected> {
+fn check_grant(change: &CounterAction, limit: &Limit) -> Result<(), Rejected> {
     let unprocessable = |reason| Err(Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason));
     if change.action != Action::Grant {
         return Ok(());
@@ -224,68 +210,54 @@ fn maybe_changed(error: CheckError) -> Failed {
     }
 }
 
-impl CountedIn {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Redis => "redis",
-            Self::Fallback => "fallback",
-        }
-    }
-}
-
 fn no_rules() -> Rejected {
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, NO_RULES.trim_end())
 }
 
-/// A counter as JSON.
+/// A descriptor with a counter.
 fn counter(
     query: &Query<'_>,
     step: &Step<'_>,
     check: &Check,
     reading: &Reading,
     counted_in: CountedIn,
-) -> Value {
-    let Reading {
-        verdict,
-        is_exhausted,
-    } = reading;
-    json!({
-        "domain": Text(query.domain).shown(),
-        "rule": step.path().as_deref(),
-        "key": check.key.to_string(),
-        "algorithm": check.limit.algorithm.name(),
-        "limit": limit(&check.limit),
-        "used": verdict.used,
-        "remaining": verdict.remaining,
-        "resets_in_seconds": verdict.reset_after.ceil_secs(),
-        "over_limit": is_exhausted,
-        "counted_in": counted_in.name(),
-    })
+) -> CounterView {
+    let verdict = &reading.verdict;
+    CounterView {
+        key: Some(check.key.to_string()),
+        algorithm: Some(check.limit.algorithm),
+        limit: Some(limit(&check.limit)),
+        used: Some(verdict.used),
+        remaining: Some(verdict.remaining),
+        resets_in_seconds: Some(verdict.reset_after.ceil_secs()),
+        over_limit: reading.is_exhausted,
+        counted_in: Some(counted_in),
+        ..uncounted(query, step)
+    }
 }
 
-/// A descriptor without a counter. It has the fields of one, so that answers have one form.
-fn uncounted(query: &Query<'_>, step: &Step<'_>) -> Value {
-    json!({
-        "domain": Text(query.domain).shown(),
-        "rule": step.path().as_deref(),
-        "key": null,
-        "algorithm": null,
-        "limit": null,
-        "used": null,
-        "remaining": null,
-        "resets_in_seconds": null,
-        "over_limit": false,
-        "counted_in": null,
-    })
+/// A descriptor without a counter.
+fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
+    CounterView {
+        domain: Text(query.domain).shown().into_owned(),
+        rule: step.path().as_deref().map(str::to_owned),
+        key: None,
+        algorithm: None,
+        limit: None,
+        used: None,
+        remaining: None,
+        resets_in_seconds: None,
+        over_limit: false,
+        counted_in: None,
+    }
 }
 
 /// A lease is no period.
-fn limit(limit: &Limit) -> Value {
+fn limit(limit: &Limit) -> CounterLimit {
     let is_held = limit.algorithm.counts_holders();
-    json!({
-        "requests": limit.requests,
-        "period_seconds": (!is_held).then(|| limit.period.ceil_secs()),
-        "burst": limit.algorithm.is_bucket().then_some(limit.capacity),
-    })
+    CounterLimit {
+        requests: limit.requests,
+        period_seconds: (!is_held).then(|| limit.period.ceil_secs()),
+        burst: limit.algorithm.is_bucket().then_some(limit.capacity),
+    }
 }

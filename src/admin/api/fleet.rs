@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::admin::api::fleet::reply::Reply;
 use crate::http::client::{self, Connection};
+use crate::report::answer::Replica;
 use crate::store::Backend;
 use crate::telemetry::metric::{Counter, Metrics};
 
@@ -62,7 +63,7 @@ pub(crate) struct Fleet {
     full: Counter,
 }
 
-/// What other replicas replied.
+/// The replies of other replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     /// Sorted by name.
@@ -153,7 +154,8 @@ async fn call(
 ) -> anyhow::Result<axum::body::Bytes> {
     client::connected(admin, async |connection| {
         let named = get(connection, admin, "/api/v1/replica", NAME_BYTES_MAX).await?;
-        ensure!(Reply::read(&named)?.replica == name, "it has another name");
+        let Replica { replica } = serde_json::from_slice(&named)?;
+        ensure!(replica == name, "it has another name");
         get(connection, admin, path, bytes_max).await
     })
     .await

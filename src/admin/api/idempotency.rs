@@ -1,4 +1,4 @@
-//! Keeps what became of requests with an Idempotency-Key, for their repetitions.
+//! Keeps the outcomes of requests with an Idempotency-Key, for their repetitions.
 //!
 //! A key is kept before its request acts, so a repetition acts only if the first certainly did not.
 //!
@@ -12,7 +12,6 @@
 use std::collections::VecDeque;
 
 use http::StatusCode;
-use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::admin::api::answer::Rejected;
@@ -26,26 +25,26 @@ const IDEMPOTENCY_KEYS_MAX: usize = 1_000;
 
 /// The keys of this process.
 #[derive(Debug)]
-pub(crate) struct IdempotencyKeys {
-    kept: Mutex<VecDeque<Kept>>,
+pub(crate) struct IdempotencyKeys<T> {
+    kept: Mutex<VecDeque<Kept<T>>>,
     full: Counter,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Kept<T> {
     action: Action,
     key: String,
     request: [u8; 32],
     /// `None` while the outcome is unknown.
-    answer: Option<Value>,
+    answer: Option<T>,
 }
 
 /// The answer of an action that was done.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    Now(Value),
+pub(crate) enum Done<T> {
+    Now(T),
     /// By an earlier request with the same key.
-    Before(Value),
+    Before(T),
 }
 
 /// Why an action has no answer, and whether it may have been done.
@@ -65,7 +64,7 @@ impl From<Rejected> for Failed {
     }
 }
 
-impl IdempotencyKeys {
+impl<T: Clone> IdempotencyKeys<T> {
     /// Registers the metric.
     pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
@@ -87,8 +86,8 @@ impl IdempotencyKeys {
         &self,
         (action, key): (Action, String),
         request: [u8; 32],
-        act: impl Future<Output = Result<Value, Failed>>,
-    ) -> Result<Done, Rejected> {
+        act: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<Done<T>, Rejected> {
         let mut kept = self.kept.lock().await;
         let mut known = kept.iter();
         if let Some(known) = known.find(|known| known.action == action && known.key == key) {
@@ -139,7 +138,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
     use proptest::prelude::*;
-    use serde_json::json;
     use tokio::task::{JoinSet, yield_now};
 
     use super::*;
@@ -162,7 +160,7 @@ mod tests {
         End::Panicked,
     ];
 
-    async fn act(end: End, granted: Arc<AtomicU32>) -> Result<Value, Failed> {
+    async fn act(end: End, granted: Arc<AtomicU32>) -> Result<&'static str, Failed> {
         yield_now().await;
         if !matches!(end, End::NotSent | End::RequestLost) {
             granted.fetch_add(1, SeqCst);
@@ -174,7 +172,7 @@ mod tests {
         };
         match end {
             End::NotSent => failed(Effect::None),
-            End::Confirmed => Ok(json!("granted")),
+            End::Confirmed => Ok("granted"),
             End::RequestLost | End::ReplyLost => failed(Effect::Unknown),
             End::Panicked => panic!("a defect"),
         }
@@ -233,19 +231,19 @@ mod tests {
     async fn another_request_with_the_key_is_rejected_and_old_keys_are_forgotten() {
         let keys = IdempotencyKeys::new(&Metrics::new());
         let once = async |key: &str, request: u8| {
-            let done = async { Ok(json!(request)) };
+            let done = async { Ok(request) };
             let key = (Action::Grant, key.to_owned());
             let done = keys.once(key, [request; 32], done).await;
             done.map_err(|rejected| rejected.status.as_u16())
         };
-        assert_eq!(once("key", 1).await, Ok(Done::Now(json!(1))));
-        assert_eq!(once("key", 1).await, Ok(Done::Before(json!(1))));
+        assert_eq!(once("key", 1).await, Ok(Done::Now(1)));
+        assert_eq!(once("key", 1).await, Ok(Done::Before(1)));
         assert_eq!(once("key", 2).await, Err(422));
         for number in 0..IDEMPOTENCY_KEYS_MAX {
             let done = once(&number.to_string(), 3).await;
-            assert_eq!(done, Ok(Done::Now(json!(3))));
+            assert_eq!(done, Ok(Done::Now(3)));
         }
         assert_eq!(keys.full.get(), 1);
-        assert_eq!(once("key", 2).await, Ok(Done::Now(json!(2))));
+        assert_eq!(once("key", 2).await, Ok(Done::Now(2)));
     }
 }

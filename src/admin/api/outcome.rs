@@ -7,10 +7,10 @@ use crate::telemetry::metric::{Counter, Metrics};
 
 named_enum! {
     /// How an action ended, as the label of the metric has it.
-    pub enum Outcome {
-        /// It was done.
+    pub enum ActionOutcome {
+        /// The action was done.
         Done = "done",
-        /// It was done before with the same Idempotency-Key.
+        /// The action was done before with the same Idempotency-Key.
         Repeated = "repeated",
         /// The token is missing or wrong.
         Unauthorized = "unauthorized",
@@ -18,15 +18,15 @@ named_enum! {
         Forbidden = "forbidden",
         /// The client sent too many wrong tokens.
         Throttled = "throttled",
-        /// It is invalid.
+        /// The request is invalid.
         Rejected = "rejected",
-        /// It is valid, and was not done, or not to its end.
+        /// The request is valid, and was not done, or not to its end.
         Failed = "failed",
     }
 }
 
-impl Outcome {
-    /// Of an action that was answered with this status, other than 200.
+impl ActionOutcome {
+    /// The outcome of an action that was answered with this status, other than 200.
     pub(crate) fn of(status: StatusCode) -> Self {
         match status {
             StatusCode::UNAUTHORIZED => Self::Unauthorized,
@@ -40,12 +40,12 @@ impl Outcome {
 
 /// The outcomes of some actions.
 #[derive(Debug)]
-pub(crate) struct Outcomes(Vec<(&'static str, [Counter; Outcome::ALL.len()])>);
+pub(crate) struct Outcomes(Vec<(&'static str, [Counter; ActionOutcome::ALL.len()])>);
 
 impl Outcomes {
     /// Registers the metric for actions of these names.
     pub(crate) fn new(actions: &[&'static str], metrics: &Metrics) -> Self {
-        let counter = |action: &'static str, outcome: Outcome| {
+        let counter = |action: &'static str, outcome: ActionOutcome| {
             metrics.counter_with(
                 "tollgate_admin_actions_total",
                 "Requests to reset a counter, to grant hits, to replace a rules file or to roll it back, by outcome: done, \
@@ -56,13 +56,13 @@ impl Outcomes {
             )
         };
         let of_action = |&action: &&'static str| {
-            let outcomes = Outcome::ALL.map(|outcome| counter(action, outcome));
+            let outcomes = ActionOutcome::ALL.map(|outcome| counter(action, outcome));
             (action, outcomes)
         };
         Self(actions.iter().map(of_action).collect())
     }
 
-    pub(crate) fn count(&self, action: &str, outcome: Outcome) {
+    pub(crate) fn count(&self, action: &str, outcome: ActionOutcome) {
         let known = self.0.iter().find(|(known, _)| *known == action);
         if let Some((_, outcomes)) = known {
             outcomes[outcome as usize].inc();

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
-use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
-use crate::admin::api::outcome::{Outcome, Outcomes};
+use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::named_enum::named_enum;
+use crate::report::rule_file::{RuleCounts, RulesChanged, RulesRollback};
 use crate::rule_files::change::{
     Change, ChangeError, Changed, NotInForce, Replacement, RulesWriter,
 };
@@ -105,7 +105,7 @@ impl RuleChanges {
     }
 
     /// Makes a change, even if its caller goes away meanwhile.
-    pub(crate) async fn act(self: Arc<Self>, request: ChangeRequest) -> Answer {
+    pub(crate) async fn act(self: Arc<Self>, request: ChangeRequest) -> Answer<RulesChanged> {
         let action = request.action;
         let answer = match self.read(request).await {
             Err(rejected) => Err(rejected),
@@ -118,8 +118,8 @@ impl RuleChanges {
             }
         };
         let outcome = match &answer {
-            Ok(_) => Outcome::Done,
-            Err(rejected) => Outcome::of(rejected.status),
+            Ok(_) => ActionOutcome::Done,
+            Err(rejected) => ActionOutcome::of(rejected.status),
         };
         self.outcomes.count(action.name(), outcome);
         answer
@@ -173,7 +173,7 @@ impl RuleChanges {
         })
     }
 
-    async fn change(&self, action: RuleAction, authorized: Authorized) -> Answer {
+    async fn change(&self, action: RuleAction, authorized: Authorized) -> Answer<RulesChanged> {
         let Authorized {
             writer,
             change,
@@ -206,13 +206,13 @@ impl RuleChanges {
             Rejected::from(error)
         })?;
         tracing::info!(target: AUDIT, action, remote, file, before, after, diff, "admin action");
-        Ok(json!({
-            "file": file,
-            "version": after,
-            "etag": etag.as_str(),
-            "rules": {"domains": domains, "limits": limits},
-            "warnings": warnings,
-        }))
+        Ok(RulesChanged {
+            file: file.to_owned(),
+            version: after,
+            etag: etag.as_str().to_owned(),
+            rules: RuleCounts { domains, limits },
+            warnings,
+        })
     }
 }
 
@@ -260,12 +260,7 @@ fn expected(headers: &HeaderMap) -> Option<Expected> {
 /// # Errors
 /// 400.
 fn version(body: &[u8]) -> Result<u64, Rejected> {
-    let invalid = |reason: &str| Rejected::bad_request(format!("{reason}; {ROLLBACK_USAGE}"));
-    let body: Map<String, Value> =
-        serde_json::from_slice(body).map_err(|error| invalid(&error.to_string()))?;
-    if let Some(name) = body.keys().find(|name| *name != "version") {
-        return Err(invalid(&format!("unknown field {name:?}")));
-    }
-    let version = body.get("version").and_then(Value::as_u64);
-    version.ok_or_else(|| invalid("version must be a whole number"))
+    let invalid = |error| Rejected::bad_request(format!("{error}; {ROLLBACK_USAGE}"));
+    let RulesRollback { version } = serde_json::from_slice(body).map_err(invalid)?;
+    Ok(version)
 }

@@ -6,13 +6,13 @@ use axum::Extension;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse as _, Response};
 use http::{StatusCode, header};
-use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::answer::{self, Answer, JSON_TYPE, Rejected};
 use crate::admin::api::rule_changes::{RuleChanges, TEXT_BYTES_MAX};
 use crate::admin::page::SharedPage;
 use crate::http::response_budget::{self, Counted};
+use crate::report::rule_file::{RulesFile, RulesHistory, RulesList, RulesVersion};
 use crate::rule_files::history::Version;
 use crate::rule_files::name::FileName;
 use crate::rule_files::{Listed, NO_FILES, ReadError, Reading, RuleFile, RuleFiles};
@@ -57,7 +57,7 @@ impl Rules {
                 Ok(_reading) => files.list(),
                 Err(busy) => Err(busy.to_string()),
             };
-            list_page(&replica, &listed, changes.unwritable())
+            answer::json(&replica, listed_files(&listed, changes.unwritable()))
         };
         match self.list.get_after(reading, list).await {
             Ok(page) => {
@@ -92,8 +92,8 @@ impl Rules {
     /// The versions of a file.
     ///
     /// # Errors
-    /// As [`Self::read`].
-    pub(crate) async fn history(&self, name: &str) -> Answer {
+    /// 404 without such a file.
+    pub(crate) async fn history(&self, name: &str) -> Answer<RulesHistory> {
         let files = self.files()?.clone();
         let name = FileName::new(name).map_err(ReadError::from)?;
         let reading = files.reading().await?;
@@ -102,9 +102,16 @@ impl Rules {
             files.versions(&name)
         });
         let versions = read.await.map_err(|_| unexpected())??;
-        let shown = |Version { number, time, etag }: &Version| json!({"version": number, "time": time.to_rfc3339_secs(), "etag": etag.as_str()});
-        let versions: Vec<_> = versions.iter().map(shown).collect();
-        Ok(json!({"versions": versions}))
+        let versions = versions
+            .iter()
+            .map(|Version { number, time, etag }| RulesVersion {
+                version: *number,
+                time: time.to_rfc3339_secs(),
+                etag: etag.as_str().to_owned(),
+            });
+        Ok(RulesHistory {
+            versions: versions.collect(),
+        })
     }
 
     fn files(&self) -> Result<&Arc<RuleFiles>, Rejected> {
@@ -135,19 +142,19 @@ impl From<PathRejection> for Rejected {
     }
 }
 
-/// A folder that cannot be read has no files; nor can they be changed.
-fn list_page(
-    replica: &str,
-    listed: &Result<Vec<Listed>, String>,
-    unwritable: Option<String>,
-) -> String {
-    let files = listed.iter().flatten().map(
-        |file| json!({"file": file.name.as_str(), "etag": file.etag.as_str(), "bytes": file.bytes}),
-    );
-    let files: Vec<_> = files.collect();
+/// A folder that cannot be read has no files, and they cannot be changed.
+fn listed_files(listed: &Result<Vec<Listed>, String>, unwritable: Option<String>) -> RulesList {
+    let files = listed.iter().flatten().map(|file| RulesFile {
+        file: file.name.to_string(),
+        etag: file.etag.as_str().to_owned(),
+        bytes: file.bytes,
+    });
     let reason = listed.as_ref().err().cloned().or(unwritable);
-    json!({"replica": replica, "writable": reason.is_none(), "reason": reason, "files": files})
-        .to_string()
+    RulesList {
+        files: files.collect(),
+        writable: reason.is_none(),
+        reason,
+    }
 }
 
 fn unexpected() -> Rejected {

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::Rejected;
 use crate::admin::api::fleet::{Fleet, Replies};
-use crate::admin::api::top_answer::{Key, KeyHits, RuleHits, Sums};
+use crate::admin::api::top_sums::Sums;
 use crate::admin::query_string::Pairs;
 use crate::http::response_budget::RETRY_AFTER_SECS;
 use crate::named_enum::named_enum;
 use crate::redact::Redaction;
+use crate::report::counter::Entries;
+use crate::report::json;
+use crate::report::top::{KeyHits, TopKeys as TopAnswer};
 use crate::rules::{Descriptor, LiveRules, Query};
 use crate::text::Text;
 use crate::top_keys::windows::{By, Window};
@@ -48,8 +50,8 @@ pub(crate) struct Top {
     tasks: TaskTracker,
 }
 
-/// What is asked for.
-struct Asked {
+/// The parameters of a request.
+struct TopQuery {
     selection: Selection,
     window: Window,
     by: By,
@@ -60,7 +62,7 @@ struct Asked {
 #[derive(Default)]
 struct Prepared {
     sums: Sums,
-    query: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Top {
@@ -86,28 +88,35 @@ impl Top {
         self: &Arc<Self>,
         replica: &str,
         query: &str,
-    ) -> Result<Vec<u8>, Rejected> {
-        let asked = Asked::read(query)?;
-        let mut answer = json!({"replica": replica});
+    ) -> Result<String, Rejected> {
+        let query = TopQuery::read(query)?;
+        let mut answer = TopAnswer {
+            replica: replica.to_owned(),
+            replicas: None,
+            missing: None,
+            rules: Vec::new(),
+        };
         let mut replies = Vec::new();
-        if asked.scope == Scope::Fleet {
+        if query.scope == Scope::Fleet {
             // First: a replica that asks this one must not wait until all others have answered.
-            let fleet = self.fleet.ask(&asked.path(), replica).await;
+            let fleet = self.fleet.ask(&query.path(), replica).await;
             let Replies { answers, missing } = fleet.ok_or_else(busy)?;
             let names = answers.iter().map(|reply| &*reply.replica);
-            answer["replicas"] = std::iter::once(replica).chain(names).collect();
-            answer["missing"] = missing.into();
+            let names = std::iter::once(replica).chain(names);
+            answer.replicas = Some(names.map(str::to_owned).collect());
+            answer.missing = Some(missing);
             replies = answers;
         }
-        let own = self.sums(asked.selection, asked.window).await;
+        let own = self.sums(query.selection, query.window).await;
         let show = move || {
-            let Prepared { mut sums, query } = own;
+            let Prepared { mut sums, permit } = own;
             for reply in replies {
                 sums.add_answer(reply.rules);
             }
-            (json_of(&answer, &sums.first(asked.by)), query)
+            answer.rules = sums.first(query.by);
+            (json(&answer), permit)
         };
-        let (json, _query) = spawn_blocking(show).await.unwrap_or_default();
+        let (json, _permit) = spawn_blocking(show).await.unwrap_or_default();
         Ok(json)
     }
 
@@ -126,7 +135,7 @@ impl Top {
     /// The hits that this process counted, on other threads: keys may be many, and this one answers
     /// liveness probes. What was begun is finished, even if its request is cancelled meanwhile.
     async fn sums(self: &Arc<Self>, selection: Selection, window: Window) -> Prepared {
-        let query = self.queries.clone().acquire_owned().await.ok();
+        let permit = self.queries.clone().acquire_owned().await.ok();
         let top = self.clone();
         let prepare = async move {
             let read = top.keys.read(selection, window).await;
@@ -135,7 +144,7 @@ impl Top {
                 for rule in &read {
                     top.add(&mut sums, rule);
                 }
-                Prepared { sums, query }
+                Prepared { sums, permit }
             };
             spawn_blocking(prepare).await.unwrap_or_default()
         };
@@ -166,19 +175,8 @@ fn busy() -> Rejected {
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
 }
 
-/// An object with `rules` among its fields. Not by a tree of JSON values for all keys, which takes ten
-/// times the memory of the text.
-fn json_of(answer: &Value, rules: &[RuleHits]) -> Vec<u8> {
-    let mut json = answer.to_string().into_bytes();
-    json.pop();
-    json.extend(br#","rules":"#);
-    serde_json::to_writer(&mut json, rules).expect("a buffer can be written");
-    json.push(b'}');
-    json
-}
-
 /// The key of a request with one descriptor.
-fn key_of(query: &Query<'_>) -> Key {
+fn key_of(query: &Query<'_>) -> Entries {
     let entries = query.descriptors.iter().flat_map(|one| &one.entries);
     let shown = |bytes| Text(bytes).shown().into_owned();
     entries
@@ -186,7 +184,7 @@ fn key_of(query: &Query<'_>) -> Key {
         .collect()
 }
 
-impl Asked {
+impl TopQuery {
     fn read(query: &str) -> Result<Self, Rejected> {
         let pairs = Pairs::new(query);
         let text = |name: &str| {
@@ -238,12 +236,12 @@ mod tests {
 
     #[test]
     fn parameters_are_read_and_written_for_peers() {
-        let asked = Asked::read("domain=a%26b&rule=r+s&window=60m&scope=fleet");
-        let asked = asked.unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m&scope=fleet");
+        let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let expected = "/api/v1/top?window=60m&by=over_limit&domain=a%26b&rule=r%20s";
-        assert_eq!((asked.scope, &*asked.path()), (Scope::Fleet, expected));
+        assert_eq!((query.scope, &*query.path()), (Scope::Fleet, expected));
         for invalid in ["window=2m", "by=keys", "scope=all"] {
-            assert!(Asked::read(invalid).is_err(), "{invalid}");
+            assert!(TopQuery::read(invalid).is_err(), "{invalid}");
         }
     }
 }

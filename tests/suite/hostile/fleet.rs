@@ -112,8 +112,9 @@ fn answer_with(server: &TestServer, redis: &RedisProcess, peers: &[Peer], list: 
 async fn hostile_answers_of_replicas_use_little_memory() {
     let redis = RedisProcess::start();
     let attacked = UnderAttack::start(replica(&redis, "127.0.0.1"));
-    let keys = r#"{"key":[["",""]],"hits":1},"#.repeat(99);
-    let keys = format!(r#"{{"keys":[{keys}{{"key":[["",""]],"hits":1}}]}},"#);
+    let key = r#"{"key":[["",""]],"hits":1,"over_limit":0}"#;
+    let keys = vec![key; 100].join(",");
+    let keys = format!(r#"{{"domain":"","rule":"","keys":[{keys}]}},"#);
     let entries = r#"["",""],"#;
     for (begin, repeated, end) in [
         ("", r#""","#, "0"),
@@ -121,7 +122,11 @@ async fn hostile_answers_of_replicas_use_little_memory() {
         ("", "[],", "0"),
         ("", r#"{"a":0},"#, "0"),
         ("", keys.as_str(), "0"),
-        (r#"{"keys":[{"hits":1,"key":["#, entries, r#"["",""]]}]}"#),
+        (
+            r#"{"domain":"","rule":"","keys":[{"hits":1,"over_limit":0,"key":["#,
+            entries,
+            r#"["",""]]}]}"#,
+        ),
     ] {
         let answer = |bytes: usize| {
             let rules = repeated.repeat(bytes / repeated.len());

@@ -1,0 +1,132 @@
+//! Counters of descriptors, and changes of them by operators.
+
+use std::num::NonZeroU64;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::limit::Algorithm;
+use crate::named_enum::named_enum;
+
+/// Keys and values of a descriptor's entries, the outermost first.
+pub(crate) type Entries = Vec<[String; 2]>;
+
+/// The counter of a descriptor. Where no rule counts the descriptor, its fields are null.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct CounterView {
+    pub(crate) domain: String,
+    /// The path of the rule
+    pub(crate) rule: Option<String>,
+    /// The name of the counter in the store; on Redis the start of a fixed window follows
+    pub(crate) key: Option<String>,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) limit: Option<CounterLimit>,
+    /// Hits, or holders for `concurrency`. May exceed the limit where over-limit hits count
+    pub(crate) used: Option<u64>,
+    /// Hits that would be admitted now
+    pub(crate) remaining: Option<u32>,
+    /// Time until the counter is unused again, rounded up
+    pub(crate) resets_in_seconds: Option<u64>,
+    /// Whether one more hit would be over limit
+    pub(crate) over_limit: bool,
+    /// `fallback`: Redis gave no answer, and this is what the replica counts locally, of its share of
+    /// the limit
+    pub(crate) counted_in: Option<CountedIn>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct CounterLimit {
+    pub(crate) requests: u32,
+    /// null for `concurrency`
+    pub(crate) period_seconds: Option<u64>,
+    /// null unless the algorithm is a bucket
+    pub(crate) burst: Option<u32>,
+}
+
+named_enum! {
+    /// Where a counter was read.
+    pub enum CountedIn {
+        /// In this process, which has no other store.
+        Memory = "memory",
+        /// In Redis.
+        Redis = "redis",
+        /// In this process, because Redis gave no verdict.
+        Fallback = "fallback",
+    }
+}
+
+/// The counters of a request.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct CounterList {
+    /// One for each descriptor, in order
+    pub(crate) counters: Vec<CounterView>,
+}
+
+/// A counter before and after a change.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct CounterChange {
+    pub(crate) before: CounterView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CounterView")]
+    pub(crate) after: Option<CounterView>,
+    /// Why there is no `after`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) note: Option<String>,
+}
+
+/// The part of envoy.service.ratelimit.v3.RateLimitRequest that names counters.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RateLimitRequest {
+    pub(crate) domain: String,
+    #[schemars(length(min = 1))]
+    pub(crate) descriptors: Vec<RequestDescriptor>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct RequestDescriptor {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) entries: Vec<RequestEntry>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct RequestEntry {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) key: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) value: String,
+}
+
+/// A request to delete a counter.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reset {
+    #[schemars(length(min = 1))]
+    pub(crate) domain: String,
+    /// Keys and values of its entries, the outermost first
+    #[schemars(length(min = 1))]
+    pub(crate) descriptor: Entries,
+}
+
+/// A request to give hits back.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Grant {
+    #[schemars(length(min = 1))]
+    pub(crate) domain: String,
+    /// Keys and values of its entries, the outermost first
+    #[schemars(length(min = 1))]
+    pub(crate) descriptor: Entries,
+    /// At most the limit, or the burst of a bucket
+    pub(crate) hits: NonZeroU64,
+}
+
+impl CounterLimit {
+    /// The limit, or the burst of a bucket.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.burst.unwrap_or(self.requests)
+    }
+}
