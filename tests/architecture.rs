@@ -6,8 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each component and the components it may import, lowest first. A component is a file of `src`
-/// and the folder of the same name; `settings/parse` and `settings/environment` are below those
-/// that define settings with them.
+/// and the folder of the same name; `base/parse` and `base/environment` are components of their own.
 const MAY_IMPORT: &str = "
 time:
 backoff:
@@ -17,47 +16,47 @@ proto:
 regular_file:
 runtime:
 sampling: time
-settings/environment:
-settings/parse: regular_file time
+base/environment:
+base/parse: regular_file time
 shutdown:
 tls: regular_file
 remote: tls
 file_watch: regular_file runtime
-telemetry: named_enum runtime sampling settings/environment settings/parse text time tls
+telemetry: named_enum runtime sampling base/environment base/parse text time tls
 http: shutdown telemetry
 limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
-config: limit named_enum regular_file rules settings/parse telemetry text time
-store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
+config: limit named_enum regular_file rules base/parse telemetry text time
+store: algorithm backoff check file_watch limit base/environment base/parse shutdown
     telemetry text time tls
-redact: named_enum rules settings/parse
-record: check redact regular_file rules runtime sampling settings/parse telemetry text time
+redact: named_enum rules base/parse
+record: check redact regular_file rules runtime sampling base/parse telemetry text time
 top_keys: check named_enum rules telemetry text time
 over_limit_feed: redact rules sampling telemetry text time
 candidate: check named_enum redact rules store telemetry text time
-limiter: candidate check limit over_limit_feed record rules sampling settings/parse store telemetry
+limiter: candidate check limit over_limit_feed record rules sampling base/parse store telemetry
     text time top_keys
 rule_source: backoff config file_watch limit named_enum proto regular_file remote rules runtime
-    settings/environment settings/parse shutdown telemetry text time tls
+    base/environment base/parse shutdown telemetry text time tls
 rule_files: config regular_file rule_source rules runtime telemetry time
-trial: backoff file_watch limit named_enum redact regular_file remote rules settings/parse telemetry text time tls
+trial: backoff file_watch limit named_enum redact regular_file remote rules base/parse telemetry text time tls
 simulation: check limit rules store telemetry time
 rule_check: check limit redact rule_files rules simulation text time top_keys
 offline: limiter rules sampling store telemetry time
-api: check file_watch http limit limiter proto redact rules runtime settings/parse shutdown telemetry
+api: check file_watch http limit limiter proto redact rules runtime base/parse shutdown telemetry
     text time tls trial
 traffic: api limit limiter proto rules time
 admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact rule_check
-    rule_files rule_source rules settings/parse shutdown simulation store telemetry text time top_keys trial runtime
+    rule_files rule_source rules base/parse shutdown simulation store telemetry text time top_keys trial runtime
 console: admin candidate limit limiter rule_files rule_source rules shutdown store telemetry text time
     top_keys trial
-settings: admin api limiter record rule_source settings/environment store telemetry trial
+settings: admin api limiter record rule_source base/environment store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact rule_check
     rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-cli: api app check config http limit limiter offline record rule_source rules runtime settings settings/environment
-    settings/parse simulation store telemetry text time top_keys traffic
+cli: api app check config http limit limiter offline record rule_source rules runtime settings base/environment
+    base/parse simulation store telemetry text time top_keys traffic
 ";
 
 /// Places, exceptions, words that must not occur there, and why.
@@ -119,9 +118,9 @@ const ABSENT: &[Absence] = &[
     ),
     (
         &[""],
-        &["settings/environment", "cli", "main"],
+        &["base/environment", "cli", "main"],
         &["std::env", "env::var"],
-        "settings/environment.rs reads the environment",
+        "base/environment.rs reads the environment",
     ),
 ];
 

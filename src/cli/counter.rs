@@ -7,11 +7,11 @@ use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use crate::base::environment::Environment;
 use crate::cli::fetch;
 use crate::cli::output::{Failure, print, print_error};
 use crate::cli::table::table;
 use crate::rules::query::Query;
-use crate::settings::environment::Environment;
 use crate::text::{Escaped, Text};
 
 const UNKNOWN_DOMAIN: u8 = 3;

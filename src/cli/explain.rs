@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
+use crate::base::environment::Environment;
 use crate::cli::counter::{self, counter_text};
 use crate::cli::fetch;
 use crate::cli::input;
@@ -19,7 +20,6 @@ use crate::limiter::{self, Modes};
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::{Entry, Query};
-use crate::settings::environment::Environment;
 use crate::text::Text;
 
 const UNKNOWN_DOMAIN: u8 = 3;

@@ -9,9 +9,9 @@ use http::{HeaderName, Request, StatusCode, Uri, header};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::base::environment::Environment;
 use crate::cli::output::Failure;
 use crate::http::client;
-use crate::settings::environment::Environment;
 
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";

@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, print};
 use crate::cli::recorded;
 use crate::cli::replay::report::Report;
 use crate::cli::replay::variant::{Sources, Variant};
 use crate::cli::simulate::compared::Named;
-use crate::settings::environment::Environment;
 
 mod report;
 mod svg;

@@ -7,10 +7,10 @@ use http::{StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use crate::base::environment::Environment;
 use crate::cli::counter::shown;
 use crate::cli::fetch;
 use crate::cli::output::{Failure, print};
-use crate::settings::environment::Environment;
 
 /// The end of the help.
 pub(crate) const EXIT_CODES: &str = "\

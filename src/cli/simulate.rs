@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
+use crate::base::parse;
 use crate::check::HITS_MAX;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
@@ -16,8 +18,6 @@ use crate::cli::simulate::compared::{Compared, Named, Options};
 use crate::cli::simulate::report::{Report, Scene};
 use crate::limit::{Algorithm, EXACT_MAX, Terms, Unit};
 use crate::rule_source::settings::Reading;
-use crate::settings::environment::Environment;
-use crate::settings::parse;
 use crate::simulation::play::{self, Run, Work};
 use crate::simulation::traffic::{Pattern, Traffic};
 use crate::time::{Span, Time};

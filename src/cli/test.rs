@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, counted, print};
 use crate::cli::test::case::CaseFile;
@@ -12,7 +13,6 @@ use crate::cli::test::play::Player;
 use crate::cli::test::report::{Coverage, FileReport, Report};
 use crate::config::Source;
 use crate::rule_source::files::read_cases;
-use crate::settings::environment::Environment;
 
 mod answer;
 mod case;

@@ -14,11 +14,11 @@ use http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
+use crate::base::parse::Secret;
 use crate::check::{Check, Hits, Key};
 use crate::file_watch::{FileSet, RecursiveMode, Watched};
 use crate::http::budget::client_of;
 use crate::limit::{Algorithm, Limit, Terms, Unit};
-use crate::settings::parse::Secret;
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Clock, Span};

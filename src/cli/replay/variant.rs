@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::Failure;
 use crate::cli::replay::tally::Tally;
@@ -12,7 +13,6 @@ use crate::limit::{Algorithm, Limit, Terms};
 use crate::offline::Engine;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet};
-use crate::settings::environment::Environment;
 use crate::traffic::Record;
 
 /// One set of rules, and what it did.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use crate::base::parse::Secret;
 use crate::file_watch::{FileSet, RecursiveMode, Watched};
-use crate::settings::parse::Secret;
 use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
