@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::file_watch::Reloaded;
 use crate::redact::DescriptorView;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
@@ -31,7 +32,7 @@ use crate::trial::page::Head;
 use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
-use crate::trial::share::{AnsweredShare, PercentFile};
+use crate::trial::share::AnsweredShare;
 use crate::trial::tally::{Disagreement, Outcome, Tally};
 use crate::trial::upstream::Upstream;
 
@@ -162,9 +163,9 @@ impl Trial {
     }
 
     /// The file with the share of callers that get our answer, if there is one.
-    pub(crate) fn share_file(&self) -> Option<PercentFile> {
+    pub(crate) fn share_file(&self) -> Option<Reloaded> {
         let path = self.0.options.share_file.clone()?;
-        Some(PercentFile::new(path, self.0.share.clone()))
+        Some(self.0.share.reloaded(path))
     }
 
     /// The results, as JSON.

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each component and the components it may import, lowest first. A component is a file of `src`
-/// and the folder of the same name; `base/parse` and `base/environment` are components of their own.
+/// and the folder of the same name; `base/parse` and
+/// `base/environment` are components of their own.
 const MAY_IMPORT: &str = "
 time:
 backoff:
@@ -21,8 +22,8 @@ base/parse: regular_file time
 shutdown:
 tls: regular_file
 remote: tls
-file_watch: regular_file runtime
 telemetry: named_enum runtime sampling base/environment base/parse text time tls
+file_watch: regular_file runtime telemetry
 http: shutdown telemetry
 limit: named_enum time
 check: limit named_enum text time

@@ -3,8 +3,6 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use axum::Router;
-
 use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
@@ -12,51 +10,71 @@ use crate::admin::api::fleet::Fleet;
 use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
-use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
+use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
-use crate::admin::{Admin, Pages};
-use crate::app::console::console;
-use crate::app::rules::{Candidates, Rules};
+use crate::admin::{self, Admin, Pages};
+use crate::app::background::Background;
+use crate::app::console::{Shown, console};
+use crate::app::core::Core;
+use crate::app::rules::Rules;
+use crate::http::accept::AcceptErrors;
+use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::callers::Callers;
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::over_limit_feed::OverLimitFeed;
-use crate::redact::Redaction;
-use crate::settings::Settings;
-use crate::shutdown::Lifecycle;
-use crate::store::Backend;
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
 use crate::top_keys::TopKeys;
-use crate::trial::Trial;
 
-/// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
-/// and the file of the token. Peers get the address with heartbeats.
-pub(super) fn routes(
-    (settings, address): (&Settings, SocketAddr),
-    (token, redaction): (TokenOptions, Option<Arc<Redaction>>),
-    (listener, prometheus): (TcpListener, Option<TcpListener>),
-    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
-    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
-    metrics: &Metrics,
-) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
-    let advertised = settings.admin.advertised(address);
+/// The bound admin listener.
+pub(super) struct AdminPort {
+    /// Peers get it with heartbeats.
+    pub(super) address: SocketAddr,
+    pub(super) listener: TcpListener,
+    /// The additional metrics page.
+    pub(super) prometheus: Option<TcpListener>,
+    pub(super) bounds: Bounds,
+    pub(super) errors: AcceptErrors,
+    pub(super) metrics: HttpMetrics,
+    pub(super) token: TokenOptions,
+}
+
+/// Adds the listener to the background, and returns what the limiter has to show it.
+pub(super) fn build(
+    core: &Core,
+    port: AdminPort,
+    shown: &Shown<'_>,
+    background: &mut Background,
+) -> Observers {
+    let Core {
+        settings,
+        clock,
+        lifecycle,
+        metrics,
+        backend,
+    } = core;
+    let advertised = settings.admin.advertised(port.address);
     if let Some(address) = advertised {
         backend.advertise(address);
     }
+    let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica = backend.replica();
-    let observers = observers(&replica, redaction.clone(), clock, metrics);
+    let observers = Observers {
+        top_keys: TopKeys::new(clock.clone(), metrics),
+        feed: OverLimitFeed::new(&replica, redaction.clone(), metrics),
+    };
     let modes = settings.limiter.modes();
-    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
+    let (token, token_file) = TokenCheck::new(port.token, clock.clone(), metrics);
+    background.watch(token_file);
     let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
     let counters = Arc::new(counters);
-    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(address), metrics);
+    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(port.address), metrics);
     let keys = observers.top_keys.clone();
-    let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
+    let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
     let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
-    let check = rules.check(settings, redaction);
-    let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
+    let check = rules.check(settings, redaction.clone());
+    let checks = RuleChecks::new(check, keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
         replica: replica.into(),
@@ -70,17 +88,11 @@ pub(super) fn routes(
         rule_changes,
         lifecycle: lifecycle.clone(),
     };
-    let console = console(
-        settings,
-        (rules, candidates, trial),
-        (backend, clock, lifecycle),
-        &api,
-        metrics,
-    );
+    let console = console(core, shown, &api);
     let admin = Admin {
         rules: rules.live.clone(),
-        candidate: candidates.rules.clone(),
-        trial: trial.cloned(),
+        candidate: shown.candidates.rules.clone(),
+        trial: shown.trial.cloned(),
         modes,
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
@@ -92,21 +104,21 @@ pub(super) fn routes(
         .metrics_router(&settings.telemetry.prometheus_path);
     let callers = Callers::new(&settings.admin.admin_hosts, metrics);
     let pages = callers.guard(admin.router(api).merge(console.router()));
-    let mut routes = vec![(listener, pages)];
+    let mut routes = vec![(port.listener, pages)];
+    let prometheus = port.prometheus;
     routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
-    (routes, observers, token_file)
-}
-
-fn observers(
-    replica: &str,
-    redaction: Option<Arc<Redaction>>,
-    clock: &Clock,
-    metrics: &Metrics,
-) -> Observers {
-    Observers {
-        top_keys: TopKeys::new(clock.clone(), metrics),
-        feed: OverLimitFeed::new(replica, redaction, metrics),
-    }
+    let lifecycle = lifecycle.clone();
+    let serve = admin::serve(routes, port.bounds, lifecycle, port.errors, port.metrics);
+    let history = rules.history.clone().run();
+    // In a thread of its own: requests to the admin listener delay neither the store nor signals.
+    background.thread("admin", async {
+        tokio::select! {
+            () = serve => {}
+            () = history => {}
+            () = keys.run() => {}
+        }
+    });
+    observers
 }
 
 /// Answers about rules files, and their changes.
