@@ -174,7 +174,8 @@ impl FromRef<Admin> for Lifecycle {
 
 /// Serves each listener with its router until the process stops.
 pub(crate) async fn serve(
-    (listeners, bounds): (Vec<(TcpListener, Router)>, Bounds),
+    listeners: Vec<(TcpListener, Router)>,
+    bounds: Bounds,
     lifecycle: Lifecycle,
     errors: AcceptErrors,
     metrics: HttpMetrics,

@@ -1,9 +1,12 @@
 //! The application: its components are built and bound ([`build`]), announced ([`banner`]), run and
-//! drained ([`run`]).
+//! drained ([`run`]). Most are built with the parts of [`core`], and start, reload and finish as
+//! [`background`].
 
 pub(crate) mod admin;
+mod background;
 mod banner;
 pub(crate) mod build;
 mod console;
+mod core;
 mod rules;
 pub(crate) mod run;

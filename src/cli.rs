@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::base::environment::{self, Environment};
 use crate::cli::output::{Failure, print_error};
 use crate::config::error::did_you_mean;
-use crate::settings::environment::{self, Environment};
 
 mod candidate;
 mod cases;

@@ -22,12 +22,14 @@
 //! algorithm    rules            pure decisions             | matching, keys, the live rule set
 //! check                         the request to a store and its result
 //! limit  telemetry  http        what may be counted | logs, metrics, traces | HTTP/1 server
-//! time  proto  shutdown  tls  text  named_enum  runtime  sampling  backoff  file_watch  remote  settings/{parse,environment}
+//! file_watch                    reloads files that change
+//! time  proto  shutdown  tls  text  named_enum  runtime  sampling  backoff  remote  base
 //! ```
 //!
 //! `docs/architecture.md` follows one request through them.
 
 mod backoff;
+pub mod base;
 pub mod file_watch;
 mod named_enum;
 pub mod proto;

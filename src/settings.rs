@@ -10,17 +10,15 @@ use clap::{Args, Command};
 
 use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
+use crate::base::environment::Environment;
 use crate::record;
 use crate::rule_source::Origin;
 use crate::rule_source::files::Directory;
-use crate::settings::environment::Environment;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 use crate::telemetry::{metric_export, statsd, traces};
 use crate::trial;
 
-pub mod environment;
-pub mod parse;
 pub(crate) mod unknown;
 pub(crate) mod unsupported;
 

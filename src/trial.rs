@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::file_watch::Reloaded;
 use crate::redact::DescriptorView;
 use crate::report::comparison::{Disagreement, TrialView};
 use crate::rules::query::Query;
@@ -31,7 +32,7 @@ use crate::time::{Clock, Time};
 use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};
-use crate::trial::share::{AnsweredShare, PercentFile};
+use crate::trial::share::AnsweredShare;
 use crate::trial::tally::{CallOutcome, Tally};
 use crate::trial::upstream::Upstream;
 
@@ -161,9 +162,9 @@ impl Trial {
     }
 
     /// The file with the share of callers that get our answer, if there is one.
-    pub(crate) fn share_file(&self) -> Option<PercentFile> {
+    pub(crate) fn share_file(&self) -> Option<Reloaded> {
         let path = self.0.options.share_file.clone()?;
-        Some(PercentFile::new(path, self.0.share.clone()))
+        Some(self.0.share.reloaded(path))
     }
 
     /// The results. Disagreements are newest first.

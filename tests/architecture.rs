@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each component and the components it may import, lowest first. A component is a file of `src`
-/// and the folder of the same name; `settings/parse` and `settings/environment` are below those
-/// that define settings with them.
+/// and the folder of the same name; `base/parse` and
+/// `base/environment` are components of their own.
 const MAY_IMPORT: &str = "
 time:
 backoff:
@@ -17,53 +17,50 @@ proto:
 regular_file:
 runtime:
 sampling: time
-settings/environment:
-settings/parse: regular_file time
+base/environment:
+base/parse: regular_file time
 shutdown:
 tls: regular_file
 remote: tls
-file_watch: regular_file runtime
-telemetry: named_enum runtime sampling settings/environment settings/parse text time tls
+telemetry: base/environment base/parse named_enum runtime sampling text time tls
+file_watch: regular_file runtime telemetry
 http: shutdown telemetry
 limit: named_enum time
 check: limit named_enum text time
 algorithm: check limit time
 rules: check limit named_enum telemetry text time
 report: check limit named_enum rules text time
-config: limit named_enum regular_file report rules settings/parse telemetry text time
-store: algorithm backoff check file_watch limit settings/environment settings/parse shutdown
-    telemetry text time tls
-redact: named_enum rules settings/parse
-record: check redact regular_file rules runtime sampling settings/parse telemetry text time
+config: base/parse limit named_enum regular_file report rules telemetry text time
+store: algorithm backoff base/environment base/parse check file_watch limit shutdown telemetry text
+    time tls
+redact: base/parse named_enum rules
+record: base/parse check redact regular_file rules runtime sampling telemetry text time
 top_keys: check named_enum report rules telemetry text time
 over_limit_feed: redact report rules sampling telemetry text time
 candidate: check named_enum redact report rules telemetry text time
-limiter: candidate check limit over_limit_feed record report rules sampling settings/parse store
+limiter: base/parse candidate check limit over_limit_feed record report rules sampling store
     telemetry text time top_keys
-rule_source: backoff config file_watch limit named_enum proto regular_file remote report rules
-    runtime settings/environment settings/parse shutdown telemetry text time tls
+rule_source: backoff base/environment base/parse config file_watch limit named_enum proto
+    regular_file remote report rules runtime shutdown telemetry text time tls
 rule_files: config regular_file report rule_source rules runtime telemetry time
-trial: backoff file_watch named_enum redact regular_file remote report rules settings/parse
-    telemetry text time tls
-simulation:
-rule_check:
+trial: backoff base/parse file_watch named_enum redact regular_file remote report rules telemetry
+    text time tls
 offline: limiter rules store telemetry time
-api: check file_watch http limit limiter proto redact report rules runtime settings/parse shutdown
+api: base/parse check file_watch http limit limiter proto redact report rules runtime shutdown
     telemetry text time tls trial
 traffic: api limit proto report rules time
-what_if: api check config limit limiter offline redact report rule_files rules settings/parse store
+what_if: api base/parse check config limit limiter offline redact report rule_files rules store
     telemetry text time top_keys traffic
-admin: api candidate check file_watch http limit limiter named_enum over_limit_feed redact report
-    rule_files rule_source rules runtime settings/parse shutdown store telemetry text time top_keys
+admin: api base/parse candidate check file_watch http limit limiter named_enum over_limit_feed
+    redact report rule_files rule_source rules runtime shutdown store telemetry text time top_keys
     trial what_if
 console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry
     text time top_keys trial
-settings: admin api limiter record rule_source settings/environment store telemetry trial
+settings: admin api base/environment limiter record rule_source store telemetry trial
 app: admin api candidate config console file_watch http limiter over_limit_feed record redact
-    rule_files rule_source rules runtime settings shutdown store telemetry time top_keys trial
-    what_if
-cli: api app config http limit limiter offline record report rule_source rules runtime settings
-    settings/environment store telemetry text time top_keys traffic what_if
+    rule_files rule_source rules runtime settings shutdown store telemetry time trial what_if
+cli: api app base/environment config http limit limiter offline record report rule_source rules
+    runtime settings store telemetry text time top_keys traffic what_if
 ";
 
 /// Places, exceptions, words that must not occur there, and why.
@@ -125,9 +122,9 @@ const ABSENT: &[Absence] = &[
     ),
     (
         &[""],
-        &["settings/environment", "cli", "main"],
+        &["base/environment", "cli", "main"],
         &["std::env", "env::var"],
-        "settings/environment.rs reads the environment",
+        "base/environment.rs reads the environment",
     ),
 ];
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::admin::api::token::TokenOptions;
+use crate::base::parse::{self, Secret};
 use crate::http::callers::HostName;
 use crate::redact::{Redact, Redaction};
-use crate::settings::parse::{self, Secret};
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]

@@ -3,7 +3,6 @@
 //! Certificate, key and client authority are replaced at once, so a handshake never mixes old and
 //! new ones. Open connections stay: a certificate is checked once, when its connection begins.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -17,8 +16,8 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 
 use crate::api::tls::Tls;
-use crate::file_watch::{FileSet, RecursiveMode, Watched};
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::file_watch::{FileSet, Loads, Reloaded};
+use crate::telemetry::metric::Metrics;
 use crate::tls::{self, Identity, PemError, PemFile};
 
 /// The protocol that is negotiated.
@@ -42,22 +41,13 @@ pub(crate) struct Clients {
     pub(crate) name: Option<ServerName<'static>>,
 }
 
-/// Loads the files, first at startup and then when they change.
+/// A configuration of handshakes.
 #[derive(Debug)]
-pub(crate) struct CertificateSource {
-    files: Files,
-    watched: FileSet,
-    live: Arc<ArcSwap<ServerConfig>>,
-    loaded: Counter,
-    failed: Counter,
-    rejected: Gauge,
-    expires_at: Gauge,
-    /// The newest files are invalid.
-    is_rejected: bool,
+pub(crate) struct Loaded {
+    config: ServerConfig,
+    /// When its first certificate expires, in seconds since the epoch; 0 if that is not known.
+    expires_at: i64,
 }
-
-/// A configuration, and when its first certificate expires, in seconds since the epoch.
-pub(crate) type Loaded = (ServerConfig, Option<u64>);
 
 /// Accepts client certificates of an authority with a name.
 #[derive(Debug)]
@@ -74,6 +64,7 @@ impl Files {
     pub(crate) fn load(&self) -> Result<Loaded, PemError> {
         let identity = self.identity.load()?;
         let expires_at = tls::chain_expires_at(&identity.cert);
+        let expires_at = expires_at.and_then(|seconds| i64::try_from(seconds).ok());
         let versions = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions();
         let builder = versions.expect("the provider has ciphers of TLS 1.2 and 1.3");
@@ -87,7 +78,10 @@ impl Files {
         // and gain little by it.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok((config, expires_at))
+        Ok(Loaded {
+            config,
+            expires_at: expires_at.unwrap_or(0),
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = &PemFile> {
@@ -154,93 +148,42 @@ impl ClientCertVerifier for NamedClients {
     }
 }
 
-impl CertificateSource {
-    /// Loads the files for the first time.
-    ///
-    /// # Errors
-    /// One of them is invalid.
-    pub(crate) fn new(files: Files, metrics: &Metrics) -> anyhow::Result<Self> {
-        let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
-        let (config, expires_at) = files
-            .load()
-            .context("load the certificates of the gRPC port")?;
-        let loads = |result| {
-            let help = "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.";
-            metrics.counter_with("tollgate_tls_loads_total", help, &[("result", result)])
-        };
-        let mut source = Self {
-            is_rejected: false,
-            files,
-            watched,
-            live: Arc::new(ArcSwap::from_pointee(config)),
-            loaded: loads("success"),
-            failed: loads("error"),
-            rejected: metrics.gauge(
-                "tollgate_tls_rejected",
-                "1 while the newest certificate, key or client authority of the gRPC port is invalid and the previous ones serve.",
-            ),
-            expires_at: metrics.gauge(
-                "tollgate_tls_certificate_expiry_timestamp_seconds",
-                "When the first certificate in the gRPC port's chain expires, in seconds since the epoch.",
-            ),
-        };
-        source.record_load(expires_at);
-        Ok(source)
-    }
-
-    /// Makes handshakes with the certificates of the latest valid load.
-    pub(crate) fn tls(&self, metrics: &Metrics) -> Tls {
-        Tls::new(self.live.clone(), metrics)
-    }
-
-    fn record_load(&mut self, expires_at: Option<u64>) {
-        self.expires_at.set(
-            expires_at
-                .and_then(|seconds| i64::try_from(seconds).ok())
-                .unwrap_or(0),
-        );
-        self.is_rejected = false;
-        self.rejected.set(0);
-        // Last: a reader that sees it finds the others current.
-        self.loaded.inc();
-    }
-}
-
-impl Watched for CertificateSource {
-    const NAME: &'static str = "certificates";
-
-    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        self.watched.directories()
-    }
-
-    fn has_changed(&mut self) -> bool {
-        self.watched.has_changed()
-    }
-
-    fn load(&mut self) {
-        let loaded = self
-            .watched
-            .load(|| self.files.load().map_err(|error| error.to_string()));
-        match loaded {
-            None => {}
-            Some(Ok((config, expires_at))) => {
-                self.live.store(Arc::new(config));
-                let event = if self.is_rejected {
-                    "valid again"
-                } else {
-                    "reloaded"
-                };
-                tracing::info!("certificates of the gRPC port {event}");
-                self.record_load(expires_at);
-            }
-            Some(Err(error)) => {
-                tracing::error!(
-                    "reload of the gRPC port's certificates rejected; the previous ones stay in use: {error}"
-                );
-                self.failed.inc();
-                self.is_rejected = true;
-                self.rejected.set(1);
-            }
-        }
-    }
+/// Loads the files for the first time, and replaces the configuration of handshakes when they
+/// change.
+///
+/// # Errors
+/// One of the files is invalid.
+pub(crate) fn open(files: Files, metrics: &Metrics) -> anyhow::Result<(Tls, Reloaded)> {
+    let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
+    let first = files
+        .load()
+        .context("load the certificates of the gRPC port")?;
+    let loads = |result| {
+        let help = "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.";
+        metrics.counter_with("tollgate_tls_loads_total", help, &[("result", result)])
+    };
+    let loads = Loads {
+        loaded: loads("success"),
+        failed: loads("error"),
+        rejected: metrics.gauge(
+            "tollgate_tls_rejected",
+            "1 while the newest certificate, key or client authority of the gRPC port is invalid and the previous ones serve.",
+        ),
+    };
+    let expires_at = metrics.gauge(
+        "tollgate_tls_certificate_expiry_timestamp_seconds",
+        "When the first certificate in the gRPC port's chain expires, in seconds since the epoch.",
+    );
+    let live = Arc::new(ArcSwap::from_pointee(first.config));
+    expires_at.set(first.expires_at);
+    loads.loaded.inc();
+    let tls = Tls::new(live.clone(), metrics);
+    let replace = move |loaded: Loaded| {
+        live.store(Arc::new(loaded.config));
+        expires_at.set(loaded.expires_at);
+    };
+    let read = move || files.load().map_err(|error| error.to_string());
+    let mut reloaded = Reloaded::new("certificates", "certificates of the gRPC port");
+    reloaded.add(watched, read, replace);
+    Ok((tls, reloaded.counted(loads)))
 }

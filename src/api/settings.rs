@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 
 use crate::api::certificates::{Clients, Files};
 use crate::api::connection::ConnectionLimits;
-use crate::settings::parse;
+use crate::base::parse;
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
 

@@ -12,52 +12,67 @@ use crate::admin::api::fleet::Fleet;
 use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
-use crate::admin::api::token::{TokenCheck, TokenFile, TokenOptions};
+use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
-use crate::admin::{Admin, Pages};
-use crate::app::console::console;
-use crate::app::rules::{Candidates, Rules};
+use crate::admin::{self, Admin, Pages};
+use crate::app::background::Background;
+use crate::app::console::{Shown, console};
+use crate::app::core::Core;
+use crate::app::rules::Rules;
+use crate::http::accept::AcceptErrors;
+use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::callers::Callers;
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::over_limit_feed::OverLimitFeed;
-use crate::redact::Redaction;
-use crate::settings::Settings;
-use crate::shutdown::Lifecycle;
-use crate::store::Backend;
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
-use crate::trial::Trial;
 
-/// The admin pages at `address`, and the additional metrics page; what the limiter has to show them;
-/// and the file of the token. Peers get the address with heartbeats.
-pub(super) fn routes(
-    (settings, address): (&Settings, SocketAddr),
-    (token, redaction): (TokenOptions, Option<Arc<Redaction>>),
-    (listener, prometheus): (TcpListener, Option<TcpListener>),
-    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
-    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
-    metrics: &Metrics,
-) -> (Vec<(TcpListener, Router)>, Observers, Option<TokenFile>) {
-    let advertised = settings.admin.advertised(address);
+/// The bound admin listener.
+pub(super) struct AdminPort {
+    /// Peers get it with heartbeats.
+    pub(super) address: SocketAddr,
+    pub(super) listener: TcpListener,
+    /// The additional metrics page.
+    pub(super) prometheus: Option<TcpListener>,
+    pub(super) bounds: Bounds,
+    pub(super) errors: AcceptErrors,
+    pub(super) metrics: HttpMetrics,
+}
+
+/// Adds the listener to the background, and returns what the limiter has to show it.
+pub(super) fn build(
+    core: &Core,
+    port: AdminPort,
+    token: TokenOptions,
+    shown: &Shown<'_>,
+    background: &mut Background,
+) -> Observers {
+    let Core {
+        settings,
+        clock,
+        lifecycle,
+        metrics,
+        backend,
+    } = core;
+    let advertised = settings.admin.advertised(port.address);
     if let Some(address) = advertised {
         backend.advertise(address);
     }
+    let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica = backend.replica();
     let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
     let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
     let observers = Observers::new(stats, feed, limiter, clock, metrics);
-    let modes = settings.limiter.modes();
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
-    let counters = Counters::new(rules.live.clone(), modes, backend.clone(), clock.clone());
-    let counters = Arc::new(counters);
-    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(address), metrics);
+    background.watch(token_file);
+    let counters = counters(core, rules);
+    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(port.address), metrics);
     let keys = observers.top_keys.clone();
-    let top = Top::new(keys, rules.live.clone(), redaction.clone(), fleet);
+    let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
     let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
-    let check = rules.check(settings, redaction);
-    let checks = RuleChecks::new(check, observers.top_keys.clone(), counters.clone(), metrics);
+    let check = rules.check(settings, redaction.clone());
+    let checks = RuleChecks::new(check, keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
         replica: replica.into(),
@@ -71,31 +86,57 @@ pub(super) fn routes(
         rule_changes,
         lifecycle: lifecycle.clone(),
     };
-    let console = console(
-        settings,
-        (rules, candidates, trial),
-        (backend, clock, lifecycle),
-        &api,
-        metrics,
-    );
     let admin = Admin {
         rules: rules.live.clone(),
-        candidate: candidates.rules.clone(),
-        trial: trial.cloned(),
-        modes,
+        candidate: shown.candidates.rules.clone(),
+        trial: shown.trial.cloned(),
+        modes: settings.limiter.modes(),
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
         pages,
         lifecycle: lifecycle.clone(),
     };
+    let console = console(core, shown, &api).router();
+    let serve = serve(core, port, admin, api, console);
+    let history = rules.history.clone().run();
+    // In a thread of its own: requests to the admin listener delay neither the store nor signals.
+    background.thread("admin", async {
+        tokio::select! {
+            () = serve => {}
+            () = history => {}
+            () = keys.run() => {}
+        }
+    });
+    observers
+}
+
+fn counters(core: &Core, rules: &Rules) -> Arc<Counters> {
+    let modes = core.settings.limiter.modes();
+    let (backend, clock) = (core.backend.clone(), core.clock.clone());
+    Arc::new(Counters::new(rules.live.clone(), modes, backend, clock))
+}
+
+/// Serves all pages to callers that may have them.
+fn serve(
+    core: &Core,
+    port: AdminPort,
+    admin: Admin,
+    api: Api,
+    console: Router,
+) -> impl Future<Output = ()> + Send + use<> {
+    let settings = &core.settings;
+    let callers = Callers::new(&settings.admin.admin_hosts, &core.metrics);
     let metrics_page = admin
         .clone()
         .metrics_router(&settings.telemetry.prometheus_path);
-    let callers = Callers::new(&settings.admin.admin_hosts, metrics);
-    let pages = callers.guard(admin.router(api).merge(console.router()));
-    let mut routes = vec![(listener, pages)];
-    routes.extend(prometheus.map(|listener| (listener, callers.guard(metrics_page))));
-    (routes, observers, token_file)
+    let metrics_page = port
+        .prometheus
+        .map(|listener| (listener, callers.guard(metrics_page)));
+    let pages = callers.guard(admin.router(api).merge(console));
+    let mut routes = vec![(port.listener, pages)];
+    routes.extend(metrics_page);
+    let lifecycle = core.lifecycle.clone();
+    admin::serve(routes, port.bounds, lifecycle, port.errors, port.metrics)
 }
 
 /// Answers about rules files, and their changes.

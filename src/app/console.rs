@@ -1,37 +1,39 @@
 //! Gives the console the parts of the process that it shows.
 
+use std::sync::Arc;
+
 use crate::admin::api::Api;
+use crate::app::core::Core;
 use crate::app::rules::{Candidates, Rules};
 use crate::console::Console;
 use crate::console::parts::{Parts, RecentReads};
-use crate::settings::Settings;
-use crate::shutdown::Lifecycle;
-use crate::store::Backend;
-use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
+use crate::redact::Redaction;
 use crate::trial::Trial;
 
-pub(super) fn console(
-    settings: &Settings,
-    (rules, candidates, trial): (&Rules, &Candidates, Option<&Trial>),
-    (backend, clock, lifecycle): (&Backend, &Clock, &Lifecycle),
-    api: &Api,
-    metrics: &Metrics,
-) -> Console {
+/// The components that the pages show.
+pub(super) struct Shown<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) candidates: &'a Candidates,
+    pub(super) trial: Option<&'a Trial>,
+    pub(super) redaction: Option<Arc<Redaction>>,
+}
+
+pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
+    let rules = shown.rules;
     Console::new(Parts {
         rules: rules.live.clone(),
         files: rules.files.clone(),
         folder: rules.folder(),
         findings: rules.findings.clone(),
-        candidate: candidates.rules.clone(),
-        trial: trial.cloned(),
-        modes: settings.limiter.modes(),
-        backend: backend.clone(),
+        candidate: shown.candidates.rules.clone(),
+        trial: shown.trial.cloned(),
+        modes: core.settings.limiter.modes(),
+        backend: core.backend.clone(),
         api: api.clone(),
         history: rules.history.clone(),
-        metrics: metrics.clone(),
-        lifecycle: lifecycle.clone(),
-        clock: clock.clone(),
+        metrics: core.metrics.clone(),
+        lifecycle: core.lifecycle.clone(),
+        clock: core.clock.clone(),
         reads: RecentReads::default(),
     })
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::app::banner::InitialRules;
+use crate::app::core::Core;
 use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
 use crate::console::history::History;
@@ -22,10 +23,8 @@ use crate::rules::stats::gauges::{RULE_GAUGES_MAX, RuleGauges};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
-use crate::shutdown::Lifecycle;
 use crate::store::Backend;
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
 use crate::what_if::check::RuleCheck;
 
 /// The live rules and what loads them.
@@ -52,20 +51,15 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    pub(super) fn load(
-        directory: Option<Directory>,
-        settings: &Settings,
-        backend: &Backend,
-        view: &DescriptorView,
-        metrics: &Metrics,
-    ) -> Self {
+    pub(super) fn load(directory: Option<Directory>, core: &Core, view: &DescriptorView) -> Self {
+        let metrics = &core.metrics;
         let live = Arc::new(LiveRules::default());
         let source = directory.map(|directory| {
             // Not exposed: metrics of rules are those of the rules in force.
             let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-            let mut options = options(settings, backend, stats);
+            let mut options = options(core, stats);
             options.key_prefix = format!("{}{}", candidate::KEY_PREFIX, options.key_prefix).into();
-            let settings = settings.rules.clone();
+            let settings = core.settings.rules.clone();
             let publisher = RulePublisher::of_candidate(options, settings, live.clone(), metrics);
             let mut loader = CandidateLoader::new(directory, publisher);
             loader.load();
@@ -84,17 +78,16 @@ impl Candidates {
 }
 
 impl Rules {
-    pub(super) fn load(
-        origin: Origin,
-        settings: &Settings,
-        backend: &Backend,
-        clock: &Clock,
-        lifecycle: &Lifecycle,
-        metrics: &Metrics,
-    ) -> Self {
+    pub(super) fn load(origin: Origin, core: &Core) -> Self {
+        let Core {
+            settings,
+            clock,
+            metrics,
+            ..
+        } = core;
         let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
-        let options = options(settings, backend, stats.clone());
+        let options = options(core, stats.clone());
         let directory = match &origin {
             Origin::Files(directory) => Some(directory.clone()),
             Origin::Xds(_) => None,
@@ -114,7 +107,7 @@ impl Rules {
             options,
             settings.rules.clone(),
             live.clone(),
-            lifecycle.clone(),
+            core.lifecycle.clone(),
             metrics,
         );
         let findings = publisher.findings().clone();
@@ -184,10 +177,11 @@ impl Rules {
 }
 
 /// The options of the compiler, without the overlay.
-fn options(settings: &Settings, backend: &Backend, stats: Arc<StatsTable>) -> CompileOptions {
+fn options(core: &Core, stats: Arc<StatsTable>) -> CompileOptions {
+    let settings = &core.settings;
     let mut options = settings.rules.reading.options(stats);
     options.key_prefix = settings.key_prefix().into();
-    if let Backend::Memory(_) = backend {
+    if let Backend::Memory(_) = core.backend {
         // No other process reads these keys: no two counters need to share one.
         options.key_format = KeyFormat::Safe;
     }

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, counted, json, print};
 use crate::config::Source;
 use crate::report::CaseReport;
 use crate::rule_source::files::read_cases;
-use crate::settings::environment::Environment;
 use crate::what_if::cases::case::CaseFile;
 use crate::what_if::cases::{play, read};
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::base::environment::Environment;
 use crate::cli::check::format::Format;
 use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
@@ -11,7 +12,6 @@ use crate::config::error::in_file_order;
 use crate::config::{self, Source};
 use crate::report::Severity;
 use crate::rule_source::settings::Reading;
-use crate::settings::environment::Environment;
 
 mod format;
 mod notes;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::base::environment::Environment;
 use crate::cli::fetch::{self, Response, encoded};
 use crate::cli::output::{Failure, print, print_error};
 use crate::cli::table::table;
@@ -15,7 +16,6 @@ use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Gra
 use crate::report::json;
 use crate::rules::explain::Outcome;
 use crate::rules::query::Query;
-use crate::settings::environment::Environment;
 use crate::text::{Escaped, Text};
 
 pub(crate) const UNKNOWN_DOMAIN: u8 = 3;

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::base::environment::Environment;
 use crate::cli::input;
 use crate::cli::output::Failure;
 use crate::limiter;
 use crate::offline::Engine;
 use crate::rule_source::settings::Reading;
 use crate::rules::{KeyFormat, RuleSet};
-use crate::settings::environment::Environment;
 use crate::store::settings::Memory;
 
 /// Which rules decide, and how.

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::diff::report::Report;
 use crate::cli::diff::side::{Side, forget_multipliers};
 use crate::cli::output::{Failure, json, print};
 use crate::report::change::diff;
 use crate::rules::RuleSet;
-use crate::settings::environment::Environment;
 
 mod git;
 mod markdown;

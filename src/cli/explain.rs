@@ -10,6 +10,7 @@ use http::StatusCode;
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
+use crate::base::environment::Environment;
 use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
 use crate::cli::fetch;
 use crate::cli::input;
@@ -20,7 +21,6 @@ use crate::report::counter::CounterList;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::Query;
-use crate::settings::environment::Environment;
 
 /// The end of the help.
 pub const EXIT_CODES: &str = "\

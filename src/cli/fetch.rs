@@ -10,10 +10,10 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::base::environment::Environment;
 use crate::cli::output::Failure;
 use crate::http::client;
 use crate::report::answer::ErrorBody;
-use crate::settings::environment::Environment;
 use crate::text::Escaped;
 
 /// The admin port of a service on this machine.

@@ -10,6 +10,7 @@ use std::slice;
 
 use anyhow::Context as _;
 
+use crate::base::environment::Environment;
 use crate::cli::manifest::{self, Quoted};
 use crate::cli::output::{Failure, counted};
 use crate::config::error::{Finding, in_file_order};
@@ -18,7 +19,6 @@ use crate::rule_source::files::{has_cases, read_overlay, read_text_from};
 use crate::rule_source::settings::Reading;
 use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use crate::settings::environment::Environment;
 use crate::telemetry::metric::Metrics;
 
 /// What was read.

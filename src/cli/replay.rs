@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
 use crate::cli::replay::variant::{Sources, Variant};
 use crate::report::Replay;
-use crate::settings::environment::Environment;
 use crate::time::Time;
 use crate::what_if::simulate::compared::Named;
 

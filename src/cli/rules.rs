@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use http::header;
 
+use crate::base::environment::Environment;
 use crate::cli::fetch::{self, encoded};
 use crate::cli::output::{Failure, print};
 use crate::report::json;
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
-use crate::settings::environment::Environment;
 use crate::text::Escaped;
 
 /// The end of the help.

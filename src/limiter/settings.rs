@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use clap::{Args, Command, FromArgMatches as _};
 
+use crate::base::parse;
 use crate::rules::OnStoreError;
 use crate::rules::plan::Modes;
 use crate::sampling::SampleRate;
-use crate::settings::parse;
 use crate::time::{MICROS_PER_SECOND, Span};
 
 /// Decisions.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::base::parse::{self, Secret};
 use crate::sampling::SampleRate;
-use crate::settings::parse::{self, Secret};
 
 /// The recording.
 #[derive(Debug, Clone, Args)]

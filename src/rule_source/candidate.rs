@@ -18,7 +18,9 @@ impl CandidateLoader {
 }
 
 impl Watched for CandidateLoader {
-    const NAME: &'static str = "candidate rules";
+    fn name(&self) -> &'static str {
+        "candidate rules"
+    }
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         self.0.directories()

@@ -70,7 +70,9 @@ impl Loader {
 }
 
 impl Watched for Loader {
-    const NAME: &'static str = "rules";
+    fn name(&self) -> &'static str {
+        "rules"
+    }
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         // Everything below the directory of rules counts; elsewhere only links that change.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
+use crate::base::environment::Environment;
+use crate::base::parse;
 use crate::config::CompileOptions;
 use crate::limit::{Algorithm, LimitOption, Months};
 use crate::named_enum::named_enum;
@@ -15,8 +17,6 @@ use crate::rule_source::xds::stream::XdsOptions;
 use crate::rules::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
-use crate::settings::environment::Environment;
-use crate::settings::parse;
 
 /// Name of the folder of rules, below RUNTIME_ROOT and in a checkout.
 const DIRECTORY_DEFAULT: &str = "config";

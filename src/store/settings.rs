@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
-use crate::settings::environment::Environment;
-use crate::settings::parse;
+use crate::base::environment::Environment;
+use crate::base::parse;
 use crate::store::redis;
 use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::time::Span;

@@ -6,7 +6,7 @@
 
 use regex::Regex;
 
-use crate::settings::environment::Environment;
+use crate::base::environment::Environment;
 use crate::telemetry::mapper::{self, expanded};
 use crate::telemetry::tags::Tags;
 

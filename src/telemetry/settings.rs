@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::settings::environment::Environment;
-use crate::settings::parse;
+use crate::base::environment::Environment;
+use crate::base::parse;
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
 use crate::telemetry::mapper::Mapping;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use http::Uri;
 
+use crate::base::parse;
 use crate::named_enum::named_enum;
 use crate::remote::Server;
 use crate::remote::address::Address;
 use crate::rules::EnforcedShare;
-use crate::settings::parse;
 use crate::tls::{ClientTls, Identity, PemFile};
 use crate::trial::share;
 

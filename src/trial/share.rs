@@ -3,34 +3,26 @@
 //! A caller has a fixed position by a hash of its domain and entries, so it always gets the answer of
 //! the same side, and a larger share only adds callers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::file_watch::{FileStat, RecursiveMode, Watched, directory_of};
+use crate::file_watch::{FileSet, Reloaded};
 use crate::regular_file;
 use crate::rules::EnforcedShare;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Gauge, Metrics};
 use crate::text::Text;
 
+/// A share that is reduced because of a problem must be in force at once.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The current percentage. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct AnsweredShare {
     percent: Arc<AtomicU8>,
     gauge: Gauge,
-}
-
-/// Reloads the percentage when its file changes.
-#[derive(Debug)]
-pub(crate) struct PercentFile {
-    path: PathBuf,
-    share: AnsweredShare,
-    /// Its metadata before the last load.
-    seen: Option<FileStat>,
-    /// The error that was logged last.
-    logged: Option<String>,
 }
 
 impl AnsweredShare {
@@ -64,27 +56,23 @@ impl AnsweredShare {
         EnforcedShare::from_percent(self.percent.load(Relaxed).into()).unwrap_or(EnforcedShare::ALL)
     }
 
+    /// Replaces the share by the percentage in a file, now and whenever it changes.
+    pub(crate) fn reloaded(&self, path: PathBuf) -> Reloaded {
+        let mut reloaded = Reloaded::new("trial-share", "share of answered callers");
+        let mut files = FileSet::new(vec![path.clone()]);
+        match read(&path) {
+            Ok(share) => self.set(share),
+            // The first load rejects it.
+            Err(_) => files.forget(),
+        }
+        let share = self.clone();
+        reloaded.add(files, move || read(&path), move |next| share.set(next));
+        reloaded.polled(POLL_INTERVAL)
+    }
+
     fn set(&self, share: EnforcedShare) {
         self.percent.store(share.percent(), Relaxed);
         self.gauge.set(share.percent().into());
-    }
-}
-
-impl PercentFile {
-    pub(crate) fn new(path: PathBuf, share: AnsweredShare) -> Self {
-        let mut file = Self {
-            path,
-            share,
-            seen: None,
-            logged: None,
-        };
-        file.load();
-        file
-    }
-
-    fn read(&self) -> Result<EnforcedShare, String> {
-        let bytes = regular_file::read(&self.path).map_err(|error| error.to_string())?;
-        parse(String::from_utf8_lossy(&bytes).trim())
     }
 }
 
@@ -99,49 +87,18 @@ pub(crate) fn parse(text: &str) -> Result<EnforcedShare, String> {
         .ok_or_else(|| "write a whole number from 0 to 100".to_owned())
 }
 
-impl Watched for PercentFile {
-    const NAME: &'static str = "trial-share";
-    /// A share that is reduced because of a problem must be in force at once.
-    const POLL_INTERVAL: Duration = Duration::from_millis(500);
-
-    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        let directory = directory_of(&self.path).to_owned();
-        vec![(directory, RecursiveMode::NonRecursive)]
-    }
-
-    fn has_changed(&mut self) -> bool {
-        FileStat::of(&self.path) != self.seen
-    }
-
-    fn load(&mut self) {
-        self.seen = FileStat::of(&self.path);
-        let path = self.path.display();
-        match self.read() {
-            Ok(share) => {
-                self.logged = None;
-                if share != self.share.current() {
-                    tracing::info!(percent = share.percent(), %path, "share of answered callers changed");
-                }
-                self.share.set(share);
-            }
-            Err(error) => {
-                if self.logged.as_ref() != Some(&error) {
-                    let percent = self.share.current().percent();
-                    tracing::warn!(
-                        error,
-                        percent,
-                        "TRIAL_ENFORCE_PERCENT_FILE: {path} cannot be used; the share stays"
-                    );
-                }
-                self.logged = Some(error);
-            }
-        }
-    }
+fn read(path: &Path) -> Result<EnforcedShare, String> {
+    let bytes = regular_file::read(path).map_err(|error| error.to_string());
+    bytes
+        .and_then(|bytes| parse(String::from_utf8_lossy(&bytes).trim()))
+        .map_err(|error| format!("TRIAL_ENFORCE_PERCENT_FILE: {}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use crate::file_watch::Watched as _;
 
     use super::*;
 
@@ -150,7 +107,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let path = directory.path().join("percent");
         let share = AnsweredShare::new(EnforcedShare::ALL, &Metrics::new());
-        let mut file = PercentFile::new(path.clone(), share.clone());
+        let mut file = share.reloaded(path.clone());
         let mut percent_of = |content: &str| {
             fs::write(&path, content).expect("it can be written");
             file.load();

@@ -54,6 +54,7 @@ use serde_json::{Map, Value, json};
 use tollgate::api::call_metrics::RlsMetrics;
 use tollgate::api::decode;
 use tollgate::api::rls::Rls;
+use tollgate::base::parse;
 use tollgate::config::error::Finding;
 use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
@@ -69,7 +70,6 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};
 use tollgate::settings::Settings;
-use tollgate::settings::parse;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;

@@ -245,7 +245,7 @@ async fn token_file_is_reloaded() {
         (" second \n", "begins or ends with a blank"),
     ] {
         write(content);
-        let rejected = "reload of the admin token rejected; the previous one stays in use";
+        let rejected = "reload of the admin token rejected; the previous content stays in use";
         eventually("the file is rejected", async || {
             let log = server.log();
             log.lines()

@@ -344,7 +344,8 @@ async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     // The certificate without its key.
     server.metric_becomes(rejected, 1.0).await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
-    let said = "reload of the gRPC port's certificates rejected; the previous ones stay in use";
+    let said =
+        "reload of the certificates of the gRPC port rejected; the previous content stays in use";
     server.assert_logged_once(said);
     server.assert_logged("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY");
     server.assert_metric("tollgate_tls_loads_total{result=\"error\"}", 1.0);

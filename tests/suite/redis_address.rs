@@ -6,7 +6,7 @@ use clap::Parser;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisResult};
 use tempfile::TempDir;
-use tollgate::settings::environment::Environment;
+use tollgate::base::environment::Environment;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::settings::Resolved;

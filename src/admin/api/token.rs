@@ -14,11 +14,11 @@ use http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
+use crate::base::parse::Secret;
 use crate::check::{Check, Hits, Key};
-use crate::file_watch::{FileSet, RecursiveMode, Watched};
+use crate::file_watch::{FileSet, Reloaded};
 use crate::http::budget::client_of;
 use crate::limit::{Algorithm, Limit, Terms, Unit};
-use crate::settings::parse::Secret;
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Clock, Span};
@@ -57,14 +57,6 @@ pub(crate) struct TokenCheck {
     attempts: Counters,
     limit: Limit,
     clock: Clock,
-}
-
-/// Reloads the token when its file changes.
-#[derive(Debug)]
-pub(crate) struct TokenFile {
-    path: PathBuf,
-    files: FileSet,
-    current: CurrentToken,
 }
 
 impl TokenOptions {
@@ -129,21 +121,17 @@ impl CurrentToken {
 }
 
 impl TokenCheck {
-    /// With what reloads its file, if there is one.
+    /// With the token's file, if there is one.
     pub(crate) fn new(
         options: TokenOptions,
         clock: Clock,
         metrics: &Metrics,
-    ) -> (Arc<Self>, Option<TokenFile>) {
+    ) -> (Arc<Self>, Option<Reloaded>) {
         let current = CurrentToken::default();
         if let Some(token) = &options.token {
             current.set(token);
         }
-        let file = options.file.map(|path| TokenFile {
-            files: FileSet::new(vec![path.clone()]),
-            path,
-            current: current.clone(),
-        });
+        let file = options.file.map(|path| reloaded(path, current.clone()));
         let terms = Terms::new(ATTEMPTS_MAX, Unit::Minute, Algorithm::TokenBucket);
         let check = Self {
             current,
@@ -191,35 +179,21 @@ impl TokenCheck {
     }
 }
 
-impl Watched for TokenFile {
-    const NAME: &'static str = "admin-token";
-
-    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        self.files.directories()
-    }
-
-    fn has_changed(&mut self) -> bool {
-        self.files.has_changed()
-    }
-
-    /// A file that cannot be used leaves the last token in use.
-    fn load(&mut self) {
-        match self.files.load(|| read(&self.path)) {
-            None => {}
-            Some(Ok(token)) => {
-                self.current.set(&token);
-                tracing::info!("admin token reloaded");
-                if let Some(weakness) = weakness(&token) {
-                    tracing::warn!("{weakness}");
-                }
-            }
-            Some(Err(error)) => {
-                tracing::error!(
-                    "reload of the admin token rejected; the previous one stays in use: {error}"
-                );
-            }
+/// Replaces the token when its file changes.
+fn reloaded(path: PathBuf, current: CurrentToken) -> Reloaded {
+    let mut reloaded = Reloaded::new("admin-token", "admin token");
+    let replace = move |token: Secret| {
+        current.set(&token);
+        if let Some(weakness) = weakness(&token) {
+            tracing::warn!("{weakness}");
         }
-    }
+    };
+    reloaded.add(
+        FileSet::new(vec![path.clone()]),
+        move || read(&path),
+        replace,
+    );
+    reloaded
 }
 
 /// The token of `Bearer TOKEN`; the scheme is case-insensitive.

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::base::environment::Environment;
 use crate::config::Source;
 use crate::rule_source::files::{FILES_MAX, has_cases, read_text_from};
 use crate::rule_source::settings::Reading;
-use crate::settings::environment::Environment;
 
 /// A file of a revision.
 struct File<'l> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::slice;
 
+use crate::base::environment::Environment;
 use crate::cli::diff::{git, served};
 use crate::cli::fetch;
 use crate::cli::input::{Input, compile_options, rejected};
@@ -13,7 +14,6 @@ use crate::limit::Limit;
 use crate::rule_source::settings::Reading;
 use crate::rules::key::KeyTail;
 use crate::rules::{Allowance, RuleSet};
-use crate::settings::environment::Environment;
 
 const GIT: &str = "git:";
 const PAGE: &str = "/rlconfig?format=json";

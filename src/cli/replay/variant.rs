@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::Failure;
 use crate::cli::replay::tally::Tally;
@@ -12,7 +13,6 @@ use crate::offline::Engine;
 use crate::report::RulesReplay;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet};
-use crate::settings::environment::Environment;
 use crate::traffic::Record;
 use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named, same_period};
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::base::parse;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::named_enum::named_enum;
 use crate::rules::{EnforcedShare, OnStoreError};
-use crate::settings::parse;
 use crate::time::Span;
 
 /// Headers that a rule adds to a degraded request.

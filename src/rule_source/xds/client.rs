@@ -227,7 +227,9 @@ impl Client {
 }
 
 impl Watched for OverlayWatch {
-    const NAME: &'static str = "overlay";
+    fn name(&self) -> &'static str {
+        "overlay"
+    }
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         let directory = directory_of(&self.path).to_owned();

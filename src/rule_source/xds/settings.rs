@@ -8,12 +8,12 @@ use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
 use crate::backoff::Backoff;
+use crate::base::environment::Environment;
+use crate::base::parse::{self, Secret};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::remote::Server;
 use crate::remote::address::Address;
 use crate::rule_source::xds::stream::XdsOptions;
-use crate::settings::environment::Environment;
-use crate::settings::parse::{self, Secret};
 use crate::time::Span;
 use crate::tls::{ClientTls, Identity, PemFile};
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Command};
 
-use crate::settings::environment::Environment;
-use crate::settings::parse;
+use crate::base::environment::Environment;
+use crate::base::parse;
 use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::store::redis::connect::tls::Tls;
 use crate::store::redis::settings::resolve::Resolver;

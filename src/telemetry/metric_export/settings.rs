@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::settings::parse::Secret;
+use crate::base::parse::Secret;
 use crate::telemetry::otlp::options::{self as otlp, Protocol, first};
 use crate::telemetry::traces;
 use crate::time::Span;

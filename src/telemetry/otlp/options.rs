@@ -9,8 +9,8 @@ use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use percent_encoding::percent_decode_str;
 
+use crate::base::parse::Secret;
 use crate::named_enum::named_enum;
-use crate::settings::parse::Secret;
 use crate::time::Span;
 use crate::tls::{ClientTls, Identity, PemFile};
 

@@ -157,11 +157,14 @@ impl Exporter {
 }
 
 impl SpanExporterTask {
-    /// Exports the remaining spans. Returns whether that took less than [`FLUSH_TIMEOUT`].
-    pub(crate) async fn flush(self) -> bool {
+    /// Exports the remaining spans, within [`FLUSH_TIMEOUT`].
+    pub(crate) async fn finish(self) {
         self.stop.cancel();
-        tokio::time::timeout(FLUSH_TIMEOUT, self.thread.ended())
+        if tokio::time::timeout(FLUSH_TIMEOUT, self.thread.ended())
             .await
-            .is_ok()
+            .is_err()
+        {
+            tracing::warn!("the collector did not accept the last spans in time; they are lost");
+        }
     }
 }

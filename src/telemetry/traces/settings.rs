@@ -6,8 +6,8 @@
 
 use clap::Args;
 
+use crate::base::parse::{self, Secret};
 use crate::sampling::SampleRate;
-use crate::settings::parse::{self, Secret};
 use crate::telemetry::otlp::options::Protocol;
 
 /// Traces.

@@ -1,8 +1,8 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
+use crate::base::parse;
 use crate::limit::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
 use crate::rules::{Query, RuleSet};
-use crate::settings::parse;
 use crate::time::Span;
 use crate::what_if::simulate::limits::{Compare, NotLimited, RuleLimit};
 

@@ -1,6 +1,6 @@
 //! A password of Redis that is rotated, or changed on one side first.
 
-use tollgate::settings::parse::Secret;
+use tollgate::base::parse::Secret;
 use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
 

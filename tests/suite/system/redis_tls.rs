@@ -7,7 +7,6 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tollgate::file_watch::Watched as _;
-use tollgate::store::redis::connect::credentials::CredentialReloader;
 use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;
@@ -222,7 +221,7 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
     let Deployment::Single(address) = main.deployment else {
         panic!("one server, not {}", main.deployment)
     };
-    let mut source = CredentialReloader::new(secrets, &Metrics::new()).expect("there are files");
+    let mut source = secrets.reloader(&Metrics::new()).expect("there are files");
     let mut old = open(&address).await.expect("connected");
 
     exchange("app:2nd", &after, KeyForm::Sec1);

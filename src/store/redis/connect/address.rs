@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError};
 use rustls::ClientConfig;
 
-use crate::settings::parse::Secret;
+use crate::base::parse::Secret;
 use crate::store::redis::connect::credentials::Reloadable;
 use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::text::prefix;

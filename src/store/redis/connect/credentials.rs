@@ -4,42 +4,28 @@
 //! except those of TLS, which only make sense together. Files that cannot be used are rejected and
 //! the last good ones stay in use.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::file_watch::{FileSet, RecursiveMode, Watched};
-use crate::settings::parse::Secret;
+use crate::base::parse::Secret;
+use crate::file_watch::{FileSet, Loads, Reloaded};
 use crate::store::redis::connect::tls::{Tls, TlsClient};
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::Metrics;
 
 /// A value that is replaced while it is used. Clones share it.
 #[derive(Debug)]
 pub struct Reloadable<T>(Arc<ArcSwap<T>>);
 
 /// All files with credentials and certificates for Redis.
-#[derive(Debug, Clone, Default)]
-pub struct CredentialFiles(Vec<WatchedFiles>);
+#[derive(Debug, Clone)]
+pub struct CredentialFiles(Reloaded);
 
-/// Files that are reloaded together.
-#[derive(Clone)]
-struct WatchedFiles {
-    files: FileSet,
-    /// Replaces the value by the current content of the files.
-    reload: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Whether the last reload was rejected.
-    is_rejected: bool,
-}
-
-/// Reloads files when they change.
-#[derive(Debug)]
-pub struct CredentialReloader {
-    watched: Vec<WatchedFiles>,
-    loaded: Counter,
-    failed: Counter,
-    rejected: Gauge,
+impl Default for CredentialFiles {
+    fn default() -> Self {
+        Self(Reloaded::new("secrets", "credentials for Redis"))
+    }
 }
 
 impl<T> Reloadable<T> {
@@ -94,35 +80,18 @@ impl CredentialFiles {
         paths: Vec<PathBuf>,
         read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Reloadable<T>, String> {
-        // Before the files are read, so that a change in between is noticed later.
         let files = FileSet::new(paths);
         let value = Reloadable::new(read()?);
         let current = value.clone();
-        let reload = move || {
-            current.store(read()?);
-            Ok(())
-        };
         if !files.is_empty() {
-            self.0.push(WatchedFiles {
-                files,
-                reload: Arc::new(reload),
-                is_rejected: false,
-            });
+            self.0.add(files, read, move |next| current.store(next));
         }
         Ok(value)
     }
-}
 
-impl fmt::Debug for WatchedFiles {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:?}", self.files)
-    }
-}
-
-impl CredentialReloader {
-    /// `None` if there are no files.
-    pub fn new(files: CredentialFiles, metrics: &Metrics) -> Option<Self> {
-        if files.0.is_empty() {
+    /// Reloads the files when they change; `None` if there are none.
+    pub fn reloader(self, metrics: &Metrics) -> Option<Reloaded> {
+        if self.0.is_empty() {
             return None;
         }
         let loads = |result| {
@@ -132,70 +101,14 @@ impl CredentialReloader {
                 &[("result", result)],
             )
         };
-        Some(Self {
-            watched: files.0,
+        Some(self.0.counted(Loads {
             loaded: loads("success"),
             failed: loads("error"),
             rejected: metrics.gauge(
                 "tollgate_redis_secrets_rejected",
                 "Files with credentials for Redis, and sets of TLS files, whose last reload was rejected.",
             ),
-        })
-    }
-}
-
-impl Watched for CredentialReloader {
-    const NAME: &'static str = "secrets";
-
-    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        // Files of several settings may share one.
-        let mut directories: Vec<_> = self
-            .watched
-            .iter()
-            .flat_map(|watched| watched.files.directories())
-            .collect();
-        directories.sort_by(|(one, _), (other, _)| one.cmp(other));
-        directories.dedup();
-        directories
-    }
-
-    fn has_changed(&mut self) -> bool {
-        self.watched
-            .iter()
-            .any(|watched| watched.files.has_changed())
-    }
-
-    fn load(&mut self) {
-        let (mut loaded, mut failed) = (0, 0);
-        for watched in &mut self.watched {
-            match watched.files.load(|| (watched.reload)()) {
-                None => {}
-                Some(Ok(())) => {
-                    let was_rejected = std::mem::take(&mut watched.is_rejected);
-                    let event = if was_rejected {
-                        "valid again"
-                    } else {
-                        "reloaded"
-                    };
-                    tracing::info!(files = ?watched.files, "credentials for Redis {event}");
-                    loaded += 1;
-                }
-                Some(Err(error)) => {
-                    tracing::error!(
-                        "reload of credentials for Redis rejected; the previous ones stay in use: {error}"
-                    );
-                    watched.is_rejected = true;
-                    failed += 1;
-                }
-            }
-        }
-        let rejected = self.watched.iter().filter(|watched| watched.is_rejected);
-        let rejected = rejected.count();
-        self.rejected
-            .set(i64::try_from(rejected).unwrap_or(i64::MAX));
-        // Last, so that a reload that is counted is in use.
-        self.loaded.inc_by(loaded);
-        self.failed.inc_by(failed);
+        }))
     }
 }
 
@@ -205,6 +118,8 @@ mod tests {
     use std::path::Path;
 
     use tempfile::TempDir;
+
+    use crate::file_watch::Watched as _;
 
     use super::*;
 
@@ -260,7 +175,7 @@ mod tests {
         let [password, other] =
             [&path, &other_path].map(|path| auth(&mut secrets, path).expect("a valid file"));
         assert!(!format!("{secrets:?}").contains("first"));
-        let mut reloader = CredentialReloader::new(secrets, &metrics).expect("there are files");
+        let mut reloader = secrets.reloader(&metrics).expect("there are files");
         let page = |words: &str| metrics.page().contains(words);
         let loads = "tollgate_redis_secrets_loads_total{result=\"success\"}";
 
@@ -303,7 +218,8 @@ mod tests {
         let mut secrets = CredentialFiles::default();
         let password = auth(&mut secrets, &path).expect("a valid file");
         fs::write(&path, "second").expect("a file can be written");
-        CredentialReloader::new(secrets, &Metrics::new())
+        secrets
+            .reloader(&Metrics::new())
             .expect("there are files")
             .load();
         assert_eq!(password.load().reveal(), "second");
@@ -313,6 +229,6 @@ mod tests {
     fn no_files_need_no_reloader() {
         let mut secrets = CredentialFiles::default();
         secrets.tls(Tls::default()).expect("no files are needed");
-        assert!(CredentialReloader::new(secrets, &Metrics::new()).is_none());
+        assert!(secrets.reloader(&Metrics::new()).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Resolves the settings of one Redis into its deployment: addresses, credentials, TLS.
 
-use crate::settings::environment::Environment;
-use crate::settings::parse::Secret;
+use crate::base::environment::Environment;
+use crate::base::parse::Secret;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::credentials::{CredentialFiles, Reloadable};
 use crate::store::redis::connect::parse::{self, AddressError, SENTINEL_PORT, SERVER_PORT};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
-use crate::settings::environment::Environment;
-use crate::settings::parse::{self, Secret};
+use crate::base::environment::Environment;
+use crate::base::parse::{self, Secret};
 use crate::time::Span;
 
 /// Time to connect to Redis: that of envoyproxy/ratelimit.

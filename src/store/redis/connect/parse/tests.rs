@@ -1,6 +1,6 @@
 //! Every form of an address, its display and its errors.
 
-use crate::settings::parse::Secret;
+use crate::base::parse::Secret;
 use crate::store::redis::connect::credentials::Reloadable;
 
 use super::*;

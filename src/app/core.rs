@@ -1,0 +1,107 @@
+//! The parts of the process that most components are built with.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::app::background::Background;
+use crate::config::metric_mapping;
+use crate::settings::Settings;
+use crate::shutdown::Lifecycle;
+use crate::store::settings::BackendChoice;
+use crate::store::{Backend, memory, redis};
+use crate::telemetry;
+use crate::telemetry::log::Log;
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::Metrics;
+use crate::time::Clock;
+
+pub(super) struct Core {
+    pub(super) settings: Settings,
+    pub(super) clock: Clock,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) metrics: Metrics,
+    pub(super) backend: Backend,
+}
+
+impl Core {
+    /// Builds the store, which is not connected yet.
+    pub(super) fn new(
+        settings: Settings,
+        choice: BackendChoice,
+        log: &Log,
+        background: &mut Background,
+    ) -> Self {
+        let (clock, lifecycle) = (Clock::system(), Lifecycle::default());
+        let metrics = metrics(&settings.telemetry, log);
+        let backend = match choice {
+            BackendChoice::Memory => {
+                let bytes_max = settings.store.memory.memory_bytes_max;
+                let counters = memory::Counters::new(bytes_max, "store", &metrics);
+                Backend::Memory(Arc::new(counters))
+            }
+            BackendChoice::Redis(options, credentials) => {
+                let redis = redis::Redis::new(*options, clock.clone(), &metrics);
+                background.watch(credentials.reloader(&metrics));
+                Backend::Redis(Arc::new(redis))
+            }
+        };
+        lifecycle.set_store(backend.is_ready(), backend.to_string());
+        let maintained = backend.clone();
+        background.thread(
+            "store",
+            maintained.maintain(clock.clone(), lifecycle.clone()),
+        );
+        let finish = |backend: Backend| async move { backend.finish().await };
+        background.finish(Some(backend.clone()), Ok, finish);
+        Self {
+            settings,
+            clock,
+            lifecycle,
+            metrics,
+            backend,
+        }
+    }
+}
+
+fn metrics(settings: &telemetry::settings::Settings, log: &Log) -> Metrics {
+    let mapping = settings.mapping_file();
+    let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
+    let metrics = Metrics::named(settings.naming(mapping));
+    metrics.add_process();
+    log.register(&metrics);
+    metrics
+}
+
+/// Loads a mapping file. Without a valid one metrics keep their usual names: a page that cannot be
+/// read would be worse.
+fn load_mapping(path: &Path) -> Option<Mapping> {
+    match metric_mapping::load(path) {
+        Ok(Ok(loaded)) => {
+            for warning in loaded.warnings {
+                let (at, hint) = (warning.source_location(), warning.hint);
+                tracing::warn!(at, hint, "PROMETHEUS_MAPPER_YAML: {}", warning.text);
+            }
+            return Some(loaded.mapping);
+        }
+        Ok(Err(problems)) => {
+            for problem in problems {
+                let (at, hint) = (problem.source_location(), problem.hint);
+                tracing::error!(
+                    at,
+                    hint,
+                    "PROMETHEUS_MAPPER_YAML: {}; metrics keep their usual names",
+                    problem.text
+                );
+            }
+        }
+        // Envoy Gateway sets it in every deployment, and mounts a ConfigMap that may not exist.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it is not there; metrics keep their usual names");
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it cannot be read: {error}; metrics keep their usual names");
+        }
+    }
+    None
+}

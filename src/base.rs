@@ -1,0 +1,4 @@
+//! The lowest layer: what components define their settings with.
+
+pub mod environment;
+pub mod parse;
