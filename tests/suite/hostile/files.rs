@@ -87,5 +87,5 @@ fn fifo_does_not_stop_reloads() {
     fs::rename(fifo, &file).expect("both are in one directory");
     server.log_with(REJECTED);
     write(&file, "second");
-    server.log_with("admin token reloaded");
+    server.log_with("admin token valid again");
 }
