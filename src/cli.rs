@@ -20,7 +20,6 @@ mod diff;
 mod explain;
 mod fetch;
 mod input;
-mod keys;
 mod manifest;
 mod output;
 mod recorded;

@@ -2,4 +2,7 @@
 
 pub(crate) mod cases;
 pub(crate) mod check;
+pub(crate) mod diff;
+mod keys;
+pub(crate) mod replay;
 pub(crate) mod simulate;

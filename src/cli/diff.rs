@@ -1,7 +1,7 @@
 //! `tollgate diff`: what differs between two sets of rules, and which recorded requests would be
 //! answered differently.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -11,16 +11,18 @@ use crate::cli::deciding::Deciding;
 use crate::cli::diff::report::Report;
 use crate::cli::diff::side::{Side, forget_multipliers};
 use crate::cli::output::{Failure, json, print};
+use crate::cli::recorded;
+use crate::offline::Engine;
 use crate::report::change::diff;
+use crate::report::comparison::TrafficView;
 use crate::rules::RuleSet;
+use crate::what_if::diff::traffic::AnswerDiff;
 
 mod git;
 mod markdown;
 mod report;
-mod served;
 mod side;
 mod text;
-mod traffic;
 
 /// With --exit-code, of rules that differ.
 const DIFFERENT: u8 = 1;
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     let (old, new) = (compile(&sides[0])?, compile(&sides[1])?);
     let traffic = match &args.traffic {
         None => None,
-        Some(file) => Some(traffic::compare(&sides, deciding, file, args.max_errors)?),
+        Some(file) => Some(compare(&sides, args, file)?),
     };
     let report = Report {
         differences: diff(&old, &new, deciding.limiter.on_store_error),
@@ -97,4 +99,16 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Plays a file through the old and the new rules.
+fn compare(sides: &[Side; 2], args: &Args, file: &Path) -> Result<TrafficView, Failure> {
+    let engine = |side: &Side| -> Result<Engine, Failure> {
+        let rules = side.compile(&args.deciding.reading_for_memory())?;
+        Ok(args.deciding.engine(rules))
+    };
+    let mut answers = AnswerDiff::new(engine(&sides[0])?, engine(&sides[1])?);
+    let played = recorded::play(file, args.max_errors, |record| answers.add(record));
+    let played = played.map_err(|error| Failure::Config(format!("{error:#}")))?;
+    Ok(answers.finish(played.stats.requests))
 }

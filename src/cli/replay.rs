@@ -13,12 +13,12 @@ use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
-use crate::cli::replay::variant::{Sources, Variant};
+use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
 use crate::time::Time;
+use crate::what_if::replay::Variant;
 use crate::what_if::simulate::compared::Named;
 
-mod tally;
 mod text;
 mod variant;
 

@@ -1,7 +1,6 @@
 //! The report as the comment of a pull request.
 
-use crate::cli::diff::report::{Report, limit, value};
-use crate::cli::diff::traffic::{keys_changed, summary};
+use crate::cli::diff::report::{Report, keys_changed, limit, traffic_summary, value};
 use crate::report::change::{ChangeKind, RuleChange, RuleSide};
 use crate::report::comparison::TrafficView;
 
@@ -16,7 +15,7 @@ pub(super) fn write(report: &Report) -> String {
         text += &limited(rows);
     }
     if let Some(traffic) = &report.traffic {
-        text += &format!("\n**Recorded traffic:** {}\n", summary(traffic));
+        text += &format!("\n**Recorded traffic:** {}\n", traffic_summary(traffic));
         if !traffic.rules.is_empty() {
             text += &answers(traffic);
         }

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::cli::output::counted;
 use crate::report::change::{ChangeKind, RuleChange, RuleSide};
-use crate::report::comparison::TrafficView;
+use crate::report::comparison::{TrafficRule, TrafficView};
+use crate::what_if::diff::traffic::KEYS_COUNTED_MAX;
 
 /// The differences, and as JSON all of it.
 #[derive(Serialize)]
@@ -83,5 +84,23 @@ pub(super) fn source(side: Option<&RuleSide>, option: &str) -> String {
         None => String::new(),
         Some((None, place)) => format!(" ({place})"),
         Some((Some(who), place)) => format!(" (by {who}, {place})"),
+    }
+}
+
+/// One line about all requests.
+pub(super) fn traffic_summary(traffic: &TrafficView) -> String {
+    let requests = usize::try_from(traffic.requests).unwrap_or(usize::MAX);
+    format!(
+        "{} of {} get another answer",
+        traffic.changed,
+        counted(requests, "request")
+    )
+}
+
+/// The number of changed keys.
+pub(super) fn keys_changed(rule: &TrafficRule) -> String {
+    match rule.keys_changed {
+        KEYS_COUNTED_MAX => format!("at least {KEYS_COUNTED_MAX}"),
+        keys => keys.to_string(),
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::slice;
 
 use crate::base::environment::Environment;
-use crate::cli::diff::{git, served};
+use crate::cli::diff::git;
 use crate::cli::fetch;
 use crate::cli::input::{Input, compile_options, rejected};
 use crate::cli::manifest;
@@ -14,6 +14,7 @@ use crate::limit::Limit;
 use crate::rule_source::settings::Reading;
 use crate::rules::key::KeyTail;
 use crate::rules::{Allowance, RuleSet};
+use crate::what_if::diff::served;
 
 const GIT: &str = "git:";
 const PAGE: &str = "/rlconfig?format=json";

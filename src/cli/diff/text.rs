@@ -1,7 +1,6 @@
 //! The report for people.
 
-use crate::cli::diff::report::{Report, limit, source, value};
-use crate::cli::diff::traffic::{keys_changed, summary};
+use crate::cli::diff::report::{Report, keys_changed, limit, source, traffic_summary, value};
 use crate::cli::table::table;
 use crate::report::change::{RuleChange, RuleSide};
 use crate::report::comparison::{KeyChanges, TrafficView};
@@ -43,7 +42,7 @@ fn place(side: &RuleSide) -> String {
 }
 
 fn answers(traffic: &TrafficView) -> String {
-    let mut text = summary(traffic) + "\n";
+    let mut text = traffic_summary(traffic) + "\n";
     if traffic.rules.is_empty() {
         return text;
     }

@@ -1,32 +1,45 @@
-//! What one set of rules does to the traffic: the figures of each rule.
+//! Recorded traffic under sets of rules: the figures of each set and of its rules.
+
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::cli::keys::Keys;
+use crate::limit::{Algorithm, Limit, Terms};
 use crate::limiter::decision::Decision;
 use crate::offline::Engine;
 use crate::report::{KeyReplay, Minute, RuleReplay, RulesReplay};
 use crate::rules::explain::counter_entries;
-use crate::rules::{RuleSet, Step};
+use crate::rules::key::{KeyFormat, KeyTail};
+use crate::rules::{Allowance, OnLimit, Rule, RuleSet, Step};
 use crate::text::Text;
 use crate::time::{Span, Time};
 use crate::traffic::Record;
+use crate::what_if::keys::Keys;
+use crate::what_if::simulate::compared::same_period;
 
 /// Keys that are shown of a rule.
 const KEYS_SHOWN: usize = 10;
 const MINUTE: Span = Span::from_secs(60);
 
+/// One set of rules, and what it did.
+pub(crate) struct Variant {
+    label: String,
+    tally: Tally,
+    engine: Engine,
+    rules: Arc<RuleSet>,
+}
+
 /// Requests decided by one set of rules.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+struct Tally {
     /// Responses of OVER_LIMIT.
-    pub(super) over_limit: u64,
+    over_limit: u64,
     /// Requests of which no descriptor has a limit.
-    pub(super) without_limit: u64,
+    without_limit: u64,
     /// Requests that the service would answer with an error.
-    pub(super) errors: u64,
+    errors: u64,
     /// The first of these errors.
-    pub(super) first_error: Option<String>,
+    first_error: Option<String>,
     /// By the path of the rule.
     rules: HashMap<Box<str>, RuleTally>,
 }
@@ -46,9 +59,32 @@ struct RuleTally {
     minute: Minute,
 }
 
+impl Variant {
+    pub(crate) fn new(label: String, engine: Engine) -> Self {
+        Self {
+            label,
+            tally: Tally::default(),
+            rules: engine.rules(),
+            engine,
+        }
+    }
+
+    /// Decides a request.
+    pub(crate) fn decide(&mut self, record: &Record<'_>) {
+        self.tally.decide(&mut self.engine, &self.rules, record);
+    }
+
+    /// What it did with `requests`.
+    pub(crate) fn report(self, requests: u64) -> RulesReplay {
+        let evicted = self.engine.evicted();
+        self.tally
+            .report(self.label, &self.rules, requests, evicted)
+    }
+}
+
 impl Tally {
     /// Decides a request and counts the answer.
-    pub(super) fn decide(&mut self, engine: &mut Engine, rules: &RuleSet, record: &Record<'_>) {
+    fn decide(&mut self, engine: &mut Engine, rules: &RuleSet, record: &Record<'_>) {
         let Record { time, query } = record;
         let inspect = |decision: &Decision<'_, '_, '_>| self.add(decision, rules, *time);
         match engine.decide(query, *time, inspect) {
@@ -61,7 +97,7 @@ impl Tally {
     }
 
     /// Completes the last minute of each rule. `rules` decided; `requests` were decided.
-    pub(super) fn report(
+    fn report(
         mut self,
         label: String,
         rules: &RuleSet,
@@ -189,6 +225,36 @@ impl RuleTally {
         if self.worst.is_none_or(is_worse) {
             self.worst = Some(minute);
         }
+    }
+}
+
+/// Gives a rule the same requests per period by another algorithm, with the defaults of that. A
+/// concurrency rule has no period, and stays; so does one that the algorithm cannot count.
+pub(crate) fn change_algorithm(
+    rule: &mut Rule,
+    format: KeyFormat,
+    algorithm: Algorithm,
+    buckets: Option<u32>,
+) {
+    let Allowance::Limited(limit) = rule.allowance else {
+        return;
+    };
+    if limit.algorithm.counts_holders() {
+        return;
+    }
+    let terms = Terms {
+        algorithm,
+        buckets,
+        months: limit.months,
+        ..same_period(&limit)
+    };
+    let Ok(limit) = Limit::new(&terms) else {
+        return;
+    };
+    rule.allowance = Allowance::Limited(limit);
+    rule.key_tail = KeyTail::new(format, &limit, terms.unit_multiplier);
+    if rule.on_limit == OnLimit::Queue {
+        rule.on_limit = OnLimit::Reject { body: None };
     }
 }
 

@@ -32,7 +32,7 @@ struct Descriptors<'p>(&'p [DescriptorView]);
 ///
 /// # Errors
 /// It is no such page.
-pub(super) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::Result<RuleSet> {
+pub(crate) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::Result<RuleSet> {
     let read = || format!("read the rules of {name}");
     let page: RulesView = serde_json::from_str(page).with_context(read)?;
     let options = CompileOptions {
