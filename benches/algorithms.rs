@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use redis::{Connection, FromRedisValue, Value};
 use tempfile::TempDir;
 use tollgate::algorithm::Counter;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
@@ -26,7 +27,6 @@ use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Span, Time};
 
 /// Hits a minute, and holders at once: a log of a hundred entries, a set of fifty names.
 const REQUESTS: u32 = 100;

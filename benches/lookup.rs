@@ -6,12 +6,12 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use tollgate::base::time::Time;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{Query, RuleSet};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::Time;
 
 const ROUNDS: usize = 31;
 const ASKS_PER_ROUND: usize = 20_000;

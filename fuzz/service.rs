@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
-use tollgate::over_limit_feed::OverLimitFeed;
+use tollgate::observe::feed::OverLimitFeed;
 use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, ManualClock, Time};
+use tollgate::base::time::{Clock, ManualClock, Time};
 
 const RULES: &str = "
 domain: d

@@ -16,6 +16,7 @@ use http::{StatusCode, header};
 use crate::admin::api::Api;
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::{SharedPage, Turn};
+use crate::base::shutdown::Lifecycle;
 use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::{Bounds, HttpMetrics};
@@ -24,7 +25,6 @@ use crate::http::{self as server, health};
 use crate::limiter::Modes;
 use crate::report;
 use crate::rules::{LiveRules, OnStoreError};
-use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
 

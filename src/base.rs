@@ -1,4 +1,12 @@
-//! The lowest layer: what components define their settings with.
+//! The lowest layer, which everything may use.
 
+pub(crate) mod backoff;
 pub mod environment;
+pub(crate) mod named_enum;
 pub mod parse;
+pub(crate) mod regular_file;
+pub mod runtime;
+pub mod sampling;
+pub mod shutdown;
+pub mod text;
+pub mod time;

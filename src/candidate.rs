@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::base::named_enum::named_enum;
 use crate::candidate::tally::Tally;
-use crate::named_enum::named_enum;
-use crate::redact::DescriptorView;
+use crate::observe::redact::DescriptorView;
 use crate::report::comparison::CandidateView;
 use crate::rules::{LiveRules, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};

@@ -4,10 +4,10 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::base::named_enum::named_enum;
+use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::limit::Limit;
-use crate::named_enum::named_enum;
-use crate::text::Text;
-use crate::time::{Span, Time};
 
 /// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more than
 /// the greatest limit, so that hits that are reduced to it are over any limit.

@@ -17,15 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::base::shutdown::nothing_owed;
 use crate::http::activity::{TrackedSocket, tracked};
 use crate::http::budget::{Bounds, Budget, HttpMetrics, Overload, client_of};
-use crate::shutdown::nothing_owed;
 
 pub(crate) mod accept;
 mod activity;
 pub mod budget;
 pub mod callers;
-pub(crate) mod client;
 pub(crate) mod health;
 pub(crate) mod response_budget;
 

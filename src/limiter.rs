@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::base::time::{Clock, Span, Time};
 use crate::candidate::call::{Call, Decided, Deciding};
 use crate::candidate::{self, Candidate, Undecided};
 use crate::limiter::combine::combine;
@@ -17,7 +18,6 @@ use crate::rules::{LiveRules, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::traces::LiveSpan;
-use crate::time::{Clock, Span, Time};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 pub use error::{LimiterError, validate};

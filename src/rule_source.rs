@@ -1,16 +1,17 @@
 //! Loads rules at startup and whenever they change. Invalid rules never replace valid ones.
 
+use crate::base::time::Clock;
 use crate::file_watch::{FileWatch, Watched as _};
 use crate::rule_source::loader::Loader;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::reload::Reload;
 use crate::rule_source::xds::client::{Client, Subscription};
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
 
 pub use settings::Origin;
 
 pub(crate) mod candidate;
+pub(crate) mod edit;
 pub(crate) mod files;
 pub(crate) mod findings;
 mod loader;

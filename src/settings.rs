@@ -11,7 +11,7 @@ use clap::{Args, Command};
 use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
 use crate::base::environment::Environment;
-use crate::record;
+use crate::observe::record;
 use crate::rule_source::Origin;
 use crate::rule_source::files::Directory;
 use crate::store::redis;
@@ -43,7 +43,7 @@ pub struct Settings {
     pub trial: crate::trial::settings::Settings,
     /// The recording.
     #[command(flatten)]
-    pub record: crate::record::settings::Settings,
+    pub record: crate::observe::record::settings::Settings,
     /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,

@@ -7,12 +7,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::base::shutdown::Lifecycle;
+use crate::base::time::{Clock, Time};
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
-use crate::shutdown::Lifecycle;
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
-use crate::time::{Clock, Time};
 
 pub mod memory;
 pub mod redis;

@@ -23,12 +23,12 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::base::time::{Clock, Time};
 use crate::file_watch::Reloaded;
-use crate::redact::DescriptorView;
+use crate::observe::redact::DescriptorView;
 use crate::report::comparison::{Disagreement, TrialView};
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
-use crate::time::{Clock, Time};
 use crate::trial::reply_budget::ReplyBudget;
 use crate::trial::request::{Decision, Reply, compare_request};
 use crate::trial::settings::{OnUpstreamError, Options};

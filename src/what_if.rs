@@ -3,6 +3,8 @@
 pub(crate) mod cases;
 pub(crate) mod check;
 pub(crate) mod diff;
+pub(crate) mod engine;
 mod keys;
 pub(crate) mod replay;
 pub(crate) mod simulate;
+pub(crate) mod traffic;

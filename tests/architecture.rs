@@ -6,61 +6,36 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each component and the components it may import, lowest first. A component is a file of `src`
-/// and the folder of the same name; `base/parse` and
-/// `base/environment` are components of their own.
+/// and the folder of the same name.
 const MAY_IMPORT: &str = "
-time:
-backoff:
-text:
-named_enum:
+base:
 proto:
-regular_file:
-runtime:
-sampling: time
-base/environment:
-base/parse: regular_file time
-shutdown:
-tls: regular_file
-remote: tls
-telemetry: base/environment base/parse named_enum runtime sampling text time tls
-file_watch: regular_file runtime telemetry
-http: shutdown telemetry
-limit: named_enum time
-check: limit named_enum text time
-algorithm: check limit time
-rules: check limit named_enum telemetry text time
-report: check limit named_enum rules text time
-config: base/parse limit named_enum regular_file report rules telemetry text time
-store: algorithm backoff base/environment base/parse check file_watch limit shutdown telemetry text
-    time tls
-redact: base/parse named_enum rules
-record: base/parse check redact regular_file rules runtime sampling telemetry text time
-top_keys: check named_enum report rules telemetry text time
-over_limit_feed: redact report rules sampling telemetry text time
-candidate: check named_enum redact report rules telemetry text time
-limiter: base/parse candidate check limit over_limit_feed record report rules sampling store
-    telemetry text time top_keys
-rule_source: backoff base/environment base/parse config file_watch limit named_enum proto
-    regular_file remote report rules runtime shutdown telemetry text time tls
-rule_files: config regular_file report rule_source rules runtime telemetry time
-trial: backoff base/parse file_watch named_enum redact regular_file remote report rules telemetry
-    text time tls
-offline: limiter rules store telemetry time
-api: base/parse check file_watch http limit limiter proto redact report rules runtime shutdown
-    telemetry text time tls trial
-traffic: api limit proto report rules time
-what_if: api base/parse check config limit limiter offline redact report rule_files rules store
-    telemetry text time top_keys traffic
-admin: api base/parse candidate check file_watch http limit limiter named_enum over_limit_feed
-    redact report rule_files rule_source rules runtime shutdown store telemetry text time top_keys
-    trial what_if
-console: admin candidate limit limiter report rule_files rule_source rules shutdown store telemetry
-    text time top_keys trial
-settings: admin api base/environment limiter record rule_source store telemetry trial
-app: admin api candidate config console file_watch http limiter over_limit_feed record redact
-    rule_files rule_source rules runtime settings shutdown store telemetry time trial what_if
-cli: api app base/environment config http limit limiter offline record report rule_source rules
-    runtime settings store telemetry text time top_keys traffic what_if
+net: base
+telemetry: base net
+file_watch: base telemetry
+http: base telemetry
+limit: base
+check: base limit
+algorithm: base check limit
+rules: base check limit telemetry
+report: base check limit rules
+config: base limit report rules telemetry
+store: algorithm base check file_watch limit net telemetry
+observe: base check report rules telemetry
+candidate: base check observe report rules telemetry
+limiter: base candidate check limit observe report rules store telemetry
+rule_source: base config file_watch limit net proto report rules telemetry
+trial: base file_watch net observe report rules telemetry
+api: base check file_watch http limit limiter net observe proto report rules telemetry trial
+what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
+admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
+    store telemetry trial what_if
+console: admin base candidate limit limiter observe report rule_source rules store telemetry trial
+settings: admin api base limiter observe rule_source store telemetry trial
+app: admin api base candidate config console file_watch http limiter observe rule_source rules
+    settings store telemetry trial what_if
+cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
+    what_if
 ";
 
 /// Places, exceptions, words that must not occur there, and why.
@@ -106,7 +81,7 @@ const ABSENT: &[Absence] = &[
     ),
     (
         &[
-            "time",
+            "base",
             "limit",
             "check",
             "algorithm",

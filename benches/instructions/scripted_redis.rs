@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
+use tollgate::base::time::MICROS_PER_SECOND;
 use tollgate::store::redis::connect::dialer::Dialer;
-use tollgate::time::MICROS_PER_SECOND;
 
 use crate::service::START;
 use crate::socket::Socket;

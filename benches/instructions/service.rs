@@ -8,14 +8,15 @@ use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
 use tollgate::api::socket::{Accepted, OpenGuard};
+use tollgate::base::shutdown::Lifecycle;
+use tollgate::base::time::{Clock, Span, Time};
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::http::budget::HttpMetrics;
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
-use tollgate::over_limit_feed::OverLimitFeed;
+use tollgate::observe::feed::OverLimitFeed;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
-use tollgate::shutdown::Lifecycle;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::store::redis::connect::dialer::Dialer;
@@ -24,7 +25,6 @@ use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
-use tollgate::time::{Clock, Span, Time};
 
 use crate::socket::Socket;
 

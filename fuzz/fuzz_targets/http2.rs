@@ -15,7 +15,7 @@ use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
 use tollgate::api::socket::{Accepted, OpenGuard};
 use tollgate::http::budget::HttpMetrics;
-use tollgate::shutdown::Lifecycle;
+use tollgate::base::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
 use tollgate::telemetry::traces::Traces;
 

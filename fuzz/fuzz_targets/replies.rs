@@ -16,14 +16,14 @@ use tokio::runtime::{self, Runtime};
 use tokio::task::JoinSet;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::shutdown::Lifecycle;
+use tollgate::base::shutdown::Lifecycle;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, Span, Time};
+use tollgate::base::time::{Clock, Span, Time};
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
 /// More than one batch of commands has.

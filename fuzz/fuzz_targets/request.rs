@@ -12,7 +12,7 @@ use tollgate::api::request_size::DESCRIPTORS_MAX;
 use tollgate::limiter::Limiter;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{ManualClock, Span};
+use tollgate::base::time::{ManualClock, Span};
 
 #[path = "../service.rs"]
 mod service;

@@ -24,12 +24,12 @@ use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
+use crate::base::shutdown::Lifecycle;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
-use crate::over_limit_feed::OverLimitFeed;
+use crate::observe::feed::OverLimitFeed;
 use crate::report;
 use crate::report::answer::Replica;
-use crate::shutdown::Lifecycle;
 
 pub(crate) mod actions;
 pub(crate) mod answer;

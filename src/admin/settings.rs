@@ -9,7 +9,7 @@ use clap::Args;
 use crate::admin::api::token::TokenOptions;
 use crate::base::parse::{self, Secret};
 use crate::http::callers::HostName;
-use crate::redact::{Redact, Redaction};
+use crate::observe::redact::{Redact, Redaction};
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]

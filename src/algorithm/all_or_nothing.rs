@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::counter::Counter;
+use crate::base::time::Time;
 use crate::check::{Call, Check, Hits, Verdicts};
-use crate::time::Time;
 
 /// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met
 /// twice has one slot, and its second check sees what the first did. Gives the verdicts, and leaves

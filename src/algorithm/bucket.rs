@@ -20,9 +20,9 @@
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::{Span, Time};
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
-use crate::time::{Span, Time};
 
 /// One bucket, as it stood at some tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,9 +11,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::Time;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
-use crate::time::Time;
 
 /// The holders.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -8,9 +8,9 @@ use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::sub_windows::SubWindows;
+use crate::base::time::Time;
 use crate::check::{Call, Verdict};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit};
-use crate::time::Time;
 
 /// Lua code without its comment lines: Redis keeps the whole text of a script.
 pub fn without_comments(lua: &str) -> String {

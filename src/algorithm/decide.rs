@@ -2,9 +2,9 @@
 //! a verdict.
 
 use crate::algorithm::charge::Charge;
+use crate::base::time::Time;
 use crate::check::{Call, Verdict};
 use crate::limit::Limit;
-use crate::time::Time;
 
 /// The state of one counter. `Default` is the state of a new counter; `limit` must be one of its
 /// algorithm.

@@ -6,9 +6,9 @@
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::Time;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
-use crate::time::Time;
 
 /// One window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::{Span, Time};
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Limit};
-use crate::time::{Span, Time};
 
 /// As many hits as a log can count: half as many as others, since its twin adds two such numbers.
 pub const LOG_HITS_MAX: u64 = EXACT_MAX / 2;

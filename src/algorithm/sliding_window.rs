@@ -16,9 +16,9 @@
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::{Span, Time};
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
-use crate::time::{Span, Time};
 
 /// Two windows. Packed, so that the tag of [`Counter`](crate::algorithm::Counter) takes no more
 /// memory: a store keeps millions of them.

@@ -13,9 +13,9 @@
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::time::{Span, Time};
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
-use crate::time::{Span, Time};
 
 /// The newest sub-window and those before it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use http::StatusCode;
 use prost::bytes::BytesMut;
 use tokio_stream::StreamExt as _;
 
-use crate::text::{Escaped, prefix};
+use crate::base::text::{Escaped, prefix};
 
 /// Time for the body of an HTTP request to arrive. A client that does not send its body would hold
 /// its connection.

@@ -1,7 +1,7 @@
 //! Counts and times the calls of a gRPC method, under the reference's names.
 
+use crate::base::time::{Clock, Time};
 use crate::telemetry::metric::{Counter, Metrics, Timer};
-use crate::time::{Clock, Time};
 
 /// The metrics of ShouldRateLimit. Clones share them.
 #[derive(Debug, Clone)]

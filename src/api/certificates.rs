@@ -17,8 +17,8 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, Sign
 
 use crate::api::tls::Tls;
 use crate::file_watch::{FileSet, Loads, Reloaded};
+use crate::net::tls::{self, Identity, PemError, PemFile};
 use crate::telemetry::metric::Metrics;
-use crate::tls::{self, Identity, PemError, PemFile};
 
 /// The protocol that is negotiated.
 const ALPN: &[u8] = b"h2";

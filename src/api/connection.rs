@@ -20,9 +20,9 @@ use crate::api::budget::STREAMS_PER_CONNECTION_MAX;
 use crate::api::handshakes::{HandshakeSlot, Handshakes};
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::tls::Tls;
-use crate::shutdown::nothing_owed;
+use crate::base::shutdown::nothing_owed;
+use crate::base::time::Span;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Span;
 
 /// Time for a client to send the preface of HTTP/2, which every client sends at once.
 // bound preface_timeout: closed; tollgate_preface_timeouts_total

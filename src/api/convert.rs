@@ -5,6 +5,7 @@ use prost_types::{Duration, ListValue, Struct, Value};
 use tonic::Status;
 
 use crate::api::request_size::RequestSize;
+use crate::base::time::{Span, Time};
 use crate::check::Hits;
 use crate::limit::{Limit, Unit};
 use crate::limiter::response::{Header, Response, Status as OurStatus};
@@ -17,7 +18,6 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::Metadata;
 use crate::rules::query::{Descriptor, Entry, Override, Query};
-use crate::time::{Span, Time};
 
 /// Time to write a response and to send it.
 const SENDING: Span = Span::from_micros(2_000);

@@ -10,9 +10,9 @@ use tonic_health::pb::health_server;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::api::call_metrics::CallMetrics;
-use crate::shutdown::{Lifecycle, Phase};
+use crate::base::shutdown::{Lifecycle, Phase};
+use crate::base::time::Clock;
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
 
 /// The service name in gRPC health, as in the reference. The empty name has the same status.
 const SERVICE: &str = "ratelimit";

@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_client_is_closed_after_the_hello_timeout() {
-        let config = ServerConfig::builder_with_provider(crate::tls::provider())
+        let config = ServerConfig::builder_with_provider(crate::net::tls::provider())
             .with_safe_default_protocol_versions();
         // No handshake gets as far as to need a certificate.
         let config = config

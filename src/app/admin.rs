@@ -24,7 +24,7 @@ use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::callers::Callers;
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
-use crate::over_limit_feed::OverLimitFeed;
+use crate::observe::feed::OverLimitFeed;
 use crate::telemetry::metric::Metrics;
 
 /// The bound admin listener.

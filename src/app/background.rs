@@ -2,8 +2,8 @@
 
 use futures_util::future::{LocalBoxFuture, join_all};
 
+use crate::base::runtime::Thread;
 use crate::file_watch::{FileWatch, Watched};
-use crate::runtime::Thread;
 
 type Start = Box<dyn FnOnce(&mut Running) -> anyhow::Result<()>>;
 

@@ -7,7 +7,7 @@ use crate::app::core::Core;
 use crate::app::rules::{Candidates, Rules};
 use crate::console::Console;
 use crate::console::parts::{Parts, RecentReads};
-use crate::redact::Redaction;
+use crate::observe::redact::Redaction;
 use crate::trial::Trial;
 
 /// The components that the pages show.

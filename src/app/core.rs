@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::app::background::Background;
+use crate::base::shutdown::Lifecycle;
+use crate::base::time::Clock;
 use crate::config::metric_mapping;
 use crate::settings::Settings;
-use crate::shutdown::Lifecycle;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry;
 use crate::telemetry::log::Log;
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Metrics;
-use crate::time::Clock;
 
 pub(super) struct Core {
     pub(super) settings: Settings,

@@ -16,9 +16,9 @@ use crate::api;
 use crate::app::background::Running;
 use crate::app::build::App;
 use crate::app::core::Core;
-use crate::shutdown::Phase;
+use crate::base::shutdown::Phase;
+use crate::base::time::Span;
 use crate::store::Backend;
-use crate::time::Span;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::regular_file;
-use crate::time::Span;
+use crate::base::regular_file;
+use crate::base::time::Span;
 
 /// A secret; redacted in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]

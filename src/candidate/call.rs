@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use siphasher::sip::SipHasher13;
 
+use crate::base::text::Text;
+use crate::base::time::Time;
 use crate::candidate::tally::Changed;
 use crate::candidate::{Undecided, Worker};
 use crate::check::{Decisions, Key};
@@ -19,8 +21,6 @@ use crate::report::comparison::Change;
 use crate::report::outcome::Outcome;
 use crate::rules::RuleSet;
 use crate::rules::query::{OwnedQuery, Query};
-use crate::text::Text;
-use crate::time::Time;
 
 /// A decision by candidate rules.
 #[derive(Debug)]

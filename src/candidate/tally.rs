@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use crate::base::time::Time;
 use crate::report::comparison::{CandidateExample, CandidateRule, CandidateView, Change};
 use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
-use crate::time::Time;
 
 /// Changed keys of candidate rules that are distinguished: 16 bytes each. Of more, the counts of
 /// keys are lower bounds.

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
 use crate::cli::output::{Failure, counted, print};
 use crate::cli::table::table;
 use crate::report::comparison::CandidateView;
-use crate::text::Escaped;
 
 const PAGE: &str = "/candidate";
 

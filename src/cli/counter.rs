@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::base::environment::Environment;
+use crate::base::text::{Escaped, Text};
 use crate::cli::fetch::{self, Response, encoded};
 use crate::cli::output::{Failure, print, print_error};
 use crate::cli::table::table;
@@ -16,7 +17,6 @@ use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Gra
 use crate::report::json;
 use crate::rules::explain::Outcome;
 use crate::rules::query::Query;
-use crate::text::{Escaped, Text};
 
 pub(crate) const UNKNOWN_DOMAIN: u8 = 3;
 pub(crate) const NO_RULE: u8 = 4;

@@ -6,10 +6,10 @@ use crate::base::environment::Environment;
 use crate::cli::input;
 use crate::cli::output::Failure;
 use crate::limiter;
-use crate::offline::Engine;
 use crate::rule_source::settings::Reading;
 use crate::rules::{KeyFormat, RuleSet};
 use crate::store::settings::Memory;
+use crate::what_if::engine::Engine;
 
 /// Which rules decide, and how.
 #[derive(Debug, clap::Args)]

@@ -12,11 +12,11 @@ use crate::cli::diff::report::Report;
 use crate::cli::diff::side::{Side, forget_multipliers};
 use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
-use crate::offline::Engine;
 use crate::report::change::diff;
 use crate::report::comparison::TrafficView;
 use crate::rules::RuleSet;
 use crate::what_if::diff::traffic::AnswerDiff;
+use crate::what_if::engine::Engine;
 
 mod git;
 mod markdown;

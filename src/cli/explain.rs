@@ -16,7 +16,7 @@ use crate::cli::fetch;
 use crate::cli::input;
 use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
-use crate::record::line;
+use crate::observe::record::line;
 use crate::report::counter::CounterList;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};

@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::base::environment::Environment;
+use crate::base::text::Escaped;
 use crate::cli::output::Failure;
-use crate::http::client;
+use crate::net::client;
 use crate::report::answer::ErrorBody;
-use crate::text::Escaped;
 
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-pub(crate) use crate::text::counted;
+pub(crate) use crate::base::text::counted;
 
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
+use crate::base::time::Time;
 use crate::cli::output::print_error;
 use crate::report::TrafficStats;
-use crate::time::Time;
-use crate::traffic::{Reader, Record};
+use crate::what_if::traffic::{Reader, Record};
 
 /// Requests between two updates of the progress on a terminal: some a second.
 const PROGRESS_REQUESTS: u64 = 1 << 16;

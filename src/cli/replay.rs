@@ -10,12 +10,12 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::base::environment::Environment;
+use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
 use crate::cli::output::{Failure, json, print};
 use crate::cli::recorded;
 use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
-use crate::time::Time;
 use crate::what_if::replay::Variant;
 use crate::what_if::simulate::compared::Named;
 

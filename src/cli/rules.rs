@@ -6,11 +6,11 @@ use anyhow::anyhow;
 use http::header;
 
 use crate::base::environment::Environment;
+use crate::base::text::Escaped;
 use crate::cli::fetch::{self, encoded};
 use crate::cli::output::{Failure, print};
 use crate::report::json;
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
-use crate::text::Escaped;
 
 /// The end of the help.
 pub(crate) const EXIT_CODES: &str = "\

@@ -11,9 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::base::environment::Environment;
+use crate::base::runtime;
 use crate::cli::output::{Failure, error_line, print};
 use crate::config::error::did_you_mean;
-use crate::runtime;
 use crate::settings::{Resolved, Settings};
 use crate::telemetry::log::{self, Format, Level, Log};
 

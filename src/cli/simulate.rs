@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use crate::base::environment::Environment;
+use crate::base::time::Span;
 use crate::cli::input;
 use crate::cli::output::{Failure, json, print};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::report::Simulation;
 use crate::rule_source::settings::Reading;
-use crate::time::Span;
 use crate::what_if::simulate::compared::{Compared, Named, Options};
 use crate::what_if::simulate::scene::Extent;
 use crate::what_if::simulate::traffic::Pattern;

@@ -1,6 +1,6 @@
 //! Tables for people, and spans in them.
 
-use crate::time::Span;
+use crate::base::time::Span;
 
 /// Spans are written to so many digits.
 const DIGITS: usize = 3;

@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
+use crate::base::text::Escaped;
 use crate::cli::fetch::{self, URL_DEFAULT, encoded};
 use crate::cli::output::{Failure, print};
 use crate::cli::table::table;
+use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::{KeyHits, TopKeys};
-use crate::text::Escaped;
-use crate::top_keys::windows::{By, Window};
 
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// Keys on a terminal.

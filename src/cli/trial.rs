@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
 use crate::cli::output::{Failure, counted, print};
 use crate::cli::table::table;
 use crate::limit::Unit;
 use crate::report::comparison::{DecidedSide, StatedLimit, TrialRule, TrialView};
-use crate::text::Escaped;
 
 const PAGE: &str = "/trial";
 /// The quantile of the normal distribution for an interval of 95 %.

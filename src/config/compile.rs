@@ -154,11 +154,11 @@ impl Building {
 
 #[cfg(test)]
 mod tests {
+    use crate::base::time::Span;
     use crate::config::{self, CompileOptions, Source};
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::rules::{KeyFormat, OnLimit, OnStoreError, RuleSet};
     use crate::telemetry::metric::Metrics;
-    use crate::time::Span;
 
     const POLICIES: &str = "
 domain: d

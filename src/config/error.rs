@@ -5,10 +5,10 @@
 use std::fmt;
 use std::mem;
 
+use crate::base::text::prefix;
 use crate::config::source::Source;
 use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
 use crate::report;
-use crate::text::prefix;
 
 /// Problems of a load, and warnings: more of them are mostly one mistake, repeated.
 // bound findings_max: the rest of the rules is not read, and the last problem says so; -

@@ -7,11 +7,11 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use crate::base::regular_file;
 use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{flag, list, map, word};
 use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Kind, Node};
-use crate::regular_file;
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// Bytes of PROMETHEUS_MAPPER_YAML: as many as a ConfigMap holds.

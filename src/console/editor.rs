@@ -5,8 +5,8 @@ use maud::{Markup, html};
 
 use crate::console::files::href_of;
 use crate::console::frame::editor_script;
-use crate::rule_files::etag::ETag;
-use crate::rule_files::name::FileName;
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::name::FileName;
 
 /// Value and name of each pattern of requests.
 const PATTERNS: [(&str, &str); 4] = [

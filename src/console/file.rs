@@ -4,15 +4,15 @@ use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
 use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
 use crate::console::editor::{Changes, Values, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
 use crate::console::widgets::tile;
-use crate::rule_files::etag::ETag;
-use crate::rule_files::history::Version;
-use crate::rule_files::name::FileName;
-use crate::rule_files::{ReadError, Reading, RuleFile, RuleFiles};
-use crate::text::Text;
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::history::Version;
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::{ReadError, Reading, RuleFile, RuleFiles};
 
 /// Bytes of a text in the editor: a browser is slow with more.
 // bound edited_bytes_max: the page has the reason instead of the editor; -

@@ -8,7 +8,7 @@ use crate::console::parts::Parts;
 use crate::console::rules::encoded;
 use crate::console::widgets;
 use crate::report::Finding;
-use crate::rule_files::Listed;
+use crate::rule_source::edit::Listed;
 use crate::rule_source::findings::Findings;
 
 /// Rows of the list of rules files.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
+use crate::base::time::{Clock, Span, Time};
 use crate::rules::LiveRules;
 use crate::rules::stats::StatsTable;
 use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
-use crate::time::{Clock, Span, Time};
 
 /// Minutes of a chart.
 pub(crate) const MINUTES: u64 = 60;

@@ -3,18 +3,18 @@
 use maud::{Markup, html};
 
 use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
 use crate::console::dialogs::actions;
 use crate::console::history::Chart;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::{bar, bars, duration};
 use crate::limit::Algorithm;
+use crate::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
 use crate::report::counter::{CountedIn, CounterLimit, CounterView};
 use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::explain::explain;
 use crate::rules::{Entry, Query, plan};
-use crate::text::Text;
-use crate::top_keys::windows::HISTORY_SLOT_MINUTES;
 
 /// The title and the content.
 pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {

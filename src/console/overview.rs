@@ -5,6 +5,7 @@ use std::sync::Arc;
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
+use crate::base::time::MICROS_PER_SECOND;
 use crate::console::history::Recent;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::{href_of, last_hour};
@@ -12,7 +13,6 @@ use crate::console::widgets::{chart, duration, percent, seconds, table, tile};
 use crate::rules::RuleSet;
 use crate::store::Backend;
 use crate::telemetry::metric::Snapshot;
-use crate::time::MICROS_PER_SECOND;
 
 /// Rules in the list of those that limit most.
 // bound overview_rules_max: left out; -

@@ -10,21 +10,21 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
+use crate::base::shutdown::Lifecycle;
+use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
 use crate::console::history::History;
 use crate::limiter::Modes;
-use crate::rule_files::etag::ETag;
-use crate::rule_files::history::Version;
-use crate::rule_files::name::FileName;
-use crate::rule_files::{Listed, RuleFiles};
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::history::Version;
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
-use crate::shutdown::Lifecycle;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Metrics;
-use crate::time::{Clock, Span, Time};
 use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
 use crate::console::parts::Parts;
 use crate::console::rules::{algorithm, amount, chart_of};
 use crate::console::top_keys;
@@ -11,7 +12,6 @@ use crate::limiter::Modes;
 use crate::rules::explain::explain;
 use crate::rules::tree::Node;
 use crate::rules::{Descriptor, Entry, OnLimit, OnStoreError, Query, Rule, RuleSet};
-use crate::text::Text;
 
 /// The title and the content; `None` without such a rule.
 pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Markup)> {

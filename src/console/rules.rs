@@ -8,12 +8,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::task::spawn_blocking;
 
 use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
 use crate::console::history::{Chart, History};
 use crate::console::parts::{Parts, Usages};
 use crate::console::widgets::bar;
 use crate::rules::Naming;
 use crate::rules::{Rule, RuleSet};
-use crate::text::Text;
 
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -

@@ -3,13 +3,13 @@
 use maud::{Markup, html};
 
 use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::{percent, table};
+use crate::observe::top_keys::Selection;
+use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
-use crate::text::Text;
-use crate::top_keys::Selection;
-use crate::top_keys::windows::{By, Window};
 
 /// Keys of a page of the console.
 // bound top_rows_max: left out; -

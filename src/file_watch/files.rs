@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use notify::RecursiveMode;
 
-use crate::regular_file;
+use crate::base::regular_file;
 
 /// EMFILE and ENFILE.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];

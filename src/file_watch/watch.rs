@@ -8,7 +8,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::runtime::Thread;
+use crate::base::runtime::Thread;
 
 /// Events within this time are one change: editors write in two steps, and a ConfigMap in seven.
 const DEBOUNCE: Duration = Duration::from_millis(50);

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 
-use crate::shutdown::Lifecycle;
+use crate::base::shutdown::Lifecycle;
 
 /// 200 with `OK`, or 500 without a body.
 pub(crate) async fn healthcheck(State(lifecycle): State<Lifecycle>) -> Response {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
 
 named_enum! {
     /// The values of the `algorithm` key, which counter keys contain.

@@ -1,8 +1,8 @@
 //! The terms of a limit as a rule states them, and why they may be invalid.
 
+use crate::base::time::Span;
 use crate::limit::algorithm::{Algorithm, LimitOption, OverLimitHits};
 use crate::limit::unit::{Months, Unit};
-use crate::time::Span;
 
 /// Period of a limit; longer ones are typing errors.
 // bound period_max: the rule is rejected when loaded; ratelimit_service_config_load_error

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::named_enum::named_enum;
-use crate::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::named_enum::named_enum;
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 
 named_enum! {
     /// The unit of a period, shortest first. A month has 30 days and a year 365, and weeks begin on

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
 use crate::limit::calendar;
 use crate::limit::share::Share;
 use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, PERIOD_MAX, Terms};
 use crate::limit::unit::{Months, Tick, Unit};
-use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// Whole numbers up to here are exact in a double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::base::time::Span;
 use crate::limiter::decision::Decision;
 use crate::limiter::headers;
 use crate::limiter::metadata::{add_degraded, dynamic_metadata};
@@ -9,7 +10,6 @@ use crate::limiter::response::{Response, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::plan::Modes;
 use crate::rules::{OnLimit, Plan, Rule, Step};
-use crate::time::Span;
 
 /// How a status contributes to the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

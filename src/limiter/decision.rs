@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::response::Status;
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
 use crate::rules::{Plan, RuleSet, Step};
-use crate::text::Text;
-use crate::time::{Span, Time};
 
 /// For each check, why the store gave no verdict. Empty if it gave all of them.
 pub(crate) type StoreErrors = SmallVec<[Option<StoreError>; 2]>;

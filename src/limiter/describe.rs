@@ -5,14 +5,14 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::base::text::Text;
+use crate::base::time::Span;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
 use crate::rules::Step;
 use crate::rules::query::{Descriptor, Query};
 use crate::telemetry::traces::LiveSpan;
-use crate::text::Text;
-use crate::time::Span;
 
 /// Bytes of a request in a span.
 // bound request_text_bytes_max: truncated; -

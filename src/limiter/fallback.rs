@@ -5,12 +5,12 @@
 
 use smallvec::SmallVec;
 
+use crate::base::time::{Clock, Span};
 use crate::check::{Check, CheckError, Decisions, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::decision::StoreErrors;
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
 use crate::telemetry::metric::{self, Metrics};
-use crate::time::{Clock, Span};
 
 /// When a call that was rejected only because the store failed may try again.
 const DENIED_FOR: Span = Span::from_secs(1);

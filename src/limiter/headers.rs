@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
+use crate::base::time::Span;
 use crate::limit::Months;
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
-use crate::time::Span;
 
 /// Headers for the client, in order. `hard_over` says which statuses alone make the request over
 /// limit. `retry_later` lengthens `Retry-After`; it is `None` if the request is not over limit.

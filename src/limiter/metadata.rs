@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::base::text::Text;
 use crate::limit::Unit;
 use crate::limiter::response::Status;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::{Metadata, Plan, Rule, Step};
-use crate::text::Text;
 
 /// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";

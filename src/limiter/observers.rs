@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::base::time::{Clock, Time};
 use crate::limiter::decision::Decision;
 use crate::limiter::describe;
 use crate::limiter::error::LimiterError;
@@ -12,15 +13,14 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
-use crate::over_limit_feed::OverLimitFeed;
-use crate::record::Recorder;
+use crate::observe::feed::OverLimitFeed;
+use crate::observe::record::Recorder;
+use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
 use crate::rules::{Query, RuleSet, Step};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
-use crate::time::{Clock, Time};
-use crate::top_keys::{self, TopKeys};
 
 /// The observers of all workers.
 #[derive(Debug)]

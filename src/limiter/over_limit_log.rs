@@ -4,9 +4,9 @@
 
 use parking_lot::Mutex;
 
-use crate::sampling::{PerSecond, SampleRate};
+use crate::base::sampling::{PerSecond, SampleRate};
+use crate::base::time::Time;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Time;
 
 #[derive(Debug)]
 pub(crate) struct OverLimitLog {

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
-use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// Requests of one worker that wait for their slot, or may have to once the store has replied.
 /// Envoy's circuit breaker admits as many to one cluster by default. Each takes a few KiB.

@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use clap::{Args, Command, FromArgMatches as _};
 
 use crate::base::parse;
+use crate::base::sampling::SampleRate;
+use crate::base::time::{MICROS_PER_SECOND, Span};
 use crate::rules::OnStoreError;
 use crate::rules::plan::Modes;
-use crate::sampling::SampleRate;
-use crate::time::{MICROS_PER_SECOND, Span};
 
 /// Decisions.
 #[derive(Debug, Clone, Args)]

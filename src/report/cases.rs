@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use crate::base::time::Time;
 use crate::report::serialize::rfc3339;
-use crate::time::Time;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct CaseReport {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::named_enum::named_enum;
 use crate::limit::{Limit, Unit};
-use crate::named_enum::named_enum;
 
 named_enum! {
     /// A change of a descriptor's status.

@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::base::named_enum::named_enum;
 use crate::limit::Algorithm;
-use crate::named_enum::named_enum;
 
 /// Keys and values of a descriptor's entries, the outermost first.
 pub(crate) type Entries = Vec<[String; 2]>;

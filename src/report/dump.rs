@@ -8,13 +8,13 @@ use std::iter;
 
 use serde_json::Value;
 
+use crate::base::text::Escaped;
+use crate::base::time::Span;
 use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
 use crate::report::serialize::json;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
-use crate::text::Escaped;
-use crate::time::Span;
 
 /// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
 /// not two months.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::base::time::Span;
 use crate::check::{Key, StoreError};
 use crate::limit::Limit;
-use crate::time::Span;
 
 /// A descriptor of a request as one rule set decided it.
 #[derive(Debug, Clone, Default)]

@@ -4,8 +4,8 @@ use std::{fmt, iter};
 
 use serde::Serialize;
 
+use crate::base::time::{Span, Time};
 use crate::report::serialize::{micros, rfc3339};
-use crate::time::{Span, Time};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Replay {

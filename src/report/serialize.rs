@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Serialize, Serializer};
 
-use crate::time::{Span, Time};
+use crate::base::time::{Span, Time};
 
 pub(crate) fn display<S: Serializer>(value: &impl Display, json: S) -> Result<S::Ok, S::Error> {
     json.collect_str(value)

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use crate::base::time::Span;
 use crate::limit::Limit;
 use crate::report::serialize::{display, micros};
-use crate::time::Span;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Simulation {

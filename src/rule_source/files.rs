@@ -8,10 +8,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use walkdir::{DirEntry, WalkDir};
 
+use crate::base::regular_file;
 use crate::config::Source;
 use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
 use crate::file_watch::FileStat;
-use crate::regular_file;
 
 /// Rules files of a directory. One with more is the wrong directory.
 // bound files_max: rejected, the previous rules stay; ratelimit_service_config_load_error

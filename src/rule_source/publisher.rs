@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::base::shutdown::Lifecycle;
 use crate::config::error::{Finding, reported};
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
@@ -13,7 +14,6 @@ use crate::rule_source::files::read_overlay;
 use crate::rule_source::findings::LastFindings;
 use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
-use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Publishes rules to [`LiveRules`].

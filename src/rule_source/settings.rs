@@ -7,10 +7,10 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::base::environment::Environment;
+use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::config::CompileOptions;
 use crate::limit::{Algorithm, LimitOption, Months};
-use crate::named_enum::named_enum;
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
 use crate::rule_source::xds::stream::XdsOptions;

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::base::named_enum::named_enum;
+use crate::base::text::{Escaped, Text};
+use crate::base::time::Time;
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
-use crate::named_enum::named_enum;
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
@@ -12,8 +14,6 @@ use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::tree::{Domain, Found, RuleSet};
-use crate::text::{Escaped, Text};
-use crate::time::Time;
 
 /// Why a request gets its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,9 +10,9 @@
 use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
 
+use crate::base::named_enum::named_enum;
 use crate::check::Key;
 use crate::limit::{Limit, Months, OverLimitHits};
-use crate::named_enum::named_enum;
 use crate::rules::query::Entry;
 
 /// Bytes of the name of a holder. No id of a request or of a session comes near it.

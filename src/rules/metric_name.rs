@@ -1,11 +1,11 @@
 //! The names of metrics, as the reference builds them, so that dashboards go on working. They are
 //! text also where a request is not ([`Text`]).
 
+use crate::base::text::Text;
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
 use crate::rules::rule::{Naming, Rule};
 use crate::rules::tree::{Domain, Dots, Found};
-use crate::text::Text;
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left
 /// out, as they are of what is counted: each would be a name of its own.

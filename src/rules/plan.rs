@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckRequest, Hits};
 use crate::limit::Limit;
 use crate::rules::key::{self, KeyTail};
@@ -13,8 +15,6 @@ use crate::rules::metric_name;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::rule::{Allowance, Naming, Rule};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::text::Text;
-use crate::time::{Span, Time};
 
 /// Shown instead of the path of a rule if the limit comes with the request.
 const OWN_LIMIT: &str = "(limit of the request)";

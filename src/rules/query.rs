@@ -4,10 +4,10 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::base::text::{Text, prefix};
+use crate::base::time::Time;
 use crate::check::Hits;
 use crate::limit::Unit;
-use crate::text::{Text, prefix};
-use crate::time::Time;
 
 /// Bytes of a descriptor as text.
 // bound shown_bytes_max: truncated; -

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::base::named_enum::named_enum;
 use crate::limit::{Limit, Terms};
-use crate::named_enum::named_enum;
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::RuleStats;

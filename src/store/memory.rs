@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
+use crate::base::time::{Clock, Span, Time};
 use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
-use crate::time::{Clock, Span, Time};
 
 mod shard;
 

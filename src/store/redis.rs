@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
-use crate::shutdown::Lifecycle;
+use crate::base::shutdown::Lifecycle;
 use crate::store::redis::fallback::peers::HEARTBEAT_INTERVAL;
 use crate::store::redis::topology::health::PROBE_INTERVAL;
 use crate::store::redis::topology::pool::NodePool;

@@ -6,9 +6,9 @@ use clap::Args;
 
 use crate::base::environment::Environment;
 use crate::base::parse;
+use crate::base::time::Span;
 use crate::store::redis;
 use crate::store::redis::connect::credentials::CredentialFiles;
-use crate::time::Span;
 
 /// STORE_TIMEOUT: a longer time-out is a mistake.
 // bound store_timeout_max: startup error; -

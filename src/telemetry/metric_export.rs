@@ -9,13 +9,13 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Thread;
+use crate::base::runtime::Thread;
+use crate::base::time::{Clock, Time};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::metric_export::convert::Times;
 use crate::telemetry::metric_export::settings::Options;
 use crate::telemetry::otlp::delivery::Delivery;
 use crate::telemetry::otlp::options::scope;
-use crate::time::{Clock, Time};
 
 mod convert;
 pub mod settings;

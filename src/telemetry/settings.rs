@@ -4,13 +4,13 @@ use clap::Args;
 
 use crate::base::environment::Environment;
 use crate::base::parse;
+use crate::base::time::Span;
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Naming;
 use crate::telemetry::statsd::{self, Protocol, Requested};
 use crate::telemetry::tags::Tags;
-use crate::time::Span;
 
 /// Log and metrics. All defaults are those of envoyproxy/ratelimit.
 #[derive(Debug, Clone, Args)]

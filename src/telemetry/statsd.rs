@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::base::time::Span;
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::statsd::deltas::DeltaTracker;
-use crate::time::Span;
 
 mod deltas;
 

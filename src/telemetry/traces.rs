@@ -13,11 +13,11 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, Status, span::SpanKind};
 use tokio::sync::mpsc;
 
-use crate::sampling::SampleRate;
+use crate::base::sampling::SampleRate;
+use crate::base::time::{Clock, Time};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::export::Exporter;
 use crate::telemetry::traces::options::Options;
-use crate::time::{Clock, Time};
 
 pub(crate) mod export;
 pub(crate) mod options;

@@ -3,10 +3,10 @@
 //! Statuses agree if both are over limit or neither is. A disagreement has the first class that fits,
 //! in the order of [`Class`].
 
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
+use crate::base::time::{Span, Time};
 use crate::report::comparison::StatedLimit;
 use crate::report::outcome::Outcome;
-use crate::time::{Span, Time};
 
 /// The clocks of two services may differ by this, whatever their durations until reset: these have
 /// whole seconds.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::report::comparison::{DecidedSide, StatusView};
 use crate::report::outcome::Outcome;
-use crate::time::{MICROS_PER_SECOND, Span, Time};
 use crate::trial::compare::{Class, Comparison, Status, compare};
 
 /// Shown for the rule of a descriptor that no rule applies to.

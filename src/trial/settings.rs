@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use http::Uri;
 
+use crate::base::named_enum::named_enum;
 use crate::base::parse;
-use crate::named_enum::named_enum;
-use crate::remote::Server;
-use crate::remote::address::Address;
+use crate::net::remote::Server;
+use crate::net::remote::address::Address;
+use crate::net::tls::{ClientTls, Identity, PemFile};
 use crate::rules::EnforcedShare;
-use crate::tls::{ClientTls, Identity, PemFile};
 use crate::trial::share;
 
 /// What the keys of counters begin with, before CACHE_KEY_PREFIX.

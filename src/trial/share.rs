@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::base::regular_file;
+use crate::base::text::Text;
 use crate::file_watch::{FileSet, Reloaded};
-use crate::regular_file;
 use crate::rules::EnforcedShare;
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Gauge, Metrics};
-use crate::text::Text;
 
 /// A share that is reduced because of a problem must be in force at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
 use crate::report::comparison::{Disagreement, TrialRule};
 use crate::telemetry::metric::Series;
 use crate::trial::compare::{Class, Comparison};

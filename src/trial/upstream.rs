@@ -28,9 +28,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-use crate::backoff::Backoff;
-use crate::remote::{CONNECT_TIMEOUT, Server};
-use crate::time::{Clock, Span, Time};
+use crate::base::backoff::Backoff;
+use crate::base::time::{Clock, Span, Time};
+use crate::net::remote::{CONNECT_TIMEOUT, Server};
 use crate::trial::reply_budget::ReplyBudget;
 
 /// Marks forwarded calls. A trial that receives one is its own upstream, or that of another trial.

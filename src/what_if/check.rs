@@ -13,15 +13,15 @@
 
 use std::sync::Arc;
 
-use crate::redact::Redaction;
+use crate::observe::redact::Redaction;
+use crate::observe::top_keys::RuleKeys;
 use crate::report;
 use crate::report::change::diff;
-use crate::rule_files::compile::{Compiled, Sender};
-use crate::rule_files::name::FileName;
-use crate::rule_files::{NO_FILES, RuleFiles};
+use crate::rule_source::edit::compile::{Compiled, Sender};
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::{NO_FILES, RuleFiles};
 use crate::rules::plan::Modes;
 use crate::rules::{LiveRules, OnStoreError, RuleSet};
-use crate::top_keys::RuleKeys;
 use crate::what_if::check::keys::{ChangedKey, ChangedKeys, Keys};
 use crate::what_if::check::scenario::Scenario;
 

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::limiter::decision::Decision;
-use crate::offline::Engine;
 use crate::report::{KeyReplay, Minute, RuleReplay, RulesReplay};
 use crate::rules::explain::counter_entries;
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::{Allowance, OnLimit, Rule, RuleSet, Step};
-use crate::text::Text;
-use crate::time::{Span, Time};
-use crate::traffic::Record;
+use crate::what_if::engine::Engine;
 use crate::what_if::keys::Keys;
 use crate::what_if::simulate::compared::same_period;
+use crate::what_if::traffic::Record;
 
 /// Keys that are shown of a rule.
 const KEYS_SHOWN: usize = 10;

@@ -1,7 +1,7 @@
 //! Requests that cost more than one, nothing, something given back, or what is only known at the
 //! end; limits that Envoy brings along.
 
-use tollgate::time::Span;
+use tollgate::base::time::Span;
 
 use crate::env::http::Headers as _;
 use crate::env::{Env, Outcome, look_until};

@@ -8,7 +8,7 @@ use std::thread;
 
 use parking_lot::{Mutex, MutexGuard};
 use tempfile::TempDir;
-use tollgate::time::{Clock, Time};
+use tollgate::base::time::{Clock, Time};
 
 use crate::env::envoy::Envoy;
 use crate::env::http::{Connection, Headers as _, Reply, Request};

@@ -1,7 +1,7 @@
 //! Headers that Tollgate writes arrive at the client, and agree with those that Envoy makes of the
 //! same answer.
 
-use tollgate::time::Span;
+use tollgate::base::time::Span;
 
 use crate::env::Env;
 use crate::env::http::Headers as _;

@@ -1,6 +1,6 @@
 //! Requests up to the limit are served; over it the response says when to retry.
 
-use tollgate::time::Span;
+use tollgate::base::time::Span;
 
 use crate::env::http::{Headers as _, Request};
 use crate::env::{Env, Outcome};

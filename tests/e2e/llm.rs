@@ -1,7 +1,7 @@
 //! Tokens of a language model: reserved by an estimate when a request begins, and settled when it
 //! is over.
 
-use tollgate::time::Span;
+use tollgate::base::time::Span;
 
 use crate::env::http::{Headers as _, Request};
 use crate::env::upstream::Answer;

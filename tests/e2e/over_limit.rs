@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use tollgate::time::Span;
+use tollgate::base::time::Span;
 
 use crate::env::http::{Headers as _, Request};
 use crate::env::{Env, Outcome, Pending, Timed, look_until};

@@ -55,11 +55,12 @@ use tollgate::api::call_metrics::RlsMetrics;
 use tollgate::api::decode;
 use tollgate::api::rls::Rls;
 use tollgate::base::parse;
+use tollgate::base::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
 use tollgate::config::error::Finding;
 use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Observers, Parts};
-use tollgate::over_limit_feed::OverLimitFeed;
+use tollgate::observe::feed::OverLimitFeed;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
@@ -74,7 +75,6 @@ use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
-use tollgate::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
 /// Far from every edge: 40 s of the minute are left, 2,800 s of the hour, 6,400 s of the day,

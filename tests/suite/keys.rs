@@ -3,6 +3,7 @@
 
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
+use tollgate::base::time::Time;
 use tollgate::check::Key;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limit::{Algorithm, Months, Unit};
@@ -13,7 +14,6 @@ use tollgate::rules::query::{Descriptor, Entry, Override};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, Query, RuleSet};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::Time;
 
 const RULES: &str = "
 domain: shop

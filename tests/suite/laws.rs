@@ -13,9 +13,9 @@ use std::ops::RangeInclusive;
 use proptest::prelude::*;
 use tollgate::algorithm::sub_windows::width;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Months, OverLimitHits, Terms, Unit};
-use tollgate::time::{Span, Time};
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tollgate::base::shutdown::Lifecycle;
+use tollgate::base::time::Clock;
 use tollgate::check::{Check, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::Clock;
 
 use crate::local_share::{LIMIT, persistent, redis_counts, replica, started, whole, written_back};
 use crate::support::redis::RedisProcess;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 
+use tollgate::base::time::Span;
 use tollgate::telemetry::dogstatsd::Tagging;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::statsd::{Exporter, Options, Protocol, Requested};
-use tollgate::time::Span;
 
 use crate::support::in_process::Log;
 use crate::support::redis::RedisProcess;

@@ -4,9 +4,9 @@
 //! What the reference does is replayed by its own commands: INCRBY and EXPIRE on every request.
 
 use redis::{Commands as _, Connection};
+use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Months, Terms, Unit};
-use tollgate::time::{Clock, Span, Time};
 
 use crate::support::remote::{Bench, atomic_request, request_of};
 

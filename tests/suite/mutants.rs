@@ -14,9 +14,9 @@ use std::time::Duration;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tollgate::algorithm::counter;
+use tollgate::base::time::Clock;
 use tollgate::limit::Algorithm;
 use tollgate::store::redis::client::script::Script;
-use tollgate::time::Clock;
 
 use crate::parity::{History, goes_by_the_servers_clock, histories, table};
 use crate::support::redis::RedisProcess;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollgate::api::convert;
-use tollgate::time::Time;
+use tollgate::base::time::Time;
 
 const ALERTS: &str = "deploy/prometheus/tollgate-alerts.yaml";
 const DASHBOARD: &str = "deploy/grafana/tollgate.json";

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::algorithm::Counter;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
     Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
@@ -19,7 +20,6 @@ use tollgate::limit::{
 use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
-use tollgate::time::{Span, Time};
 
 use crate::support::redis::RedisProcess;
 use crate::support::twins::{Found, Twins, Writes};

@@ -2,9 +2,9 @@
 //! real Redis. When a call goes out, and with which others, is tested in `in_process/batches.rs`.
 
 use redis::Value;
+use tollgate::base::time::{Clock, Time};
 use tollgate::check::{Check, CheckError, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
-use tollgate::time::{Clock, Time};
 
 use crate::support::kept::redis_key;
 use crate::support::remote::{Bench, all_at_once, atomic_request, request_of};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tollgate::base::time::{Clock, Time};
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
 use crate::support::process::look_for;

@@ -10,7 +10,7 @@ use std::thread;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate::time::Time;
+use tollgate::base::time::Time;
 
 use crate::reload::has_limit;
 use crate::rule_files::{config_map, etag_of, get, json_of};

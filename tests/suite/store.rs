@@ -6,11 +6,11 @@ use std::thread;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Span, Time};
 
 use crate::support::counted;
 use crate::support::remote::{all_at_once, atomic_request, request_of};

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::body::{BodyError, REASON_BYTES_MAX};
+use crate::base::text::prefix;
 use crate::http::response_budget;
 use crate::report;
 use crate::report::Finding;
 use crate::report::answer::ErrorBody;
 use crate::rules::explain::Explanation;
-use crate::text::prefix;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
 use crate::report::counter::{Entries, Grant, Reset};
 use crate::report::json;
 

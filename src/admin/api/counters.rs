@@ -15,6 +15,8 @@ use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
 use crate::api::decode;
 use crate::api::messages::{self, EXAMPLE};
+use crate::base::text::Text;
+use crate::base::time::{Clock, Time};
 use crate::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::limit::Limit;
 use crate::limiter::{self, Modes};
@@ -23,8 +25,6 @@ use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::{LiveRules, Plan, RuleSet, Step, plan};
 use crate::store::{Backend, Store};
-use crate::text::Text;
-use crate::time::{Clock, Time};
 
 const GET_USAGE: &str =
     "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";

@@ -22,7 +22,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::admin::api::fleet::reply::Reply;
-use crate::http::client::{self, Connection};
+use crate::net::client::{self, Connection};
 use crate::report::answer::Replica;
 use crate::store::Backend;
 use crate::telemetry::metric::{Counter, Metrics};

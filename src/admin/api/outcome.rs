@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
 use crate::telemetry::metric::{Counter, Metrics};
 
 named_enum! {

@@ -9,8 +9,8 @@ use futures_util::stream;
 use http::header;
 use tokio::time::timeout;
 
-use crate::over_limit_feed::OverLimitFeed;
-use crate::shutdown::Lifecycle;
+use crate::base::shutdown::Lifecycle;
+use crate::observe::feed::OverLimitFeed;
 
 /// Many proxies close a connection that is silent for a minute.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);

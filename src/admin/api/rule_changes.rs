@@ -13,14 +13,14 @@ use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
 use crate::report::rule_file::{RuleCounts, RulesChanged, RulesRollback};
-use crate::rule_files::change::{
+use crate::rule_source::edit::change::{
     Change, ChangeError, Changed, NotInForce, Replacement, RulesWriter,
 };
-use crate::rule_files::etag::Expected;
-use crate::rule_files::name::FileName;
-use crate::rule_files::{NO_FILES, ReadError};
+use crate::rule_source::edit::etag::Expected;
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::{NO_FILES, ReadError};
 use crate::telemetry::log::AUDIT;
 use crate::telemetry::metric::Metrics;
 

@@ -13,9 +13,9 @@ use crate::admin::api::rule_changes::{RuleChanges, TEXT_BYTES_MAX};
 use crate::admin::page::SharedPage;
 use crate::http::response_budget::{self, Counted};
 use crate::report::rule_file::{RulesFile, RulesHistory, RulesList, RulesVersion};
-use crate::rule_files::history::Version;
-use crate::rule_files::name::FileName;
-use crate::rule_files::{Listed, NO_FILES, ReadError, Reading, RuleFile, RuleFiles};
+use crate::rule_source::edit::history::Version;
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::{Listed, NO_FILES, ReadError, Reading, RuleFile, RuleFiles};
 
 const YAML_TYPE: &str = "application/yaml";
 /// Answers about rules files.

@@ -15,13 +15,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
 use crate::base::parse::Secret;
+use crate::base::time::{Clock, Span};
 use crate::check::{Check, Hits, Key};
 use crate::file_watch::{FileSet, Reloaded};
 use crate::http::budget::client_of;
 use crate::limit::{Algorithm, Limit, Terms, Unit};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
-use crate::time::{Clock, Span};
 
 /// Wrong tokens of one client, an IPv4 address or an IPv6 /64, in a minute.
 // bound admin_attempts_max: the next wrong one gets 429; tollgate_admin_actions_total{outcome="throttled"}

@@ -13,16 +13,16 @@ use crate::admin::api::answer::Rejected;
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
 use crate::admin::query_string::Pairs;
+use crate::base::named_enum::named_enum;
+use crate::base::text::Text;
 use crate::http::response_budget::RETRY_AFTER_SECS;
-use crate::named_enum::named_enum;
-use crate::redact::Redaction;
+use crate::observe::redact::Redaction;
+use crate::observe::top_keys::windows::{By, Window};
+use crate::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
 use crate::report::json;
 use crate::report::top::{KeyHits, TopKeys as TopAnswer};
 use crate::rules::{Descriptor, LiveRules, Query};
-use crate::text::Text;
-use crate::top_keys::windows::{By, Window};
-use crate::top_keys::{RuleKeys, Selection, TopKeys};
 
 named_enum! {
     /// Whose hits are counted.

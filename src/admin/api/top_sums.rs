@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::observe::top_keys::windows::By;
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, RuleHits, TOP_KEYS_MAX};
 use crate::rules::stats::counts::HitCounts;
-use crate::top_keys::windows::By;
 
 /// Hits by domain and rule, and by key.
 #[derive(Debug, Default)]

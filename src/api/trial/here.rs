@@ -8,11 +8,11 @@ use hyper::body::Bytes;
 use crate::api::convert;
 use crate::api::decode;
 use crate::api::unary::{self, UnaryBody};
+use crate::base::time::Time;
 use crate::limiter::decision::Decision as LimiterDecision;
 use crate::limiter::response::Response as OwnResponse;
 use crate::limiter::{Limiter, LimiterError};
 use crate::report::outcome::Outcome;
-use crate::time::Time;
 use crate::trial::request::Decision;
 
 /// The rule of descriptors without a decision.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::base::time::Span;
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, in_file_order};
 use crate::config::yaml::{Diagnostic, Location};
 use crate::rules::key::KeyFormat;
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule, RuleSet};
-use crate::time::Span;
 
 /// A rule, what is to be known about it, and what to do.
 type Note<'r> = (&'r Rule, String, String);

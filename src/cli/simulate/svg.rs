@@ -14,9 +14,9 @@
 
 use std::fmt::Write as _;
 
+use crate::base::time::Span;
 use crate::cli::table::rounded;
 use crate::report::{Run, Scene, Simulation};
-use crate::time::Span;
 use crate::what_if::simulate::play::COLUMNS;
 
 const WIDTH: u64 = 720;

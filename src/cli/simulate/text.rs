@@ -3,9 +3,9 @@
 //! The chart has one scale for all rows, and whatever is more than nothing is seen: a row of the
 //! lowest blocks is an even flow.
 
+use crate::base::time::Span;
 use crate::cli::table::{rounded, table};
 use crate::report::{Scene, Simulation};
-use crate::time::Span;
 use crate::what_if::simulate::play::COLUMNS;
 
 /// A column's height, from nothing to the most of all rows.

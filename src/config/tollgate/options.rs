@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Located, Location, Node};
 use crate::limit::{Algorithm, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
-use crate::time::Span;
 
 /// A block that applies to a rule.
 #[derive(Debug, Clone, Copy)]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::base::named_enum::named_enum;
 use crate::base::parse;
+use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
-use crate::named_enum::named_enum;
 use crate::rules::{EnforcedShare, OnStoreError};
-use crate::time::Span;
 
 /// Headers that a rule adds to a degraded request.
 // bound request_headers_max: rejected, the previous rules stay; ratelimit_service_config_load_error

@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Code;
 
+use crate::base::runtime::Thread;
+use crate::base::time::{Clock, Span};
 use crate::file_watch::{FileStat, FileWatch, RecursiveMode, Watched, directory_of};
 use crate::proto::envoy::service::discovery::v3::DiscoveryRequest;
 use crate::proto::google::rpc;
@@ -18,9 +20,7 @@ use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::xds::convert::TYPE_URL;
 use crate::rule_source::xds::stream::{self, Stream, XdsOptions, described};
 use crate::rule_source::xds::updates::Updates;
-use crate::runtime::Thread;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-use crate::time::{Clock, Span};
 
 /// A stream of this length was healthy: its end is logged even if the error is that of the one
 /// before it.

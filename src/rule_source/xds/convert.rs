@@ -9,6 +9,7 @@ use prost::{DecodeError, Message as _};
 use prost_types::value::Kind as ValueKind;
 use prost_types::{Any, Struct, Value};
 
+use crate::base::text::Text;
 use crate::config::error::SourceFindings;
 use crate::config::metadata::go_float;
 use crate::config::schema::metadata;
@@ -19,7 +20,6 @@ use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
 use crate::rule_source::xds::size::{DECODED_BYTES_MAX, decoded_bytes};
-use crate::text::Text;
 
 /// The type of the resources.
 pub(crate) const TYPE_URL: &str =

@@ -7,15 +7,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
-use crate::backoff::Backoff;
+use crate::base::backoff::Backoff;
 use crate::base::environment::Environment;
 use crate::base::parse::{self, Secret};
+use crate::base::time::Span;
+use crate::net::remote::Server;
+use crate::net::remote::address::Address;
+use crate::net::tls::{ClientTls, Identity, PemFile};
 use crate::proto::envoy::config::core::v3::Node;
-use crate::remote::Server;
-use crate::remote::address::Address;
 use crate::rule_source::xds::stream::XdsOptions;
-use crate::time::Span;
-use crate::tls::{ClientTls, Identity, PemFile};
 
 /// A shorter wait would not be one.
 const INTERVAL_MIN: Span = Span::from_micros(1_000);

@@ -15,10 +15,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tower::service_fn;
 
-use crate::backoff::Backoff;
+use crate::base::backoff::Backoff;
+use crate::net::remote::{CONNECT_TIMEOUT, Server};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use crate::remote::{CONNECT_TIMEOUT, Server};
 use crate::rule_source::xds::codec::ResponseCodec;
 
 const METHOD: &str =

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::base::backoff::Backoff;
+use crate::base::text::{Text, prefix};
 use crate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 use crate::rule_source::publisher::{RulePublisher, hash_of};
 use crate::rule_source::xds::codec::RESOURCES_MAX;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::rule_source::xds::size::DECODED_BYTES_MAX;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text::{Text, prefix};
 
 /// Bytes of the errors in a NACK. The log has all of them.
 // bound error_bytes_max: truncated, with the number of missing bytes; the log has all; -

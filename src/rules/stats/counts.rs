@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::base::time::Time;
 use crate::check::{Check, HITS_MAX, Hits, Verdict};
 use crate::limit::OverLimitHits;
-use crate::time::Time;
 
 /// The counters of one rule.
 #[derive(Debug, Default)]

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use crate::base::time::Clock;
 use crate::limit::Limit;
 use crate::rules::live::LiveRules;
 use crate::rules::metric_name;
 use crate::rules::rule::Rule;
 use crate::rules::tree::Node;
 use crate::telemetry::metric::{Gauge, Metrics, Series, Source};
-use crate::time::Clock;
 
 /// Rules with `tollgate_rule_limit` and `tollgate_rule_used`.
 // bound rule_gauges_max: the rule has no gauges; tollgate_rule_gauges_left_out

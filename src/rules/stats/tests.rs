@@ -1,3 +1,4 @@
+use crate::base::time::{Span, Time};
 use crate::check::{Check, Hits, Key, Verdict};
 use crate::limit::{Algorithm, Limit, Terms, Unit};
 use crate::rules::stats::counts::Disposition;
@@ -6,7 +7,6 @@ use crate::rules::stats::{
     StatsTable,
 };
 use crate::telemetry::metric::Metrics;
-use crate::time::{Span, Time};
 
 /// limit, hits before, hits asked, then total, over, near, within.
 const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[

@@ -4,7 +4,7 @@
 use hashbrown::HashTable;
 
 use crate::algorithm::Counter;
-use crate::time::Time;
+use crate::base::time::Time;
 
 /// The most memory of a counter, without the heap of its state: 48 bytes of entry, a quarter more
 /// after the vector has grown, and two slots of the index.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -22,7 +23,6 @@ use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::traces::LiveSpan;
-use crate::time::{Span, Time};
 
 mod all_or_nothing;
 mod batcher;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, Hits, Reading};
 use crate::store::redis::client::RedisClient;
 use crate::store::redis::client::encode::Mode;
-use crate::time::{Span, Time};
 
 /// Time to announce a change of an operator to other replicas.
 // bound announce_timeout: cached verdicts expire by themselves; -

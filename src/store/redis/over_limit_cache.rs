@@ -11,11 +11,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::time::{Span, Time};
 use crate::check::{Check, Hits, Key, Verdict};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
-use crate::time::{Span, Time};
 
 /// Age of a cached over-limit verdict: how long a refund by another Tollgate replica may be
 /// unnoticed. It costs one request to Redis per second for each counter that is over limit and in

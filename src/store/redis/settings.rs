@@ -7,13 +7,13 @@ use clap::{Args, Command};
 
 use crate::base::environment::Environment;
 use crate::base::parse;
+use crate::base::time::Span;
+use crate::net::tls::{Identity, PemFile};
 use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::store::redis::connect::tls::Tls;
 use crate::store::redis::settings::resolve::Resolver;
 use crate::store::redis::settings::server::{MAIN, PER_SECOND, Servers};
 use crate::store::redis::topology::deployment::PoolOptions;
-use crate::time::Span;
-use crate::tls::{Identity, PemFile};
 
 mod resolve;
 mod server;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use crate::base::time::{Clock, Span, Time};
 use crate::limit::{Limit, Share};
 use crate::store::memory::full_logs;
 use crate::store::redis::connect::connection::Timeouts;
@@ -21,7 +22,6 @@ use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
-use crate::time::{Clock, Span, Time};
 
 /// The period of limits that may have a Redis of their own.
 const PER_SECOND: Span = Span::from_secs(1);

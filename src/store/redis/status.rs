@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 
+use crate::base::time::{Clock, Span};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
-use crate::time::{Clock, Span};
 
 /// Time for a PING of the console, with its connection.
 // bound status_timeout: reported as unreachable; -

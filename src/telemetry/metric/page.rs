@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use prometheus::proto::MetricType;
 use prometheus::{TextEncoder, proto};
 
+use crate::base::text::Escaped;
 use crate::telemetry::mapper::{MappedMetric, Observer};
 use crate::telemetry::metric::series::{Series, Value};
-use crate::text::Escaped;
 
 /// A value with its name and labels. Samples of the same name and labels are summed.
 pub(super) struct Sample {

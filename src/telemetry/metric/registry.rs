@@ -340,8 +340,8 @@ fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::time::Span;
     use crate::telemetry::mapper::{Pattern, Rule};
-    use crate::time::Span;
 
     fn mapping(rules: &[(&str, &str)]) -> Mapping {
         let mut mapping = Mapping::default();

@@ -3,8 +3,8 @@
 use prometheus::core::Metric as _;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
+use crate::base::time::Span;
 use crate::telemetry::mapper::Kind;
-use crate::time::Span;
 
 /// Buckets in microseconds. Those of envoyproxy/ratelimit begin at 5 ms, longer than most requests
 /// take.

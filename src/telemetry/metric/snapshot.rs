@@ -143,8 +143,8 @@ fn value(kind: MetricType, metric: &Metric) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use crate::base::time::Span;
     use crate::telemetry::metric::Metrics;
-    use crate::time::Span;
 
     #[test]
     fn counts_are_found_by_name_and_label() {

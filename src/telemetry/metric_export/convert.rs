@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use prometheus::proto::{self, MetricFamily, MetricType};
 
-use crate::time::Time;
+use crate::base::time::Time;
 
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 

@@ -3,9 +3,9 @@
 use clap::Args;
 
 use crate::base::parse::Secret;
+use crate::base::time::Span;
 use crate::telemetry::otlp::options::{self as otlp, Protocol, first};
 use crate::telemetry::traces;
-use crate::time::Span;
 
 /// The default of OpenTelemetry.
 const INTERVAL: Span = Span::from_secs(60);

@@ -9,10 +9,10 @@ use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use percent_encoding::percent_decode_str;
 
+use crate::base::named_enum::named_enum;
 use crate::base::parse::Secret;
-use crate::named_enum::named_enum;
-use crate::time::Span;
-use crate::tls::{ClientTls, Identity, PemFile};
+use crate::base::time::Span;
+use crate::net::tls::{ClientTls, Identity, PemFile};
 
 /// Time to send a batch to a collector, retries included: the default of OpenTelemetry.
 // bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}

@@ -24,8 +24,8 @@ use tonic::{Code, Extensions};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
+use crate::net::tls::{self, ClientTls};
 use crate::telemetry::otlp::options::{Options, Protocol};
-use crate::tls::{self, ClientTls};
 
 /// ALPN names.
 const HTTP_1: &[u8] = b"http/1.1";

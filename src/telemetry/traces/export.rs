@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Thread;
+use crate::base::runtime::Thread;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::otlp::delivery::Delivery;
 use crate::telemetry::otlp::options::scope;

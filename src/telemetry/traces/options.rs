@@ -6,10 +6,10 @@ use http::uri::Uri;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 
-use crate::sampling::SampleRate;
+use crate::base::sampling::SampleRate;
+use crate::net::tls::ClientTls;
 use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
 use crate::telemetry::traces::settings::Settings;
-use crate::tls::ClientTls;
 
 /// Default endpoints of OTLP.
 const HTTP_ENDPOINT: &str = "http://localhost:4318";

@@ -7,7 +7,7 @@
 use clap::Args;
 
 use crate::base::parse::{self, Secret};
-use crate::sampling::SampleRate;
+use crate::base::sampling::SampleRate;
 use crate::telemetry::otlp::options::Protocol;
 
 /// Traces.

@@ -1,10 +1,10 @@
 //! Test cases: requests at their times, and what is expected of each response.
 
+use crate::base::time::Time;
 use crate::config::Source;
 use crate::config::yaml::{Located, Location};
-use crate::time::Time;
-use crate::traffic::Request;
 use crate::what_if::cases::expectation::Expectation;
+use crate::what_if::traffic::Request;
 
 /// A file of test cases.
 #[derive(Debug)]

@@ -4,12 +4,12 @@
 
 use std::fmt::Write as _;
 
+use crate::base::text::counted;
+use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Location, Node};
 use crate::limiter::response::Header;
-use crate::text::counted;
-use crate::time::Span;
 use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::value::{fields, span, whole};
 

@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::api::convert;
+use crate::base::text::Text;
 use crate::config::Source;
 use crate::config::error::Finding;
 use crate::config::yaml::{Diagnostic, Location};
 use crate::limiter::LimiterError;
 use crate::limiter::decision::Decision;
-use crate::offline::Engine;
 use crate::report::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 use crate::rules::{Rule, RuleSet};
-use crate::text::Text;
 use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::case::{Case, CaseFile, Step};
 use crate::what_if::cases::expectation::{self, Expectation};
+use crate::what_if::engine::Engine;
 
 /// Plays cases one after the other, each with its own counters.
 struct Player {

@@ -3,17 +3,17 @@
 
 use std::collections::HashMap;
 
+use crate::base::time::{Span, Time};
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::limit::EXACT_MAX;
-use crate::time::{Span, Time};
-use crate::traffic::Request;
 use crate::what_if::cases::case::{Case, CaseFile, Step};
 use crate::what_if::cases::expectation;
 use crate::what_if::cases::request;
 use crate::what_if::cases::value::{fields, span, whole};
+use crate::what_if::traffic::Request;
 
 /// 2026-01-01T00:00:00Z, a Thursday: windows of seconds to weeks and of calendar months begin.
 const START: Time = Time::from_micros(1_767_225_600_000_000);

@@ -11,8 +11,8 @@ use crate::api::convert::{self, wire_unit};
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
-use crate::traffic::{Descriptor, Entry, Limit, Request};
 use crate::what_if::cases::value::{fields, whole};
+use crate::what_if::traffic::{Descriptor, Entry, Limit, Request};
 
 const REQUEST_KEYS: [&str; 3] = ["domain", "descriptors", "hits_addend"];
 const DESCRIPTOR_KEYS: [&str; 4] = ["entries", "limit", "hits_addend", "is_negative_hits"];

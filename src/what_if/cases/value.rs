@@ -1,10 +1,10 @@
 //! Reads maps and values of test cases, and reports what is invalid in them.
 
 use crate::base::parse;
+use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::time::Span;
 
 /// The known keys of a map with their values; `None` if it is no map.
 pub(crate) fn fields<'n>(

@@ -6,16 +6,16 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use crate::base::text::Text;
+use crate::base::time::Time;
 use crate::check::Check;
 use crate::limit::Limit;
-use crate::redact::Redaction;
+use crate::observe::redact::Redaction;
+use crate::observe::top_keys::RuleKeys;
 use crate::report::{self, Mode};
 use crate::rules::plan::Modes;
 use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Descriptor, Entry, Plan, Query, RuleSet, Step, plan};
-use crate::text::Text;
-use crate::time::Time;
-use crate::top_keys::RuleKeys;
 
 /// Keys in the answer of a check: for each, two counters are read.
 // bound changed_keys_max: counted in `keys_left_out`; -

@@ -8,10 +8,10 @@
 //!             a period of the longer limit
 //! ```
 
+use crate::base::time::{Span, Time};
 use crate::limit::EXACT_MAX;
 use crate::report::{RuleSimulation, SimulatedSide};
 use crate::rules::{Query, RuleSet};
-use crate::time::{Span, Time};
 use crate::what_if::simulate::limits::{NotLimited, RuleLimit};
 use crate::what_if::simulate::play::{COLUMNS, Played, Work, columns, play};
 use crate::what_if::simulate::traffic::{Pattern, Traffic};

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use crate::offline::Engine;
+use crate::base::text::Text;
 use crate::report::comparison::{Change, KeyChanges, TrafficRule, TrafficView};
 use crate::report::outcome::Outcome;
 use crate::rules::explain::counter_entries;
-use crate::text::Text;
-use crate::traffic::Record;
+use crate::what_if::engine::Engine;
 use crate::what_if::keys::Keys;
+use crate::what_if::traffic::Record;
 
 /// Keys that are shown of a rule.
 const KEYS_SHOWN: usize = 10;

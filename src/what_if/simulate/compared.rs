@@ -1,9 +1,9 @@
 //! The limits that are compared, and the rate that traffic is derived from.
 
 use crate::base::parse;
+use crate::base::time::Span;
 use crate::limit::{Algorithm, Limit, LimitOption, OverLimitHits, Terms, Unit};
 use crate::rules::{Query, RuleSet};
-use crate::time::Span;
 use crate::what_if::simulate::limits::{Compare, NotLimited, RuleLimit};
 
 /// Sub-windows of the additional sliding window among all algorithms.

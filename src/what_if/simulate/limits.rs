@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use crate::base::time::{Span, Time};
 use crate::limit::Limit;
 use crate::rules::plan::Modes;
 use crate::rules::{EnforcedShare, OnLimit, Query, Rule, RuleSet, Step, plan};
-use crate::time::{Span, Time};
 
 /// A limit to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckRequest, Hits, Key};
 use crate::report::{Run, RunChart};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
-use crate::time::{Span, Time};
 use crate::what_if::simulate::limits::{Compare, label};
 
 /// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides

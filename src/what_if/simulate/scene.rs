@@ -1,10 +1,10 @@
 //! One pattern of requests against several limits.
 
 use crate::base::parse;
+use crate::base::time::{Span, Time};
 use crate::check::HITS_MAX;
 use crate::limit::EXACT_MAX;
 use crate::report::{CallChart, Run, Scene};
-use crate::time::{Span, Time};
 use crate::what_if::simulate::compared::Compared;
 use crate::what_if::simulate::play::{self, Work};
 use crate::what_if::simulate::traffic::{Pattern, Traffic};

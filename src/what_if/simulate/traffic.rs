@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 
 /// A burst goes on for this part of a period, half of it before the edge: short beside the period,
 /// and long enough to be seen.

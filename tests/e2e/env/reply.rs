@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tollgate::time::{Span, Time};
+use tollgate::base::time::{Span, Time};
 
 use crate::env::http::{Headers as _, Reply};
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate::time::Clock;
+use tollgate::base::time::Clock;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::{FaultScenario, PATIENT, Servers, Single};

@@ -32,20 +32,20 @@ const SECTIONS: [(&str, &[&str]); 7] = [
             "admin",
             "console",
             "what_if/check",
-            "rule_files",
-            "top_keys",
-            "over_limit_feed",
+            "rule_source/edit",
+            "observe/top_keys",
+            "observe/feed",
             "http/response_budget",
         ],
     ),
     ("Requests and connections", &["api", "http", "limiter"]),
     (
         "Trial, candidate rules, recording",
-        &["trial", "candidate", "record"],
+        &["trial", "candidate", "observe/record"],
     ),
     (
         "Metrics, traces, log",
-        &["telemetry", "rules/stats", "remote"],
+        &["telemetry", "rules/stats", "net/remote"],
     ),
     ("Rules and counters", &[""]),
 ];
@@ -53,12 +53,15 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 const ORDER: [usize; 7] = [6, 1, 3, 2, 4, 5, 0];
 
 /// What only commands use: their user waits for them, and has what they read.
-const COMMANDS: [&str; 5] = [
+const COMMANDS: [&str; 8] = [
     "cli",
-    "offline",
-    "traffic",
     "what_if/cases",
+    "what_if/diff",
+    "what_if/engine",
+    "what_if/keys",
+    "what_if/replay",
     "what_if/simulate",
+    "what_if/traffic",
 ];
 
 /// Constants whose names end like those of bounds, and what they are.

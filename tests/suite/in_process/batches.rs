@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tollgate::base::time::Clock;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::store::redis::RedisClient;
 use tollgate::store::redis::client::waiting::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::Clock;
 
 use crate::support::counted;
 use crate::support::in_process::{ADDRESS, millis, network, redis, settle, single};

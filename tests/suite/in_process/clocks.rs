@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
+use tollgate::base::time::{Clock, Time};
 use tollgate::store::redis::topology::deployment::Deployment;
-use tollgate::time::{Clock, Time};
 
 use crate::support::in_process::{
     ADDRESS, RECOVERY_MAX, START, Service, Verdict, ask, cluster, network, pass, sentinel, single,

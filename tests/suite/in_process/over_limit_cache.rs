@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tollgate::base::time::Clock;
 use tollgate::check::{Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
 use tollgate::store::redis::{Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::Clock;
 
 use crate::support::in_process::{ADDRESS, millis, network, pass, redis, settle, single};
 use crate::support::remote::request_of;

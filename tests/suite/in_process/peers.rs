@@ -1,6 +1,6 @@
 //! How Tollgate replicas learn of each other from heartbeats through Redis, and how soon.
 
-use tollgate::shutdown::Phase;
+use tollgate::base::shutdown::Phase;
 
 use crate::support::in_process::{ADDRESS, Service, Verdict, millis, network, pass, single};
 use crate::support::scripted_redis::{Fault, Network};

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tollgate::algorithm::Counter;
+use tollgate::base::time::Span;
 use tollgate::check::{Call, Hits};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
-use tollgate::time::Span;
 
 use super::Bench;
 

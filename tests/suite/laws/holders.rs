@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Hits, Verdict};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::time::{Span, Time};
 
 use super::Bench;
 

@@ -1,9 +1,9 @@
 //! Buckets in which slots can be booked ahead.
 
 use proptest::prelude::*;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Hits, Verdict};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
-use tollgate::time::{Span, Time};
 
 use super::Bench;
 

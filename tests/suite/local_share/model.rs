@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use tokio::runtime;
 use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, CheckError, Effect, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, Limit, Months, OverLimitHits, Share, Terms, Unit};
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackTarget,
 };
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Span, Time};
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);

@@ -4,9 +4,9 @@
 use redis::{Cmd, Value};
 use tollgate::algorithm::Counter;
 use tollgate::algorithm::sub_windows::width;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, Hits};
 use tollgate::limit::{Limit, Months};
-use tollgate::time::{Span, Time};
 
 /// The longest lifetime that Redis accepts, in ms.
 pub(crate) const LIFE_MAX: u64 = 1 << 52;

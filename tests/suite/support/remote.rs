@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, CheckError, CheckRequest, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::connect::dialer::Dialer;
@@ -13,7 +14,6 @@ use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use tollgate::store::redis::{Options, Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, Span, Time};
 
 use super::redis::RedisProcess;
 use super::{PATIENCE, counted};

@@ -25,9 +25,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::algorithm::Counter;
+use tollgate::base::time::{Clock, Time};
 use tollgate::limit::Limit;
 use tollgate::store::redis::connect::dialer::Dialer;
-use tollgate::time::{Clock, Time};
 
 use commands::{Counters, Database, Session};
 use script::State;

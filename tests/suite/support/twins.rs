@@ -11,12 +11,12 @@ use std::time::Duration;
 use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::client::decode::{ReplyError, ScriptReply};
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
-use tollgate::time::{Span, Time};
 
 use super::kept::{
     LIFE_MAX, SUM_END, compare, is_stale, life, packed, reading, redis_key, unpacked,

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::base::time::Time;
 use crate::check::{CheckError, StoreError};
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -23,7 +24,6 @@ use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
-use crate::time::Time;
 
 /// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next batch
 /// follows soon, and a lifetime for each key that may be new would cost Redis more.

@@ -6,13 +6,13 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
+use crate::base::time::Time;
 use crate::check::{Call, Check, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::connect::address::short;
 use crate::store::redis::topology::cluster::Endpoint;
-use crate::time::Time;
 
 /// The reply to one check.
 #[derive(Debug, Clone, PartialEq, Eq)]

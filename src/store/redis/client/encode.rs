@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
 use crate::algorithm::sub_windows;
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{Check, Key};
 use crate::limit::{EXACT_MAX, Limit, Months};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
 use crate::store::redis::topology::lifetimes::Lifetime;
-use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// How the checks of a request are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

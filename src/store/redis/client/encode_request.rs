@@ -6,13 +6,13 @@ use futures_util::future::join_all;
 
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
+use crate::base::time::{Span, Time};
 use crate::check::{Check, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
-use crate::time::{Span, Time};
 
 impl RedisClient {
     /// Encodes checks for the nodes that have their keys, by the clocks of Redis. Those without a node

@@ -7,6 +7,7 @@
 use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
+use crate::base::time::Time;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::increments::Increments;
@@ -15,7 +16,6 @@ use crate::store::redis::client::script::{Form, Script};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::topology::{clock, cluster};
-use crate::time::Time;
 
 /// Retries after NOSCRIPT: there may be a flush in between, but not again and again.
 // bound noscript_retries_max: fallback, cause `refused`; tollgate_store_fallbacks_total

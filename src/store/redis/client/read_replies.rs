@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, Hits, StoreError, Verdict};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Route};
@@ -11,7 +12,6 @@ use crate::store::redis::client::{NodeOutcome, RedisClient, Request};
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
-use crate::time::{Span, Time};
 
 impl RedisClient {
     /// Makes verdicts of the replies, and batches of the redirections.

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use redis::Cmd;
 
 use crate::algorithm::counter;
+use crate::base::time::Time;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
-use crate::time::Time;
 
 const DRIVER: &str = include_str!("driver.lua");
 /// The line of the driver that the twins replace.

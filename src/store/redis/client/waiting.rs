@@ -21,13 +21,13 @@ use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
+use crate::base::time::Time;
 use crate::check::{CheckError, StoreError};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
-use crate::time::Time;
 
 /// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script decides.
 /// An all-or-nothing request is never split, so it may have more.

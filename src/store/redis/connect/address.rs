@@ -7,9 +7,9 @@ use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError};
 use rustls::ClientConfig;
 
 use crate::base::parse::Secret;
+use crate::base::text::prefix;
 use crate::store::redis::connect::credentials::Reloadable;
 use crate::store::redis::connect::tls::{Tls, TlsClient};
-use crate::text::prefix;
 
 /// Bytes of an error of Redis that are kept and logged. Its own texts have less than 200.
 // bound redis_error_bytes_max: the rest is left out; -

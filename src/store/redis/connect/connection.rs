@@ -17,7 +17,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, Msg, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::jittered;
+use crate::base::backoff::jittered;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection_metrics::{ConnectionGuard, ConnectionMetrics};
 use crate::store::redis::connect::dialer::Dialer;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::backoff::jittered;
-use crate::time::{Span, Time};
+use crate::base::backoff::jittered;
+use crate::base::time::{Span, Time};
 
 /// The least time between two connections that are replaced for one server.
 // bound reconnect_interval: fallback meanwhile; tollgate_store_connections_total

@@ -9,7 +9,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::tls::{ClientTls, Identity, PemFile, provider};
+use crate::net::tls::{ClientTls, Identity, PemFile, provider};
 
 /// The values of REDIS_TLS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

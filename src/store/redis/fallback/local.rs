@@ -16,12 +16,12 @@ use smallvec::SmallVec;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
+use crate::base::time::{Clock, Span, Time};
 use crate::check::{Check, CheckError, Effect, Hits, Key, StoreError, Verdict, Verdicts};
 use crate::limit::{Limit, Share};
 use crate::store::memory::Counters;
 use crate::store::redis::fallback::pending::{Change, Pending, PendingHits};
 use crate::telemetry::metric::{self, Metrics};
-use crate::time::{Clock, Span, Time};
 
 /// Bytes of the counters of an outage.
 // bound fallback_bytes_max: counters closest to their reset are evicted;

@@ -21,14 +21,14 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::backoff::Backoff;
+use crate::base::backoff::Backoff;
+use crate::base::shutdown::{Lifecycle, Phase};
+use crate::base::time::{Clock, Time};
 use crate::limit::Share;
-use crate::shutdown::{Lifecycle, Phase};
 use crate::store::redis::connect::connection::{Connection, Subscription};
 use crate::store::redis::fallback::peers::{ASK, HEARTBEAT_INTERVAL, LEAVE, Peers};
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-use crate::time::{Clock, Time};
 
 /// Bytes of a message on the channel. A heartbeat has 63 at most: a name, and an IPv6 address with a port.
 // bound heartbeat_bytes_max: the subscription is closed and made again;

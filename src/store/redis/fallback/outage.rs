@@ -7,14 +7,14 @@ use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
+use crate::base::shutdown::Lifecycle;
+use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, Hits, Verdicts};
-use crate::shutdown::Lifecycle;
 use crate::store::redis::fallback::local::{Undecided, WRITE_BACK_TIME_MAX};
 use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
-use crate::time::{Span, Time};
 
 /// How often pending hits are written back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);

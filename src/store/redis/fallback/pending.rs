@@ -17,10 +17,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::algorithm::counter::Kind;
 use crate::algorithm::sub_windows;
+use crate::base::time::Time;
 use crate::check::Key;
 use crate::limit::Limit;
 use crate::telemetry::metric::{self, Metrics};
-use crate::time::Time;
 
 /// Bytes of pending hits with their keys: those of 65,000 counters with short keys.
 // bound pending_bytes_max: hits are counted locally, and not written back;

@@ -1,9 +1,9 @@
 //! The usage of each counter as Redis last reported it, from which the fallback continues.
 
+use crate::base::time::Time;
 use crate::check::Key;
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Time;
 
 /// Counters with their last known usage: 1.5 MiB.
 // bound usage_cache_max: the newer one is kept; tollgate_usage_cache_overwritten_total

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redis::{Pipeline, RedisError};
 
+use crate::base::time::Time;
 use crate::check::{Check, CheckError, Hits, Key, StoreError};
 use crate::limit::Limit;
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
@@ -18,7 +19,6 @@ use crate::store::redis::topology::lifetimes::DueLifetime;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
-use crate::time::Time;
 
 /// Lifetimes to set in one call: error replies to all of them have less than `REPLY_BYTES_MAX`.
 // bound lifetimes_per_call_max: set with the next call; -

@@ -2,13 +2,13 @@
 
 use crate::base::environment::Environment;
 use crate::base::parse::Secret;
+use crate::base::time::Span;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::credentials::{CredentialFiles, Reloadable};
 use crate::store::redis::connect::parse::{self, AddressError, SENTINEL_PORT, SERVER_PORT};
 use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::store::redis::settings::server::{Auth, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
-use crate::time::Span;
 
 /// What both Redis share, and what resolving adds to it.
 pub(crate) struct Resolver<'a> {

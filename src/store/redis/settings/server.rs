@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
 use crate::base::environment::Environment;
 use crate::base::parse::{self, Secret};
-use crate::time::Span;
+use crate::base::time::Span;
 
 /// Time to connect to Redis: that of envoyproxy/ratelimit.
 // bound REDIS_TIMEOUT: the attempt fails; tollgate_store_probes_failed_total

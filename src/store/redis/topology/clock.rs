@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use redis::Value;
 
-use crate::time::{Clock, MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 
 /// Age of an estimate of a server's clock that is used without reading it again. Clocks drift by
 /// less than 1 µs in this time; a clock that was set is noticed after it.

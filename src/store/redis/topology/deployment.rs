@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::base::time::Span;
 use crate::store::redis::connect::address::Address;
-use crate::time::Span;
 
 /// A deployment and how to connect to it.
 #[derive(Debug, Clone)]

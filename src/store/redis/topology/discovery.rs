@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backoff::{Backoff, jittered};
+use crate::base::backoff::{Backoff, jittered};
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};
 use crate::store::redis::topology::cluster::{self, SLOTS, View};

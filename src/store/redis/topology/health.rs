@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Notify;
 
+use crate::base::time::{Clock, Span, Time};
 use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
-use crate::time::{Clock, Span, Time};
 
 /// The first pause between probes, and how often fault records are evaluated.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(200);

@@ -16,9 +16,9 @@ use std::collections::hash_map::Entry;
 use parking_lot::Mutex;
 use redis::Value;
 
+use crate::base::time::{Span, Time};
 use crate::check::Key;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::{Span, Time};
 
 /// Bytes of keys without a confirmed expiry: about 40,000 of usual length. They come from the few
 /// pipelines that fail before a breaker opens: one of each worker and three more, with at most 256

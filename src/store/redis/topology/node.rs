@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redis::RedisError;
 use tokio::sync::Notify;
 
+use crate::base::time::Clock;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::{Connector, Timeouts};
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
@@ -17,7 +18,6 @@ use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::telemetry::metric::Counter;
-use crate::time::Clock;
 
 /// Its address never changes: a server elsewhere is another node.
 #[derive(Debug)]

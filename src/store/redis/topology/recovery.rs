@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::backoff::Backoff;
+use crate::base::backoff::Backoff;
 use crate::store::redis::topology::health::{
     PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX,
 };

@@ -4,9 +4,9 @@
 use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::counter::Kind;
+use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Hits};
 use tollgate::limit::Limit;
-use tollgate::time::{Span, Time};
 
 /// One counter.
 pub(super) struct Model {

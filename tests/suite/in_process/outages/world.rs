@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use tollgate::algorithm::counter::Kind;
 use tollgate::algorithm::decide_all_or_nothing;
 use tollgate::api::convert;
+use tollgate::base::time::{Clock, Time};
 use tollgate::check::{Check, Hits};
 use tollgate::limiter::response::Response;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::{Descriptor, Entry, Query};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, Time};
 
 use super::model::{Checked, Model, Outcome};
 use super::{Data, History, Hit, Loss, Step, Wait};

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use tokio::sync::mpsc;
 use tollgate::algorithm::Counter;
+use tollgate::base::time::{Span, Time};
 use tollgate::limit::Limit;
 use tollgate::store::redis::topology::cluster;
-use tollgate::time::{Span, Time};
 
 use super::resp::Reply;
 use super::script::{self, State};

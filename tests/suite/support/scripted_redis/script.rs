@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, Decide};
+use tollgate::base::time::{MICROS_PER_SECOND, Span, Time};
 use tollgate::check::{Call, Hits};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
-use tollgate::time::{MICROS_PER_SECOND, Span, Time};
 
 use super::commands::{Database, WRONG_TYPE};
 use super::resp::Reply;

@@ -3,9 +3,9 @@
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
+use crate::base::regular_file::{self, too_large};
 use crate::config::yaml::FILE_BYTES_MAX;
-use crate::regular_file::{self, too_large};
-use crate::rule_files::etag::{ETag, Hasher};
+use crate::rule_source::edit::etag::{ETag, Hasher};
 
 /// Bytes of a file that are hashed at a time.
 const HASHED_BYTES: usize = 64 << 10;

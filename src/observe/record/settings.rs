@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::base::parse::{self, Secret};
-use crate::sampling::SampleRate;
+use crate::base::sampling::SampleRate;
 
 /// The recording.
 #[derive(Debug, Clone, Args)]

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use crate::redact::Redaction;
+use crate::base::sampling::PerSecond;
+use crate::base::text::{Text, prefix};
+use crate::base::time::Time;
+use crate::observe::redact::Redaction;
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
 use crate::rules::{Descriptor, Query, RuleSet, Step};
-use crate::sampling::PerSecond;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text::{Text, prefix};
-use crate::time::Time;
 
 /// Events of `/api/v1/over-limit` in a second.
 // bound events_per_second_max: the event is lost; tollgate_over_limit_events_dropped_total
@@ -161,9 +161,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::base::time::Span;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
-    use crate::time::Span;
 
     const RULES: &str = "
 domain: d

@@ -16,10 +16,10 @@ use serde::de::{Deserializer, Error, Unexpected};
 use serde_json::Value;
 
 use crate::api::convert::{self, wire_unit};
+use crate::base::time::Time;
 use crate::limit::EXACT_MAX;
 use crate::rules::query;
-use crate::time::Time;
-use crate::traffic::message::{Form, Message, list};
+use crate::what_if::traffic::message::{Form, Message, list};
 
 pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
 pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -291,7 +291,7 @@ mod tests {
         };
         let time = read.time.to_rfc3339();
         let query = convert::query(&read.request);
-        let mut text = format!("{time} {}", crate::text::Text(query.domain));
+        let mut text = format!("{time} {}", crate::base::text::Text(query.domain));
         for descriptor in &query.descriptors {
             for entry in &descriptor.entries {
                 text += &format!(" {entry}");

@@ -19,20 +19,22 @@ use axum::body::Bytes;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::base::runtime::run_on_thread;
+use crate::base::time::Clock;
 use crate::report::Finding;
-use crate::rule_files::compile::Sender;
-use crate::rule_files::diff::unified;
-use crate::rule_files::etag::{ETag, Expected};
-use crate::rule_files::history::{History, Version, with_current};
-use crate::rule_files::name::FileName;
-use crate::rule_files::write::{refusal, replace_expected, unwritable, unwritable_file, write_new};
-use crate::rule_files::{ReadError, RuleFile, RuleFiles};
+use crate::rule_source::edit::compile::Sender;
+use crate::rule_source::edit::diff::unified;
+use crate::rule_source::edit::etag::{ETag, Expected};
+use crate::rule_source::edit::history::{History, Version, with_current};
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::write::{
+    refusal, replace_expected, unwritable, unwritable_file, write_new,
+};
+use crate::rule_source::edit::{ReadError, RuleFile, RuleFiles};
 use crate::rule_source::files::{OWN_FOLDER, read_text_from};
 use crate::rule_source::reload::Reload;
 use crate::rules::LiveRules;
-use crate::runtime::run_on_thread;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Clock;
 
 /// Time for a changed rules file to be loaded. Rules are read and compiled in less; network file
 /// systems may be slow.

@@ -9,10 +9,10 @@ use memchr::memchr_iter;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::record::file::{Failed, RecordFile};
-use crate::record::pending::{Pending, dropped};
-use crate::record::settings::Options;
-use crate::runtime::Thread;
+use crate::base::runtime::Thread;
+use crate::observe::record::file::{Failed, RecordFile};
+use crate::observe::record::pending::{Pending, dropped};
+use crate::observe::record::settings::Options;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Lines of one write to the recording.

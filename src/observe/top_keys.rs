@@ -19,16 +19,16 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
 
+use crate::base::text::Text;
+use crate::base::time::{Clock, Span, Time};
 use crate::check::Key;
+use crate::observe::top_keys::entries::Entries;
+use crate::observe::top_keys::sketch::{Added, Capacity, Sketch};
+use crate::observe::top_keys::windows::{Counted, Window, Windows};
 use crate::rules::lookup::{Hops, counted_by, lookup};
 use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Descriptor, Rule, RuleSet, Step};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::text::Text;
-use crate::time::{Clock, Span, Time};
-use crate::top_keys::entries::Entries;
-use crate::top_keys::sketch::{Added, Capacity, Sketch};
-use crate::top_keys::windows::{Counted, Window, Windows};
 
 mod entries;
 mod sketch;
@@ -368,11 +368,11 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::time::ManualClock;
     use crate::report::top::TOP_KEYS_MAX;
     use crate::rules::Query;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
-    use crate::time::ManualClock;
 
     const RULES: &str = "
 domain: d

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher24;
 
+use crate::base::named_enum::named_enum;
 use crate::base::parse::Secret;
-use crate::named_enum::named_enum;
 use crate::rules::lookup::{Hop, lookup};
 use crate::rules::tree::Found;
 use crate::rules::{Descriptor, Entry, LiveRules, Query, RuleSet};

@@ -8,14 +8,14 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
-use crate::record::pending::{Pending, dropped};
-use crate::record::settings::Options;
-use crate::record::writer::Writer;
-use crate::redact::Redaction;
+use crate::base::sampling::SampleRate;
+use crate::base::time::Time;
+use crate::observe::record::pending::{Pending, dropped};
+use crate::observe::record::settings::Options;
+use crate::observe::record::writer::Writer;
+use crate::observe::redact::Redaction;
 use crate::rules::{Query, RuleSet};
-use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Time;
 
 mod file;
 pub(crate) mod line;

@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 use crate::api::convert;
+use crate::base::time::Time;
 use crate::report::{InvalidLine, TrafficStats};
 use crate::rules::query::Query;
-use crate::time::Time;
-use crate::traffic::input::Input;
-use crate::traffic::line::Line;
+use crate::what_if::traffic::input::Input;
+use crate::what_if::traffic::line::Line;
 
 pub(crate) use line::{Descriptor, Entry, Limit, Request};
 

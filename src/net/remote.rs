@@ -12,8 +12,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 use tower::Service as _;
 
-use crate::remote::address::Address;
-use crate::tls::{self, ClientTls};
+use crate::net::remote::address::Address;
+use crate::net::tls::{self, ClientTls};
 
 pub(crate) mod address;
 

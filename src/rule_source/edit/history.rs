@@ -12,14 +12,14 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::base::regular_file;
+use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::config::yaml::FILE_BYTES_MAX;
-use crate::regular_file;
-use crate::rule_files::etag::ETag;
-use crate::rule_files::hash::hash;
-use crate::rule_files::name::FileName;
-use crate::rule_files::write::{replace, write_new};
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::hash::hash;
+use crate::rule_source::edit::name::FileName;
+use crate::rule_source::edit::write::{replace, write_new};
 use crate::rule_source::files::OWN_FOLDER;
-use crate::time::{MICROS_PER_SECOND, Time};
 
 /// Versions of each rules file, the one in force included.
 // bound rules_history_max: the oldest is removed; tollgate_rules_versions_dropped_total

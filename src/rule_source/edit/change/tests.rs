@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::{CompileOptions, Source};
-use crate::rule_files::compile::Compiler;
+use crate::rule_source::edit::compile::Compiler;
 use crate::rule_source::files::Directory;
 use crate::rule_source::reload::LastLoad;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};

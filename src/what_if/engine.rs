@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
+use crate::base::time::{Clock, ManualClock, Span, Time};
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
@@ -15,7 +16,6 @@ use crate::rules::{LiveRules, Query, RuleSet};
 use crate::store::Backend;
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
-use crate::time::{Clock, ManualClock, Span, Time};
 
 /// Decisions between two sweeps of expired counters; more if there are more counters, because a sweep
 /// examines all of them.

@@ -11,11 +11,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::named_enum::named_enum;
+use crate::base::named_enum::named_enum;
+use crate::base::time::{Span, Time};
+use crate::observe::top_keys::entries::Entries;
 use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::stats::counts::HitCounts;
-use crate::time::{Span, Time};
-use crate::top_keys::entries::Entries;
 
 named_enum! {
     /// How long ago hits may be.

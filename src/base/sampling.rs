@@ -1,6 +1,6 @@
 //! Sampling: whether an event belongs to a random part of all events, or to the first of its second.
 
-use crate::time::{MICROS_PER_SECOND, Time};
+use crate::base::time::{MICROS_PER_SECOND, Time};
 
 /// The part of events that is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,9 +12,9 @@
 
 use hashbrown::HashTable;
 
+use crate::observe::top_keys::entries::Entries;
 use crate::report::top::TOP_KEYS_MAX;
 use crate::rules::stats::counts::HitCounts;
-use crate::top_keys::entries::Entries;
 
 /// Cells of the filter. Fewer make more keys replace each other, at the cost of some hundred
 /// instructions; of 100,000 keys with one hit each, one in ten does with these.

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::bail;
 use memchr::memrchr;
 
-use crate::record::line;
-use crate::regular_file;
+use crate::base::regular_file;
+use crate::observe::record::line;
 
 /// How much of the file is read at once to find its last line.
 const BLOCK_BYTES: usize = 4 << 10;

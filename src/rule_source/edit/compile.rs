@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{self, BoundedSource, CompileOptions, Source, error};
 use crate::report::Finding;
-use crate::rule_files::name::FileName;
+use crate::rule_source::edit::name::FileName;
 use crate::rule_source::files::{Directory, read_overlay};
 use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};

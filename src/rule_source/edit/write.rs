@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::fs::{Access, CWD, RenameFlags, access, renameat_with};
 use rustix::io::Errno;
 
-use crate::rule_files::etag::ETag;
-use crate::rule_files::hash::hash;
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::hash::hash;
 use crate::rule_source::files::Directory;
 
 /// What kubelet adds to a mounted ConfigMap: a link to the current version of its files.

@@ -14,16 +14,16 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::base::regular_file;
+use crate::base::time::Time;
 use crate::config::yaml::FILE_BYTES_MAX;
-use crate::regular_file;
-use crate::rule_files::compile::Compiler;
-use crate::rule_files::etag::ETag;
-use crate::rule_files::hash::hash;
-use crate::rule_files::history::{History, Version};
-use crate::rule_files::name::{FileName, NameError};
+use crate::rule_source::edit::compile::Compiler;
+use crate::rule_source::edit::etag::ETag;
+use crate::rule_source::edit::hash::hash;
+use crate::rule_source::edit::history::{History, Version};
+use crate::rule_source::edit::name::{FileName, NameError};
 use crate::rule_source::files::{Directory, FILES_MAX};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Time;
 
 pub(crate) mod change;
 pub(crate) mod compile;

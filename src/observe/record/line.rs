@@ -6,11 +6,11 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 
+use crate::base::text::Text;
+use crate::base::time::Time;
 use crate::check::Hits;
 use crate::rules::Query;
 use crate::rules::query::{Descriptor, Override};
-use crate::text::Text;
-use crate::time::Time;
 
 /// What every line begins with.
 pub(super) const START: &[u8] = b"{\"time\":\"";

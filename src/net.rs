@@ -1,0 +1,5 @@
+//! Connections to other processes: TLS, addresses and their resolution, HTTP requests.
+
+pub(crate) mod client;
+pub(crate) mod remote;
+pub mod tls;
