@@ -1,4 +1,5 @@
-//! Candidate rules: decided for every request beside the rules in force, and never part of an answer.
+//! Candidate rules: decided for every request beside the rules in force, and never part of an
+//! answer.
 //!
 //! ```text
 //!  query --> plan ------------ checks --\               /--> verdicts --> response
@@ -29,8 +30,8 @@ mod tally;
 
 /// What the keys of candidate counters begin with, before CACHE_KEY_PREFIX.
 pub(crate) const KEY_PREFIX: &str = "candidate:";
-/// Requests of one worker whose candidate checks are still undecided when their response is sent. One
-/// has the memory of a request that waits for the store, which has as many.
+/// Requests of one worker whose candidate checks are still undecided when their response is sent.
+/// One has the memory of a request that waits for the store, which has as many.
 // bound candidate_pending_max: not compared;
 // tollgate_candidate_undecided_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: usize = 1_024;

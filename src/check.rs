@@ -9,8 +9,8 @@ use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::limit::Limit;
 
-/// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more than
-/// the greatest limit, so that hits that are reduced to it are over any limit.
+/// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more
+/// than the greatest limit, so that hits that are reduced to it are over any limit.
 pub const HITS_MAX: u64 = 1 << 32;
 
 /// Keys up to this many bytes are not allocated.
@@ -81,8 +81,8 @@ pub struct Verdict {
     pub remaining: u32,
     /// Time until the slot begins that was booked for this check; zero is now.
     pub start_after: Span,
-    /// When over limit: time until the same hits would be admitted. `None` is never: they exceed the
-    /// capacity.
+    /// When over limit: time until the same hits would be admitted. `None` is never: they exceed
+    /// the capacity.
     pub retry_after: Option<Span>,
     /// Time until the counter is unused again.
     pub reset_after: Span,
@@ -124,7 +124,8 @@ pub enum Effect {
 }
 
 named_enum! {
-    /// Why a store gave no verdict, by its label in metrics. Details are logged where they are known.
+    /// Why a store gave no verdict, by its label in metrics. Details are logged where they are
+    /// known.
     #[derive(thiserror::Error)]
     pub enum StoreError {
         /// No reply in time.
@@ -143,8 +144,8 @@ named_enum! {
 }
 
 impl CheckRequest {
-    /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that are
-    /// not over limit have consumed nothing.
+    /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that
+    /// are not over limit have consumed nothing.
     pub(crate) fn is_blocked(&self, verdicts: &[Verdict]) -> bool {
         let mut checks = self.checks.iter().zip(verdicts);
         self.all_or_nothing && checks.any(|(check, verdict)| check.enforcing && verdict.over)

@@ -76,8 +76,8 @@ enum Command {
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
-    /// Compare two sets of rules: rules that differ, counters that restart, and recorded requests whose
-    /// answer changes
+    /// Compare two sets of rules: rules that differ, counters that restart, and recorded requests
+    /// whose answer changes
     Diff(Box<diff::Args>),
     /// Undo the last change of a rules file of a running service
     #[command(after_help = rules::EXIT_CODES)]
@@ -139,8 +139,8 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Whether the command line is `tollgate rules [FLAG…]`: not the subcommand but a directory to serve, if
-/// there is one of this name.
+/// Whether the command line is `tollgate rules [FLAG…]`: not the subcommand but a directory to
+/// serve, if there is one of this name.
 fn names_a_directory(arguments: &[OsString]) -> bool {
     let is_flag = |next: &OsString| {
         let next = next.to_string_lossy();

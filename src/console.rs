@@ -1,7 +1,7 @@
 //! The console: pages for operators on the admin port, rendered here and refreshed by one script.
 //!
-//! Without the script each page works as it was rendered. Whatever clients send is text: the template
-//! macro escapes it.
+//! Without the script each page works as it was rendered. Whatever clients send is text: the
+//! template macro escapes it.
 
 use std::sync::Arc;
 

@@ -42,10 +42,10 @@ const PEER_CONNECTIONS_MAX: usize = 768;
 // bound admin_connections_max: the one that has waited longest for its client is closed;
 // tollgate_http_connections_full_total
 const ADMIN_CONNECTIONS_MAX: usize = 128;
-/// Connections of either from one IPv4 address or IPv6 /64 network. Clients of one node may share an
-/// address.
-// bound admin_peer_connections_max: the one of that client that has waited longest for it is closed;
-// tollgate_http_connections_full_total
+/// Connections of either from one IPv4 address or IPv6 /64 network. Clients of one node may share
+/// an address.
+// bound admin_peer_connections_max: the one of that client that has waited longest for it is
+// closed; tollgate_http_connections_full_total
 const ADMIN_PEER_CONNECTIONS_MAX: usize = 32;
 /// Bounds of HOST:PORT, for each worker.
 pub(crate) const SERVICE_BOUNDS: Bounds = Bounds {

@@ -1,7 +1,8 @@
 //! Decides one request: rules snapshot, plan, store, fallback, response.
 //!
-//! [`Limiter::decide`] is the whole path, top to bottom. What a step does is in its own file: the plan in
-//! `rules/plan.rs`, missing verdicts in `fallback.rs`, the response in `combine.rs`, waiting in `queue.rs`.
+//! [`Limiter::decide`] is the whole path, top to bottom. What a step does is in its own file: the
+//! plan in `rules/plan.rs`, missing verdicts in `fallback.rs`, the response in `combine.rs`,
+//! waiting in `queue.rs`.
 
 use std::sync::Arc;
 
@@ -109,8 +110,8 @@ impl Shared {
         }
     }
 
-    /// Candidate rules share the batches of the store. They have no fallback, no metrics, and a queue
-    /// in which no request waits.
+    /// Candidate rules share the batches of the store. They have no fallback, no metrics, and a
+    /// queue in which no request waits.
     fn beside(&self, candidate: &Candidate, store: Store) -> Beside {
         let parts = Parts {
             rules: candidate.rules().clone(),
@@ -133,8 +134,8 @@ impl Shared {
 
 impl Limiter {
     /// Decides one request. A request that booked a slot gets its response when the slot begins; if
-    /// the future is dropped before, the slot stays booked. `call` is the span of the request, if it
-    /// is traced.
+    /// the future is dropped before, the slot stays booked. `call` is the span of the request, if
+    /// it is traced.
     ///
     /// # Errors
     /// [`LimiterError`], counted in the metrics.
@@ -158,8 +159,8 @@ impl Limiter {
         Ok(response)
     }
 
-    /// Everything but the wait, which must not keep the rules snapshot alive. The request came `now`.
-    /// `inspect` reads the decision before it is dropped.
+    /// Everything but the wait, which must not keep the rules snapshot alive. The request came
+    /// `now`. `inspect` reads the decision before it is dropped.
     pub(crate) async fn decide_at_once<T>(
         &self,
         query: &Query<'_>,

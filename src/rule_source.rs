@@ -29,8 +29,8 @@ pub(crate) enum RuleSource {
     Xds(Box<Client>),
 }
 
-/// A source that follows changes on a thread of its own. Dropping it stops the thread without waiting
-/// for it.
+/// A source that follows changes on a thread of its own. Dropping it stops the thread without
+/// waiting for it.
 #[derive(Debug)]
 pub(crate) enum RunningSource {
     /// A directory.

@@ -1,7 +1,7 @@
 //! Rules: matching a request to them, and the names and keys of their counters.
 //!
-//! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which threads share, have
-//! atomics and a lock.
+//! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which threads share,
+//! have atomics and a lock.
 
 pub use enforced_share::EnforcedShare;
 pub use key::KeyFormat;

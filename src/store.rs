@@ -1,7 +1,7 @@
 //! Stores of counters: memory and Redis.
 //!
-//! A [`Backend`] exists once per process, a [`Store`] once per worker. They know keys and limits, and
-//! never a rule or a domain.
+//! A [`Backend`] exists once per process, a [`Store`] once per worker. They know keys and limits,
+//! and never a rule or a domain.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -77,7 +77,8 @@ impl Backend {
         }
     }
 
-    /// Whether the process may report SERVING at once. [`Self::maintain`] reports it later on Redis.
+    /// Whether the process may report SERVING at once. [`Self::maintain`] reports it later on
+    /// Redis.
     pub fn is_ready(&self) -> bool {
         matches!(self, Self::Memory(_))
     }
@@ -170,7 +171,8 @@ impl Store {
         }
     }
 
-    /// Decides checks without a verdict in this process, against this replica's share of each limit.
+    /// Decides checks without a verdict in this process, against this replica's share of each
+    /// limit.
     pub fn decide_locally(
         &self,
         checks: &[(&Check, CheckError)],

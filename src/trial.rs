@@ -1,16 +1,16 @@
-//! A trial beside the rate limit service in use: calls are forwarded to it, decided here as well, and
-//! compared.
+//! A trial beside the rate limit service in use: calls are forwarded to it, decided here as well,
+//! and compared.
 //!
 //! ```text
 //!            +--> upstream --> its reply, unchanged --> caller
 //!  call -----|                        |
 //!            +--> our decision -------+--> compare, after the reply was sent --> counts
 //! ```
-//! For the share of callers in [`share`] the sides change roles: the caller gets our response, and the
-//! upstream, which still counts every call, is compared with it.
+//! For the share of callers in [`share`] the sides change roles: the caller gets our response, and
+//! the upstream, which still counts every call, is compared with it.
 //!
-//! [`upstream`] forwards, [`compare`] explains a difference of one descriptor, [`request`] compares all
-//! of a request, and [`tally`] counts. `api/trial.rs` decodes and decides.
+//! [`upstream`] forwards, [`compare`] explains a difference of one descriptor, [`request`] compares
+//! all of a request, and [`tally`] counts. `api/trial.rs` decodes and decides.
 
 use std::future::poll_fn;
 use std::mem;
@@ -44,8 +44,8 @@ pub(crate) mod share;
 pub(crate) mod tally;
 pub(crate) mod upstream;
 
-/// Comparisons of one worker that are not done when their reply is sent. One with a large request or
-/// reply counts as several.
+/// Comparisons of one worker that are not done when their reply is sent. One with a large request
+/// or reply counts as several.
 // bound trial_pending_max: not compared; tollgate_trial_dropped_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: u32 = 1_024;
 /// Bytes of a request and its reply that count as one comparison.

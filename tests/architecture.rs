@@ -1,5 +1,5 @@
 //! Holds `src` against the architecture: which component may import which, no cycle between files,
-//! what must not occur where, and how long files and functions may be.
+//! what must not occur where, how long files and functions may be, and how large the whole is.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -120,6 +120,36 @@ const PURE: &[&str] = &[
 /// Lines of a file without its unit tests.
 const FILE_LINES_MAX: usize = 400;
 const FUNCTION_LINES_MAX: usize = 70;
+
+/// Columns of a line. A string may be longer.
+const COLUMNS_MAX: usize = 100;
+
+/// Names side by side in `src`: a file and its folder are one. Without `main` and `lib`.
+const NAMES_MAX: usize = 25;
+
+/// The operator tools: everything that only operators use. All else is the core, which serves
+/// requests.
+const OPERATOR_TOOLS: &[&str] = &[
+    "report",
+    "observe",
+    "what_if",
+    "candidate",
+    "trial",
+    "api/trial",
+    "admin",
+    "console",
+    "app/console",
+    "rule_source/edit",
+    "rule_source/candidate",
+    "cli",
+];
+/// Commands that are not tools: the service itself, and what all commands share.
+const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
+
+/// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
+/// says why in its commit message.
+const CORE_LINES_MAX: usize = 27_850;
+const OPERATOR_TOOLS_LINES_MAX: usize = 16_900;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
@@ -283,6 +313,54 @@ fn files_and_functions_are_short() {
     let unneeded = LONGER.iter().filter(|(known, _)| !needed.contains(known));
     wrong.extend(unneeded.map(|(known, _)| format!("src/{known}: needs no exception any more")));
     report(wrong);
+}
+
+#[test]
+fn the_core_and_the_operator_tools_do_not_grow() {
+    let is_in = |file: &str, places: &[&str]| {
+        let path = file.strip_suffix(".rs").unwrap_or(file);
+        places.iter().any(|place| is_or_is_below(path, place))
+    };
+    let (mut core, mut tools) = (0, 0);
+    for Source { file, lines, .. } in sources() {
+        let lines = lines.iter().map(|line| line.trim_start());
+        let counted = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+        if is_in(&file, OPERATOR_TOOLS) && !is_in(&file, CORE_COMMANDS) {
+            tools += counted.count();
+        } else {
+            core += counted.count();
+        }
+    }
+    assert!(
+        core <= CORE_LINES_MAX && tools <= OPERATOR_TOOLS_LINES_MAX,
+        "lines of code: core {core}, at most {CORE_LINES_MAX}; operator tools {tools}, at most {OPERATOR_TOOLS_LINES_MAX}"
+    );
+}
+
+#[test]
+fn the_top_of_src_has_few_names() {
+    let names: BTreeSet<_> = sources()
+        .iter()
+        .filter_map(|source| {
+            let name = source.file.split(['/', '.']).next()?;
+            (!["lib", "main"].contains(&name)).then(|| name.to_owned())
+        })
+        .collect();
+    assert!(names.len() <= NAMES_MAX, "{} names: {names:?}", names.len());
+}
+
+#[test]
+fn lines_are_narrow() {
+    report(sources().iter().flat_map(|source| {
+        let lines = source.lines.iter();
+        let wide = lines.filter(|line| {
+            line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.ends_with('\\')
+        });
+        let wide: Vec<_> = wide
+            .map(|line| format!("src/{}: {line}", source.file))
+            .collect();
+        wide
+    }));
 }
 
 /// The rows of [`MAY_IMPORT`].

@@ -2,8 +2,8 @@
 //! OpenAPI document of all its paths.
 //!
 //! An endpoint has its own file. The JSON file beside it describes its paths in the document, whose
-//! schemas are those of the types of answers. Every answer has `replica`, the name of this process in
-//! heartbeats.
+//! schemas are those of the types of answers. Every answer has `replica`, the name of this process
+//! in heartbeats.
 
 use std::sync::Arc;
 
@@ -90,8 +90,8 @@ impl Api {
         ]
     }
 
-    /// Routes that bound by themselves how many responses are prepared. A query of the fleet must not
-    /// take the place that the query of another replica waits for.
+    /// Routes that bound by themselves how many responses are prepared. A query of the fleet must
+    /// not take the place that the query of another replica waits for.
     pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 4] {
         [
             ("/over-limit", get(follow_over_limit)),

@@ -31,8 +31,8 @@ fn explained(rules: &LiveRules, modes: Modes, query: &Query<'_>) -> Response {
     }
 }
 
-/// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values may
-/// be any bytes.
+/// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values
+/// may be any bytes.
 pub(crate) fn by_query(rules: &LiveRules, modes: Modes, query: &str) -> Response {
     let pairs = Pairs::new(query);
     let domain = pairs.first("domain");

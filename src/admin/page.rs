@@ -2,8 +2,8 @@
 //!
 //! A page of many metrics or rules takes a fraction of a second and many megabytes. So each kind is
 //! rendered by one thread at a time, other than the one that answers liveness probes, and all
-//! responses share the bytes. A response has a page whose rendering began after the request arrived:
-//! it has everything that was counted before.
+//! responses share the bytes. A response has a page whose rendering began after the request
+//! arrived: it has everything that was counted before.
 //!
 //! ```text
 //!  requests     1      2 3 4
@@ -85,7 +85,8 @@ impl SharedPage {
         )
     }
 
-    /// A page whose bytes are part of a budget. Of all pages with this `turn` one is rendered at a time.
+    /// A page whose bytes are part of a budget. Of all pages with this `turn` one is rendered at a
+    /// time.
     pub(crate) fn budgeted(budget: &ResponseBudget, turn: &Turn, repeated: Counter) -> Self {
         Self::new(Budget::Bytes(budget.clone()), turn.clone(), repeated)
     }

@@ -22,9 +22,9 @@ pub struct Settings {
     /// Port of /metrics, /rlconfig, /stats, /explain and /ready
     #[arg(long, env, default_value = "6070", value_name = "PORT", value_parser = parse::port)]
     pub debug_port: u16,
-    /// Host names, separated by commas, by which browsers and other clients may reach DEBUG_PORT and
-    /// PROMETHEUS_ADDR, as by an Ingress; IP addresses, localhost, names without a dot, and names that
-    /// end with .svc or .svc.cluster.local are always accepted
+    /// Host names, separated by commas, by which browsers and other clients may reach DEBUG_PORT
+    /// and PROMETHEUS_ADDR, as by an Ingress; IP addresses, localhost, names without a dot, and
+    /// names that end with .svc or .svc.cluster.local are always accepted
     #[arg(long, env, value_name = "NAMES", value_delimiter = ',', value_parser = HostName::read)]
     pub admin_hosts: Vec<HostName>,
     /// Token of requests to /api/v1 that change something, which are rejected without one
@@ -33,16 +33,17 @@ pub struct Settings {
     /// File with the value of ADMIN_TOKEN in one line, reloaded when it changes; takes precedence
     #[arg(long, env, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// Show values of descriptors at /api/v1/top, /api/v1/over-limit, /candidate and /trial as they are
-    /// (none), as hashes (hash), or not at all (drop), except for those that the rules name [default:
-    /// none if DEBUG_HOST is a loopback address, else hash]
+    /// Show values of descriptors at /api/v1/top, /api/v1/over-limit, /candidate and /trial as they
+    /// are (none), as hashes (hash), or not at all (drop), except for those that the rules name
+    /// [default: none if DEBUG_HOST is a loopback address, else hash]
     #[arg(long, env, value_name = "HOW")]
     pub admin_redact: Option<Redact>,
     /// Key of these hashes: replicas with the same key show the same hashes [default: random per
     /// process]
     #[arg(long, env, value_name = "TEXT", hide_env_values = true, value_parser = Secret::read)]
     pub admin_redact_key: Option<Secret>,
-    /// Address of this replica, for other replicas to reach DEBUG_PORT if DEBUG_HOST is all addresses
+    /// Address of this replica, for other replicas to reach DEBUG_PORT if DEBUG_HOST is all
+    /// addresses
     #[arg(long, env, value_name = "ADDRESS")]
     pub pod_ip: Option<IpAddr>,
 }

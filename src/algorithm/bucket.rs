@@ -2,8 +2,8 @@
 //! burst. A leaky bucket is the same with a default burst of one: an even flow.
 //!
 //! The state is what was spent, in credits: a hit costs `period` (in ticks), and each tick returns
-//! `requests`. So nothing is divided before it is compared, and no fractions are lost. The idea is the leaky bucket as a meter (ITU-T I.371, the virtual
-//! scheduling form is known as GCRA).
+//! `requests`. So nothing is divided before it is compared, and no fractions are lost. The idea is
+//! the leaky bucket as a meter (ITU-T I.371, the virtual scheduling form is known as GCRA).
 //!
 //! ```text
 //!  spent

@@ -1,5 +1,5 @@
-//! The charge of a call: the same arithmetic for windows, which count hits, and buckets, which count
-//! credits.
+//! The charge of a call: the same arithmetic for windows, which count hits, and buckets, which
+//! count credits.
 
 use crate::check::{HITS_MAX, Hits};
 use crate::limit::{Limit, OverLimitHits};
@@ -71,7 +71,7 @@ impl Charge {
         }
     }
 
-    /// The refund of a grant to a counter of which so much is spent.
+    /// The refund that grants hits to a counter with `spent` units.
     pub(crate) fn granted(self, spent: u64) -> Self {
         let over = i64::try_from(spent.saturating_sub(self.full)).unwrap_or(i64::MAX);
         Self {

@@ -1,5 +1,5 @@
-//! The interface of all algorithms: from a counter's state, a call and the time to the new state and
-//! a verdict.
+//! The interface of all algorithms: from a counter's state, a call and the time to the new state
+//! and a verdict.
 
 use crate::algorithm::charge::Charge;
 use crate::base::time::Time;
@@ -69,8 +69,8 @@ pub trait Decide: Default {
         self.verdict(limit, now, call, over)
     }
 
-    /// Gives the hits of a refund back, and what is spent over the limit: of an exhausted counter so
-    /// many hits pass afterwards.
+    /// Gives the hits of a refund back, and what is spent over the limit: of an exhausted counter
+    /// so many hits pass afterwards.
     fn grant(&mut self, limit: &Limit, now: Time, refund: Call<'_>) -> Verdict {
         self.advance(limit, now);
         let charge = self.charge_here(limit, refund).granting();

@@ -24,8 +24,8 @@ impl Decide for FixedWindow {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A window in the future means that the clock went back. Its count is kept until the end of the
-    /// present window, so calls are neither admitted sooner nor wait longer than one period.
+    /// A window in the future means that the clock went back. Its count is kept until the end of
+    /// the present window, so calls are neither admitted sooner nor wait longer than one period.
     fn advance(&mut self, limit: &Limit, now: Time) {
         let start = limit.window(now).start;
         if self.start < start {

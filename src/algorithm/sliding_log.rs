@@ -36,8 +36,8 @@ impl Decide for SlidingLog {
         Charge::of_hits(limit, call.hits, LOG_HITS_MAX - 1)
     }
 
-    /// Calls in the future mean that the clock went back. They are kept as if they were made now, so
-    /// calls are neither admitted sooner nor wait longer than one period.
+    /// Calls in the future mean that the clock went back. They are kept as if they were made now,
+    /// so calls are neither admitted sooner nor wait longer than one period.
     fn advance(&mut self, limit: &Limit, now: Time) {
         while let Some(oldest) = self
             .entries

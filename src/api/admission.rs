@@ -92,8 +92,8 @@ impl Admission {
 }
 
 impl Services {
-    /// The future of ShouldRateLimit is kept small, since each call moves it several times: it has what
-    /// it needs of the request, and all others are boxed.
+    /// The future of ShouldRateLimit is kept small, since each call moves it several times: it has
+    /// what it needs of the request, and all others are boxed.
     fn serve(
         self: Arc<Self>,
         request: Request<RequestBody>,

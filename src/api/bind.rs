@@ -23,8 +23,8 @@ pub(crate) struct SocketFile {
     identity: (u64, u64),
 }
 
-/// Binds a port that the named settings chose. Without a host it is bound on all addresses, IPv6 and
-/// IPv4 where the machine has both.
+/// Binds a port that the named settings chose. Without a host it is bound on all addresses, IPv6
+/// and IPv4 where the machine has both.
 ///
 /// # Errors
 /// It cannot be bound.
@@ -123,7 +123,8 @@ fn without_ipv6(host: &str, port: u16, error: &io::Error) -> Option<SocketAddr> 
     (every && is_missing).then(|| (IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into())
 }
 
-/// Whether a process listens on a socket. It connects without waiting: a process that hangs, listens.
+/// Whether a process listens on a socket. It connects without waiting: a process that hangs,
+/// listens.
 fn is_listened_at(path: &Path) -> io::Result<bool> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

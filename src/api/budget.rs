@@ -1,10 +1,10 @@
 //! Bounds calls in flight, and their bytes, per connection and for the process.
 //!
 //! A connection may use a quarter of what is free in the process, up to a bound of its own, and a
-//! few calls in any case. So one busy connection can use its 1,024 streams, twenty greedy ones leave
-//! enough for others, and a thousand do not affect a client with a few calls in flight. Switches
-//! share memory among their ports by this rule ("dynamic queue length thresholds", Choudhury and
-//! Hahne, 1998). It costs two atomic additions per call.
+//! few calls in any case. So one busy connection can use its 1,024 streams, twenty greedy ones
+//! leave enough for others, and a thousand do not affect a client with a few calls in flight.
+//! Switches share memory among their ports by this rule ("dynamic queue length thresholds",
+//! Choudhury and Hahne, 1998). It costs two atomic additions per call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};

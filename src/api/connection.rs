@@ -1,8 +1,8 @@
 //! The life of a gRPC connection on its worker: TLS handshake, HTTP/2 preface, calls, GOAWAY at its
 //! age, end.
 //!
-//! hyper serves HTTP/2 here rather than tonic's server, whose `max_connection_age` has no jitter and
-//! closes connections after a grace period without a GOAWAY.
+//! hyper serves HTTP/2 here rather than tonic's server, whose `max_connection_age` has no jitter
+//! and closes connections after a grace period without a GOAWAY.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -30,8 +30,8 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls of one connection that its client reset before they were accepted.
 ///
 /// After a stall every call that Envoy waits for has timed out, so all that arrive in one turn
-/// ([`TURN_BYTES`](crate::api::socket::TURN_BYTES)) are reset: some 300 with their messages, and 800
-/// of the smallest. An attacker that sends only a head and a reset for each has 1,800.
+/// ([`TURN_BYTES`](crate::api::socket::TURN_BYTES)) are reset: some 300 with their messages, and
+/// 800 of the smallest. An attacker that sends only a head and a reset for each has 1,800.
 // bound resets_pending_max: GOAWAY with ENHANCE_YOUR_CALM; -
 const RESETS_PENDING_MAX: usize = 1_024;
 /// Silence of a gRPC client. HTTP/2 libraries answer a PING themselves.
@@ -74,8 +74,8 @@ impl Connections {
             .auto_date_header(false)
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
-            // A client that exceeds max_concurrent_streams has the streams beyond it reset, and keeps
-            // its connection.
+            // A client that exceeds max_concurrent_streams has the streams beyond it reset, and
+            // keeps its connection.
             .max_local_error_reset_streams(None)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);

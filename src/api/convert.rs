@@ -104,8 +104,8 @@ pub(crate) fn validate(request: &RateLimitRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
-/// means 1.
+/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which
+/// 0 means 1.
 pub(crate) fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
     match own.unwrap_or(u64::from(of_request.max(1))) {
         0 => Hits::Peek,

@@ -7,16 +7,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::http::budget::Bounds;
 use crate::http::{ADMIN_BOUNDS, SERVICE_BOUNDS};
 
-/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet. A lower limit of file
-/// descriptors lowers it.
-// bound grpc_connections_max: the connection that has waited longest for its preface is closed for a
-// new one, else the new one; tollgate_connections_evicted_total, tollgate_connections_rejected_total
+/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet. A lower limit of
+/// file descriptors lowers it.
+// bound grpc_connections_max: the connection that has waited longest for its preface is closed for
+// a new one, else the new one; tollgate_connections_evicted_total,
+// tollgate_connections_rejected_total
 const GRPC_CONNECTIONS_MAX: usize = 16_384;
 /// File descriptors that are not for connections of clients: listeners, watches, rules files, name
 /// servers, probes of Redis, statsd, OTLP, and queries of other replicas, 64 at a time.
 const RESERVED: usize = 96;
-/// The same for each worker: its runtime, a connection to a few nodes of Redis and to the upstream of
-/// a trial, and HTTP connections on their way to it.
+/// The same for each worker: its runtime, a connection to a few nodes of Redis and to the upstream
+/// of a trial, and HTTP connections on their way to it.
 const RESERVED_PER_WORKER: usize = 16;
 /// At least one part in this many is reserved: each worker has a connection to each node of Redis.
 const RESERVED_PART: usize = 4;

@@ -21,8 +21,8 @@ use crate::telemetry::metric::Counter;
 // closed; tollgate_tls_handshakes_full_total,
 // tollgate_tls_handshakes_failed_total{reason="evicted"}
 pub const HANDSHAKES_MAX: usize = 256;
-/// A client does not count as silent before: the ClientHello of a distant one may be on its way, and
-/// in a storm of handshakes those of others are computed first.
+/// A client does not count as silent before: the ClientHello of a distant one may be on its way,
+/// and in a storm of handshakes those of others are computed first.
 const SILENT_MIN: Duration = Duration::from_millis(100);
 
 /// The handshakes of one worker.
@@ -138,8 +138,8 @@ impl HandshakeSlot {
 }
 
 impl Handshake {
-    /// Whether its ClientHello was received, and when it may be closed for another; `None` if it has
-    /// ended.
+    /// Whether its ClientHello was received, and when it may be closed for another; `None` if it
+    /// has ended.
     fn evictable(&self) -> Option<(bool, Instant)> {
         let hello = self.hello.upgrade()?.load(Relaxed);
         let wait = if hello { HELLO_TIMEOUT } else { SILENT_MIN };

@@ -54,7 +54,8 @@ impl health_server::Health for Health {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Sends every change. The stream ends when the process stops, which would otherwise wait for it.
+    /// Sends every change. The stream ends when the process stops, which would otherwise wait for
+    /// it.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

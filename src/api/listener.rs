@@ -1,5 +1,5 @@
-//! Binds the listeners for Envoy, accepts connections on a thread of its own, and assigns each to the
-//! worker with the fewest.
+//! Binds the listeners for Envoy, accepts connections on a thread of its own, and assigns each to
+//! the worker with the fewest.
 //!
 //! Envoys keep few connections for a long time. If the kernel assigned them by a hash
 //! (SO_REUSEPORT), some cores would have most of the work and others none; and a second instance on

@@ -1,5 +1,5 @@
-//! The body of a gRPC request: charges its bytes to the call as they arrive, and fails when they are
-//! late.
+//! The body of a gRPC request: charges its bytes to the call as they arrive, and fails when they
+//! are late.
 
 use std::pin::Pin;
 use std::sync::Arc;

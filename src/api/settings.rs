@@ -13,8 +13,8 @@ use crate::base::time::Span;
 use crate::net::tls::{Identity, PemFile};
 
 /// By default half of the cores are workers. Clients, Redis and the kernel's network stack need the
-/// others, and fewer workers send larger batches: on two cores one worker takes a fifth less CPU per
-/// decision than two.
+/// others, and fewer workers send larger batches: on two cores one worker takes a fifth less CPU
+/// per decision than two.
 const CORES_PER_WORKER: usize = 2;
 /// Serving threads unless WORKERS is set: each decides about 100,000 requests a second.
 // bound workers_default_max: WORKERS sets more; -

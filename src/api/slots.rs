@@ -1,5 +1,6 @@
-//! Bounds the gRPC connections of the process. At the bound, the connection that has been silent for
-//! the longest time is closed for a new one: clients that send nothing do not lock out an Envoy.
+//! Bounds the gRPC connections of the process. At the bound, the connection that has been silent
+//! for the longest time is closed for a new one: clients that send nothing do not lock out an
+//! Envoy.
 
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -1,8 +1,8 @@
 //! The byte stream of a connection: TCP or a Unix socket, plain or TLS, counted while it is open.
 //!
-//! Reading spends tokio's cooperative budget. A client that sends faster than it can be served, such
-//! as one that opens and resets streams without end, gets [`TURN_BYTES`] at a time; then the other
-//! connections of the worker have their turn.
+//! Reading spends tokio's cooperative budget. A client that sends faster than it can be served,
+//! such as one that opens and resets streams without end, gets [`TURN_BYTES`] at a time; then the
+//! other connections of the worker have their turn.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,13 +25,13 @@ use crate::telemetry::metric::Gauge;
 
 /// The preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that a connection reads before others have their turn, and once more what one read returns.
-/// Some 300 calls, so 3 ms.
+/// Bytes that a connection reads before others have their turn, and once more what one read
+/// returns. Some 300 calls, so 3 ms.
 pub(crate) const TURN_BYTES: usize = 32 << 10;
 /// Bytes per unit of a task's budget; tokio gives it 128 for a turn.
 const READ_UNIT_BYTES: usize = TURN_BYTES / 128;
-/// A peer that does not acknowledge is closed after 30 s and nine probes (Linux's default), so 75 s:
-/// conntrack tables forget an idle connection after minutes at the earliest.
+/// A peer that does not acknowledge is closed after 30 s and nine probes (Linux's default), so 75
+/// s: conntrack tables forget an idle connection after minutes at the earliest.
 const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(30))
     .with_interval(Duration::from_secs(5));
@@ -122,7 +122,8 @@ impl ConnectionStream {
         })
     }
 
-    /// Makes the TLS handshake; `None` if it fails. `on_hello` is called when the client has begun it.
+    /// Makes the TLS handshake; `None` if it fails. `on_hello` is called when the client has begun
+    /// it.
     pub(crate) async fn encrypt(self, tls: &Tls, on_hello: impl FnOnce()) -> Option<Self> {
         Some(Self {
             bytes: Box::new(tls.accept(self.bytes, on_hello).await?),

@@ -1,5 +1,5 @@
-//! ShouldRateLimit during a trial: forwards the call as it came, decides it as well, and answers with
-//! one of the two.
+//! ShouldRateLimit during a trial: forwards the call as it came, decides it as well, and answers
+//! with one of the two.
 //!
 //! Both sides are futures that own their data: the one that does not answer is finished by the task
 //! that compares them.
@@ -224,8 +224,8 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
 }
 
 /// Reads a reply of the upstream as it was received, and compares it with a request of this many
-/// descriptors that no rule applies to. The number of differences; `None` if it is not comparable. For
-/// fuzz targets.
+/// descriptors that no rule applies to. The number of differences; `None` if it is not comparable.
+/// For fuzz targets.
 pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
     let reply = there::decoded(&Bytes::copy_from_slice(reply))?;
     let decision = Decision {

@@ -97,7 +97,7 @@ fn load_mapping(path: &Path) -> Option<Mapping> {
         }
         // Envoy Gateway sets it in every deployment, and mounts a ConfigMap that may not exist.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it is not there; metrics keep their usual names");
+            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: file not found; metrics keep their usual names");
         }
         Err(error) => {
             tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: it cannot be read: {error}; metrics keep their usual names");

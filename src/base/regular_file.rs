@@ -1,7 +1,7 @@
 //! Opens files that settings name: regular ones only, links to them included.
 //!
-//! Opening a FIFO waits for its other end, and reading a device may never end. Either would stop the
-//! start, or the thread that reloads.
+//! Opening a FIFO waits for its other end, and reading a device may never end. Either would stop
+//! the start, or the thread that reloads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};

@@ -12,12 +12,12 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-/// After how long an idle thread for blocking tasks ends. The allocator returns the memory of the start
-/// to the kernel when a thread ends, and an idle process has no other reason to.
+/// After how long an idle thread for blocking tasks ends. The allocator returns the memory of the
+/// start to the kernel when a thread ends, and an idle process has no other reason to.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// Threads for blocking tasks of one runtime. The allocator keeps memory for each. The admin port has
-/// most tasks; of those, a check, a change and two reads of rules files may last for seconds.
+/// Threads for blocking tasks of one runtime. The allocator keeps memory for each. The admin port
+/// has most tasks; of those, a check, a change and two reads of rules files may last for seconds.
 // bound blocking_threads_max: the next task waits; -
 const BLOCKING_THREADS_MAX: usize = 8;
 

@@ -1,4 +1,5 @@
-//! Sampling: whether an event belongs to a random part of all events, or to the first of its second.
+//! Sampling: whether an event belongs to a random part of all events, or to the first of its
+//! second.
 
 use crate::base::time::{MICROS_PER_SECOND, Time};
 
@@ -49,16 +50,16 @@ impl SampleRate {
         self.below == 0
     }
 
-    /// Whether the event with this random number is sampled. For a trace that is the lower half of its
-    /// id, so that other OpenTelemetry programs decide alike.
+    /// Whether the event with this random number is sampled. For a trace that is the lower half of
+    /// its id, so that other OpenTelemetry programs decide alike.
     pub(crate) const fn includes(self, number: u64) -> bool {
         number >> 1 < self.below
     }
 }
 
 impl PerSecond {
-    /// Whether an event is one of the first `events_max` of its second; if so, how many were dropped
-    /// since the last one.
+    /// Whether an event is one of the first `events_max` of its second; if so, how many were
+    /// dropped since the last one.
     pub(crate) fn admit(&mut self, now: Time, events_max: u32) -> Option<u64> {
         let number = now.as_micros() / MICROS_PER_SECOND;
         if number != self.number {

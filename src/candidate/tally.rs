@@ -61,8 +61,8 @@ impl Tally {
         }
     }
 
-    /// Counts one descriptor, which `describe` shows. Returns whether its key is counted if it changed:
-    /// false if too many are known.
+    /// Counts one descriptor, which `describe` shows. Returns whether its key is counted if it
+    /// changed: false if too many are known.
     pub(crate) fn count(
         &mut self,
         changed: Changed<'_>,

@@ -32,8 +32,8 @@ pub(crate) struct Args {
     /// Directory of rules files [default: as for serve]
     #[arg(value_name = "RULES")]
     rules: Option<PathBuf>,
-    /// File of test cases, or directory of *.test.yaml; may be repeated [default: RULES/../tests and
-    /// RULES]
+    /// File of test cases, or directory of *.test.yaml; may be repeated [default: RULES/../tests
+    /// and RULES]
     #[arg(long, value_name = "PATH")]
     cases: Vec<PathBuf>,
     /// Run the tests whose names contain a text

@@ -1,7 +1,7 @@
 //! The rules that a command line names: folders, files, Kubernetes manifests or stdin.
 //!
-//! A folder is read as `serve` reads it. A file is a rules file, or a Kubernetes manifest with rules in
-//! ConfigMaps.
+//! A folder is read as `serve` reads it. A file is a rules file, or a Kubernetes manifest with
+//! rules in ConfigMaps.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Rules in Kubernetes manifests: the data of ConfigMaps.
 //!
-//! Data in block style (`shop.yaml: |`) is compiled with its lines where they are in the manifest, so
-//! every position in a message is one in the manifest:
+//! Data in block style (`shop.yaml: |`) is compiled with its lines where they are in the manifest,
+//! so every position in a message is one in the manifest:
 //!
 //! ```text
 //!  manifest                     what is compiled
@@ -11,7 +11,8 @@
 //!      domain: shop                 domain: shop
 //!      descriptors: []              descriptors: []
 //! ```
-//! The lines of a quoted text are not lines of the manifest: their positions are those within the data.
+//! The lines of a quoted text are not lines of the manifest: their positions are those within the
+//! data.
 
 use crate::config::Source;
 use crate::config::yaml::{self, Location, Node};

@@ -1,7 +1,7 @@
 //! `tollgate replay`: plays recorded traffic through rules, on the recorded clock.
 //!
-//! Requests are read and decided one at a time, so a file may have any length. Every set of rules that
-//! is compared decides the same requests, each with its own counters.
+//! Requests are read and decided one at a time, so a file may have any length. Every set of rules
+//! that is compared decides the same requests, each with its own counters.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

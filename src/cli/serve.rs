@@ -21,8 +21,8 @@ use crate::telemetry::log::{self, Format, Level, Log};
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Directory of rules files, which must exist [default: that of RUNTIME_*; while none of them is
-    /// set ./config, if it exists]
+    /// Directory of rules files, which must exist [default: that of RUNTIME_*; while none of them
+    /// is set ./config, if it exists]
     #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `tollgate completions` and `tollgate man`: what packages install beside the binary, made from the
-//! definition of the command line.
+//! `tollgate completions` and `tollgate man`: what packages install beside the binary, made from
+//! the definition of the command line.
 
 use std::process::ExitCode;
 

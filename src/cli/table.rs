@@ -5,8 +5,8 @@ use crate::base::time::Span;
 /// Spans are written to so many digits.
 const DIGITS: usize = 3;
 
-/// Rows of cells: the first `names` of each on the left of their columns, the others on the right. Rows
-/// may be shorter than the first.
+/// Rows of cells: the first `names` of each on the left of their columns, the others on the right.
+/// Rows may be shorter than the first.
 pub(crate) fn table(names: usize, rows: &[Vec<String>]) -> String {
     let length = |cell: &String| cell.chars().count();
     let columns = rows.first().map_or(0, Vec::len);

@@ -1,5 +1,5 @@
-//! Compiles files to a rule set: domains, and what applies to a whole domain. `descriptor.rs` compiles
-//! what is in them.
+//! Compiles files to a rule set: domains, and what applies to a whole domain. `descriptor.rs`
+//! compiles what is in them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -19,8 +19,8 @@ const FINDINGS_SHOWN_MAX: usize = 100;
 /// Bytes of the text and of the hint of a finding, which may quote the rules.
 // bound finding_bytes_max: the rest is left out; -
 const FINDING_BYTES_MAX: usize = 1_024;
-/// Memory of what rules have of their own: paths, names and metadata. A long domain is in the path of each
-/// of its rules, and an alias in the metadata of each that names it.
+/// Memory of what rules have of their own: paths, names and metadata. A long domain is in the path
+/// of each of its rules, and an alias in the metadata of each that names it.
 // bound rules_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
 const RULES_BYTES_MAX: usize = 40 << 20;

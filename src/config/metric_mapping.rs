@@ -70,7 +70,8 @@ pub(crate) struct Loaded {
 struct Defaults {
     is_regex: bool,
     times: Times,
-    /// Of several globs the one with fewer stars wins, looked at from the left, instead of the first.
+    /// Of several globs the one with fewer stars wins, looked at from the left, instead of the
+    /// first.
     most_specific_first: bool,
 }
 

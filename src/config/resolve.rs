@@ -1,5 +1,5 @@
-//! What the options in force for a rule come to: the terms of its limit, what happens over the limit,
-//! and which options contradict each other.
+//! What the options in force for a rule come to: the terms of its limit, what happens over the
+//! limit, and which options contradict each other.
 
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};

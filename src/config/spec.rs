@@ -1,4 +1,5 @@
-//! The specs of a file of rules, before they are compiled. YAML and xDS resources have the same ones.
+//! The specs of a file of rules, before they are compiled. YAML and xDS resources have the same
+//! ones.
 
 use std::fmt;
 
@@ -17,8 +18,8 @@ pub(crate) struct RulesFile<'f> {
     pub(crate) block: Option<RootBlock>,
 }
 
-/// The descriptors of one level. They are read one at a time, first for what is invalid about them and
-/// then to be compiled: all together they would take more memory than the text.
+/// The descriptors of one level. They are read one at a time, first for what is invalid about them
+/// and then to be compiled: all together they would take more memory than the text.
 pub(crate) trait Level: fmt::Debug {
     fn len(&self) -> usize;
 

@@ -1,5 +1,5 @@
-//! The editor of a rules file: its script checks the text by the API while an operator types, and shows
-//! what the change would do. Without the script it shows the text.
+//! The editor of a rules file: its script checks the text by the API while an operator types, and
+//! shows what the change would do. Without the script it shows the text.
 
 use maud::{Markup, html};
 

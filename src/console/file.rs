@@ -1,4 +1,5 @@
-//! One rules file: its text in an editor that tries changes, and what the compiler reported about it.
+//! One rules file: its text in an editor that tries changes, and what the compiler reported about
+//! it.
 
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
@@ -26,8 +27,8 @@ struct Shown {
     text: Option<Vec<u8>>,
 }
 
-/// The title and the content, and the permit that counts for it. With `text=no` the text is left out:
-/// the script has it already.
+/// The title and the content, and the permit that counts for it. With `text=no` the text is left
+/// out: the script has it already.
 ///
 /// # Errors
 /// There is no such file.

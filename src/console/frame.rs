@@ -1,4 +1,5 @@
-//! The frame of all views: the page around their content, its headers, its style sheet and its script.
+//! The frame of all views: the page around their content, its headers, its style sheet and its
+//! script.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::LazyLock;

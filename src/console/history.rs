@@ -1,7 +1,8 @@
-//! What was counted lately: a sample every 2 s for rates, and hits of each rule at the start of each
-//! minute for charts of the last hour.
+//! What was counted lately: a sample every 2 s for rates, and hits of each rule at the start of
+//! each minute for charts of the last hour.
 //!
-//! Hits are kept as totals, and only for minutes in which they changed, so that idle rules cost nothing.
+//! Hits are kept as totals, and only for minutes in which they changed, so that idle rules cost
+//! nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -142,8 +142,8 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The rules with the most hits over limit, on another thread: rules may be many, and this one answers
-/// liveness probes.
+/// The rules with the most hits over limit, on another thread: rules may be many, and this one
+/// answers liveness probes.
 async fn most_limited(parts: &Parts, rules: Arc<RuleSet>) -> Vec<Limited> {
     let history = parts.history.clone();
     let find = move || {

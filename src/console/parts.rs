@@ -29,8 +29,8 @@ use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
-/// The versions of a file are read again after this time, or at once if the file has changed: all of
-/// them are hashed.
+/// The versions of a file are read again after this time, or at once if the file has changed: all
+/// of them are hashed.
 const READ_VERSIONS_AGAIN: Span = Span::from_secs(5);
 /// Rules whose counters are read for utilization.
 // bound usage_rules_max: without utilization; -
@@ -138,8 +138,8 @@ impl Parts {
         Some(self.recent(&self.reads.files, ask).await)
     }
 
-    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read. The
-    /// caller has a permit to read files.
+    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read.
+    /// The caller has a permit to read files.
     pub(crate) async fn versions(
         &self,
         files: &Arc<RuleFiles>,

@@ -99,7 +99,9 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
                             td { @if node.is_breaker_open { span.state.bad { "open" } } @else { "closed" } }
                             td.text {
                                 @for fault in &node.faults { p { (fault) } }
-                                @if let (Err(cause), true) = (&node.ping, node.faults.is_empty()) { p { (cause) } }
+                                @if let (Err(cause), true) = (&node.ping, node.faults.is_empty()) {
+                                    p { (cause) }
+                                }
                             }
                         }
                     }

@@ -63,8 +63,10 @@ pub(crate) fn bars(chart: &Chart, minutes: usize) -> Markup {
                     g {
                         title { (minutes_ago(ago)) ": " (hits) " hits, " (over) " over limit" }
                         rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(CHART_HEIGHT) {}
-                        rect.hits x=(index * BAR_WIDTH + 1) y=(CHART_HEIGHT - height(*hits)) width=(BAR_WIDTH - 2) height=(height(*hits)) {}
-                        rect.over x=(index * BAR_WIDTH + 1) y=(CHART_HEIGHT - height(*over)) width=(BAR_WIDTH - 2) height=(height(*over)) {}
+                        @let (x, width) = (index * BAR_WIDTH + 1, BAR_WIDTH - 2);
+                        @let (hits, over) = (height(*hits), height(*over));
+                        rect.hits x=(x) y=(CHART_HEIGHT - hits) width=(width) height=(hits) {}
+                        rect.over x=(x) y=(CHART_HEIGHT - over) width=(width) height=(over) {}
                     }
                 }
             }

@@ -176,7 +176,8 @@ async fn guarded(State(callers): State<Callers>, request: Request, next: Next) -
 /// Whether the browser reports a page of this origin, or none; or the user follows a link.
 ///
 /// Operators come from links of dashboards and alerts. The page with the link cannot read what the
-/// browser then shows, and a GET changes nothing. A frame is not a link: its destination is another.
+/// browser then shows, and a GET changes nothing. A frame is not a link: its destination is
+/// another.
 fn is_same_site(method: &Method, headers: &HeaderMap) -> bool {
     let is = |name, expected: &[&str]| texts(headers, name).all(|text| expected.contains(&text));
     let is_link = method == Method::GET

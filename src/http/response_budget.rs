@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of responses of the admin port that are not sent yet, all of them together. A larger one is
-/// sent alone.
+/// Bytes of responses of the admin port that are not sent yet, all of them together. A larger one
+/// is sent alone.
 // bound response_bytes_max: the request is answered with 503, or with the previous page;
 // tollgate_admin_responses_full_total, tollgate_admin_pages_full_total
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -123,8 +123,8 @@ impl ResponseBudget {
         }))
     }
 
-    /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of it
-    /// is in use.
+    /// The part of the budget for this number of bytes, until it is dropped; `None` if too much of
+    /// it is in use.
     pub(crate) fn part(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes.min(RESPONSE_BYTES_MAX)).expect("16 MiB fit");
         self.bytes.clone().try_acquire_many_owned(bytes).ok()
@@ -150,8 +150,8 @@ impl ResponseBudget {
         let Some(place) = place.ok().and_then(Result::ok) else {
             return self.rejected(full);
         };
-        // To its end, even if the client goes away: what was begun on other threads is not cancelled
-        // either.
+        // To its end, even if the client goes away: what was begun on other threads is not
+        // cancelled either.
         let rendering = self.tasks.spawn(async move {
             let _place = place;
             next.run(request).await

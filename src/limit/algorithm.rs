@@ -9,7 +9,8 @@ named_enum! {
     pub enum Algorithm {
         /// At most N per window aligned to the epoch.
         FixedWindow = "fixed_window",
-        /// The same, plus a fading part of the window before. With `buckets`: at most N in any period.
+        /// The same, plus a fading part of the window before. With `buckets`: at most N in any
+        /// period.
         SlidingWindow = "sliding_window",
         /// Exactly at most N in any period.
         SlidingLog = "sliding_log",
@@ -33,8 +34,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// Options of a limit besides its rate, by their keys in rules files, in the order in which they
-    /// are shown.
+    /// Options of a limit besides its rate, by their keys in rules files, in the order in which
+    /// they are shown.
     pub enum LimitOption {
         /// Units in the period; 1 if not set.
         UnitMultiplier = "unit_multiplier",

@@ -32,8 +32,8 @@ impl Share {
         self.replicas
     }
 
-    /// Its part of a quota. The parts of all ranks add up to the whole; without a rank it is rounded
-    /// down.
+    /// Its part of a quota. The parts of all ranks add up to the whole; without a rank it is
+    /// rounded down.
     pub fn of_allowed(self, whole: u32) -> u32 {
         whole / self.replicas + u32::from(self.has_one_more(whole.into()))
     }

@@ -28,7 +28,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// The resolution of the time in a counter's state: the finest with which its numbers stay exact.
+    /// The resolution of the time in a counter's state: the finest with which its numbers stay
+    /// exact.
     pub enum Tick {
         /// 1 µs
         Micro = "us",
@@ -39,9 +40,9 @@ named_enum! {
     }
 }
 
-/// The month of a fixed window whose period is one [`Unit::Month`]. For every other limit a month is
-/// 30 days: sliding windows, logs and buckets count any 30 days, and calendar months of different
-/// lengths cannot be multiplied.
+/// The month of a fixed window whose period is one [`Unit::Month`]. For every other limit a month
+/// is 30 days: sliding windows, logs and buckets count any 30 days, and calendar months of
+/// different lengths cannot be multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Months {
     /// 30 days, counted from the epoch.

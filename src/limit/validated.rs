@@ -146,8 +146,8 @@ impl Limit {
     }
 
     /// The largest burst whose state stays exact in this tick. The state is what was spent, in
-    /// credits of which a hit costs `period`: at most one burst, what is booked ahead, one hit more,
-    /// and a second burst of debt if over-limit hits count. A tick returns `requests`.
+    /// credits of which a hit costs `period`: at most one burst, what is booked ahead, one hit
+    /// more, and a second burst of debt if over-limit hits count. A tick returns `requests`.
     fn burst_max(&self, tick: Tick) -> u64 {
         let requests = u64::from(self.requests);
         let room = EXACT_MAX - 1 - requests;
@@ -193,9 +193,9 @@ impl Limit {
         })
     }
 
-    /// One replica's part of the limit. Unless the limit is 0 it is at least 1, because a client may
-    /// always reach the same replica. So all replicas together admit the limit, or one each if that
-    /// is more.
+    /// One replica's part of the limit. Unless the limit is 0 it is at least 1, because a client
+    /// may always reach the same replica. So all replicas together admit the limit, or one each if
+    /// that is more.
     ///
     /// A bucket keeps its rate exactly: its part is refilled slower by the number of replicas.
     #[must_use]
@@ -289,8 +289,9 @@ impl Limit {
 }
 
 impl Terms {
-    /// The limit of these terms with another number and unit. The period is one unit. A stated burst
-    /// keeps its proportion to the number, rounded half up, from 1 to the largest that is exact.
+    /// The limit of these terms with another number and unit. The period is one unit. A stated
+    /// burst keeps its proportion to the number, rounded half up, from 1 to the largest that is
+    /// exact.
     ///
     /// # Errors
     /// As [`Limit::new`].

@@ -22,8 +22,8 @@ enum Kind {
     Neutral,
 }
 
-/// The response to a request. It is over limit if a hard status is, or if there are quotas and all of
-/// them are. `retry_later` lengthens `Retry-After`.
+/// The response to a request. It is over limit if a hard status is, or if there are quotas and all
+/// of them are. `retry_later` lengthens `Retry-After`.
 pub(crate) fn combine(
     decision: &Decision<'_, '_, '_>,
     settings: &Settings,

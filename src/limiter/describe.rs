@@ -77,9 +77,12 @@ pub(crate) fn log_over_limit(
     let Some((check, verdict)) = decision.counted(step) else {
         return;
     };
+    let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
+        write_descriptor(text, &query.descriptors[index])
+    });
     tracing::warn!(
         domain = shown(query.domain),
-        descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| write_descriptor(text, &query.descriptors[index])),
+        descriptor,
         rule = path(step),
         limit = %check.limit,
         retry_after_secs = verdict.retry_after.map(Span::ceil_secs),

@@ -1,7 +1,7 @@
 //! Fills the verdicts that the store did not give, by each rule's `on_store_error`.
 //!
-//! `local` asks the store again, which then counts in this process: it has the last known usage of a
-//! counter and this replica's share of its limit.
+//! `local` asks the store again, which then counts in this process: it has the last known usage of
+//! a counter and this replica's share of its limit.
 
 use smallvec::SmallVec;
 

@@ -1,5 +1,5 @@
-//! Headers that Envoy adds: three of envoyproxy/ratelimit, two of the IETF draft, `Retry-After`, and
-//! those of rules that degrade.
+//! Headers that Envoy adds: three of envoyproxy/ratelimit, two of the IETF draft, `Retry-After`,
+//! and those of rules that degrade.
 
 use std::fmt::Write as _;
 

@@ -11,9 +11,9 @@ use crate::rules::{Metadata, Plan, Rule, Step};
 /// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";
 
-/// The fields of envoyproxy/ratelimit: domain, descriptors, hitsAddend and merged metadata. Maps are
-/// merged; the first rule wins for any other key. Rules that are over limit, unlimited or replaced add
-/// nothing.
+/// The fields of envoyproxy/ratelimit: domain, descriptors, hitsAddend and merged metadata. Maps
+/// are merged; the first rule wins for any other key. Rules that are over limit, unlimited or
+/// replaced add nothing.
 pub(crate) fn dynamic_metadata(
     query: &Query<'_>,
     plan: &Plan<'_>,

@@ -1,6 +1,7 @@
 //! Samples which responses of OVER_LIMIT are logged, with a maximum of lines per second.
 //!
-//! Off by default: descriptors may contain personal data, and a flood of requests must not fill disks.
+//! Off by default: descriptors may contain personal data, and a flood of requests must not fill
+//! disks.
 
 use parking_lot::Mutex;
 

@@ -1,8 +1,8 @@
 //! Delays responses until their booked slots begin (`on_limit: queue`).
 //!
 //! There is no queue in memory. The store books a slot for the hits when it charges them, so each
-//! request knows when its slot begins, whichever replica it asked, and its response is delayed until
-//! then.
+//! request knows when its slot begins, whichever replica it asked, and its response is delayed
+//! until then.
 //!
 //! ```text
 //!  decided     the slot begins,
@@ -11,8 +11,8 @@
 //!  --[-- start_after --]-------[------------------|------> time
 //! ```
 //!
-//! Slots are never given back: not if the caller cancels, and not if the store's reply arrives too late
-//! for the slot. Later slots may have been booked meanwhile, and could not be moved.
+//! Slots are never given back: not if the caller cancels, and not if the store's reply arrives too
+//! late for the slot. Later slots may have been booked meanwhile, and could not be moved.
 
 use std::sync::Arc;
 
@@ -94,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// A permit for a request that may book a slot. If there is none left, the request books no slot:
-    /// it is admitted at once or over limit.
+    /// A permit for a request that may book a slot. If there is none left, the request books no
+    /// slot: it is admitted at once or over limit.
     pub(crate) fn permit_for(&self, request: &mut CheckRequest) -> Option<QueuePermit<'_>> {
         let mut checks = request.checks.iter_mut();
         if checks.all(|check| check.book_ahead == Span::ZERO) {

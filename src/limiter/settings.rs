@@ -24,9 +24,9 @@ pub struct Settings {
     /// Consume nothing of the other limits of a request if one of them is over
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
-    /// Answer when the store fails and the rule has no on_store_error: local (count in this process,
-    /// up to this replica's share), allow, deny, or error (UNAVAILABLE: Envoy's failure_mode_deny
-    /// decides)
+    /// Answer when the store fails and the rule has no on_store_error: local (count in this
+    /// process, up to this replica's share), allow, deny, or error (UNAVAILABLE: Envoy's
+    /// failure_mode_deny decides)
     #[arg(long, env, default_value = "local", value_name = "POLICY")]
     pub on_store_error: OnStoreError,
     /// Number of replicas that share the limits during a store outage, unless their heartbeats in
@@ -72,8 +72,8 @@ pub struct Settings {
     /// Return the descriptors and the metadata of matched rules as dynamic metadata
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
-    /// Log this ratio of OVER_LIMIT responses, from 0 to 1; log lines contain descriptor values, which
-    /// may be personal data
+    /// Log this ratio of OVER_LIMIT responses, from 0 to 1; log lines contain descriptor values,
+    /// which may be personal data
     #[arg(long, env, default_value = "0", value_name = "RATE", value_parser = SampleRate::read)]
     pub refusals_log_sample_rate: SampleRate,
     // A line has at most half a KiB: at most 400 MiB a day.

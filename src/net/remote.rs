@@ -21,8 +21,8 @@ pub(crate) mod address;
 /// make the TLS handshake.
 // bound remote_connect_timeout: the attempt fails; -
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// TCP keepalive detects a peer that vanished: idle time before the first probe, time between probes,
-/// and probes without an answer.
+/// TCP keepalive detects a peer that vanished: idle time before the first probe, time between
+/// probes, and probes without an answer.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;

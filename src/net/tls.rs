@@ -1,5 +1,5 @@
-//! TLS: certificates, keys and authorities in PEM files, and connections of clients. Errors name the
-//! setting of a file.
+//! TLS: certificates, keys and authorities in PEM files, and connections of clients. Errors name
+//! the setting of a file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

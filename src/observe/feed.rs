@@ -1,7 +1,7 @@
 //! The latest responses of OVER_LIMIT, for readers of the admin listener.
 //!
-//! Without a reader a response costs one load of an atomic. The first [`EVENTS_PER_SECOND_MAX`] of a
-//! second are sent to all readers; a reader that is [`EVENTS_MAX`] behind loses the oldest.
+//! Without a reader a response costs one load of an atomic. The first [`EVENTS_PER_SECOND_MAX`] of
+//! a second are sent to all readers; a reader that is [`EVENTS_MAX`] behind loses the oldest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -55,8 +55,8 @@ struct Shared {
 }
 
 impl OverLimitFeed {
-    /// Registers the metric. Events have the name of this process; without a redaction they have values
-    /// as they are.
+    /// Registers the metric. Events have the name of this process; without a redaction they have
+    /// values as they are.
     pub fn new(replica: &str, redaction: Option<Arc<Redaction>>, metrics: &Metrics) -> Self {
         Self(Arc::new(Shared {
             replica: replica.into(),

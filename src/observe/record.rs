@@ -1,7 +1,7 @@
 //! Records requests to a file that `tollgate replay` reads.
 //!
-//! A worker writes a line into memory and goes on. A thread of its own writes lines to the file, so a
-//! slow disk delays no request; lines that would wait beyond a bound are dropped and counted.
+//! A worker writes a line into memory and goes on. A thread of its own writes lines to the file, so
+//! a slow disk delays no request; lines that would wait beyond a bound are dropped and counted.
 
 use std::sync::{Arc, OnceLock};
 

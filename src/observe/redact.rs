@@ -1,8 +1,8 @@
-//! Replaces values by hashes, so that recordings and admin pages have no personal data and still have
-//! distinct keys; or drops them.
+//! Replaces values by hashes, so that recordings and admin pages have no personal data and still
+//! have distinct keys; or drops them.
 //!
-//! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are in
-//! the configuration, and without them requests would match other rules when they are replayed.
+//! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are
+//! in the configuration, and without them requests would match other rules when they are replayed.
 //!
 //! ```text
 //! rule                    request              hashed
@@ -10,7 +10,8 @@
 //! key: user, value: bot   user=bot             user=bot
 //! key: path, value: /a/*  path=/a/ann          path=/a/c41d08e6f2957b3a
 //! ```
-//! The hash is keyed: without the key, a list of all users or addresses does not tell which is which.
+//! The hash is keyed: without the key, a list of all users or addresses does not tell which is
+//! which.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};

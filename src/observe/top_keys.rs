@@ -1,13 +1,15 @@
-//! The keys with the most hits, and with the most hits over limit, of each rule in the last minutes.
+//! The keys with the most hits, and with the most hits over limit, of each rule in the last
+//! minutes.
 //!
 //! ```text
 //!  worker 1   sketches of each rule --\
-//!  worker 2   sketches of each rule ---- taken every 10 s, and by a reader --> windows of each rule
+//!  worker 2   sketches of each rule --- taken every 10 s, and by a reader --> windows of each rule
 //! ```
-//! A worker counts in sketches of its own, so a request waits for no other thread; they are taken as a
-//! whole, in one assignment, and added up elsewhere. Hits count as of the time they were taken before.
-//! A key is the counter of a rule: its entries, with the pattern of values that share a counter and
-//! without the name of a holder. Limits that come with a request count for the rule that they change.
+//! A worker counts in sketches of its own, so a request waits for no other thread; they are taken
+//! as a whole, in one assignment, and added up elsewhere. Hits count as of the time they were taken
+//! before. A key is the counter of a rule: its entries, with the pattern of values that share a
+//! counter and without the name of a holder. Limits that come with a request count for the rule
+//! that they change.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
@@ -159,8 +161,8 @@ impl TopKeys {
         spawn_blocking(read).await.unwrap_or_default()
     }
 
-    /// The hits of a key of a rule in each slot of the last hour, the current one last. `None` if it
-    /// was not tracked.
+    /// The hits of a key of a rule in each slot of the last hour, the current one last. `None` if
+    /// it was not tracked.
     pub(crate) async fn history(
         &self,
         domain: &str,
@@ -275,8 +277,8 @@ impl Sketches {
         }
     }
 
-    /// Each key once, by hash. A key that both sketches track has its counts of the one that tracked it
-    /// longer.
+    /// Each key once, by hash. A key that both sketches track has its counts of the one that
+    /// tracked it longer.
     fn into_keys(self) -> HashMap<u64, Counted> {
         let mut keys: HashMap<u64, Counted> = HashMap::new();
         let sketches = [self.by_hits, self.by_over_limit];

@@ -1,9 +1,9 @@
 //! What differs between two rule sets: rules that were added, removed or changed, and counters that
 //! restart.
 //!
-//! A rule is identified by its domain and the keys and values of its descriptors. Its values are those
-//! of `/rlconfig?format=json`, so everything that the dump shows is compared. A descriptor without a
-//! `rate_limit` and without others inside is a rule too: what it matches is not limited.
+//! A rule is identified by its domain and the keys and values of its descriptors. Its values are
+//! those of `/rlconfig?format=json`, so everything that the dump shows is compared. A descriptor
+//! without a `rate_limit` and without others inside is a rule too: what it matches is not limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,8 +77,8 @@ struct Described<'r> {
     side: RuleSide,
 }
 
-/// The differences, sorted by domain and descriptors. `on_store_error` is the policy of rules without
-/// one.
+/// The differences, sorted by domain and descriptors. `on_store_error` is the policy of rules
+/// without one.
 pub(crate) fn diff(old: &RuleSet, new: &RuleSet, on_store_error: OnStoreError) -> Vec<RuleChange> {
     let mut old = described(old, on_store_error);
     let mut sides: BTreeMap<Identity<'_>, (Option<_>, Option<_>)> = BTreeMap::new();

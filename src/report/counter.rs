@@ -29,8 +29,8 @@ pub(crate) struct CounterView {
     pub(crate) resets_in_seconds: Option<u64>,
     /// Whether one more hit would be over limit
     pub(crate) over_limit: bool,
-    /// `fallback`: Redis gave no answer, and this is what the replica counts locally, of its share of
-    /// the limit
+    /// `fallback`: Redis gave no answer, and this is what the replica counts locally, of its share
+    /// of the limit
     pub(crate) counted_in: Option<CountedIn>,
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Outcome {
     pub(crate) limit: Option<Limit>,
     /// Hits that would be admitted now.
     pub(crate) remaining: u32,
-    /// When over limit, time until the same hits would be admitted; else until nothing is used. Whole
-    /// seconds, as in the response; `None` if nothing is counted.
+    /// When over limit, time until the same hits would be admitted; else until nothing is used.
+    /// Whole seconds, as in the response; `None` if nothing is counted.
     pub(crate) reset: Option<Span>,
     /// Why the store gave no verdict, so that the fallback decided.
     pub(crate) store_error: Option<StoreError>,

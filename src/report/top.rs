@@ -73,8 +73,8 @@ impl KeyHits {
     }
 }
 
-/// Reads a list of `MIN` to `MAX` elements. A longer one is rejected before its end is read, because
-/// the process at the address of a heartbeat need not be a replica.
+/// Reads a list of `MIN` to `MAX` elements. A longer one is rejected before its end is read,
+/// because the process at the address of a heartbeat need not be a replica.
 pub(crate) fn list_of<'de, D, T, const MIN: usize, const MAX: usize>(
     json: D,
 ) -> Result<Vec<T>, D::Error>

@@ -1,5 +1,5 @@
-//! The rules files that an operator can name, and their changes: those directly in the folder of the
-//! rules in force.
+//! The rules files that an operator can name, and their changes: those directly in the folder of
+//! the rules in force.
 //!
 //! They are read from the disk on each call, never from what was loaded: an operator changes the
 //! file, and a file may be newer than the rules in force. All functions block, except for
@@ -42,7 +42,8 @@ pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_T
 // bound rules_reads_max: the next one waits; tollgate_admin_rules_texts_full_total
 const READS_MAX: usize = 2;
 /// Time that a request waits for others to read rules files.
-// bound rules_read_wait_max: the request is answered with 503; tollgate_admin_rules_texts_full_total
+// bound rules_read_wait_max: the request is answered with 503;
+// tollgate_admin_rules_texts_full_total
 const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The folder of the rules in force.

@@ -246,7 +246,8 @@ pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
     })
 }
 
-/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], for which the parser reports the line.
+/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], for which the parser reports the
+/// line.
 ///
 /// # Errors
 /// It cannot be read, or is too large.

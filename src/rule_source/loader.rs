@@ -16,8 +16,8 @@ pub(crate) struct Loader {
     publisher: RulePublisher,
     /// The files and the overlay that were published or rejected last.
     last: Option<(Vec<Source>, Option<Source>)>,
-    /// The metadata of the files that were read last. `None` if it changed meanwhile: a file that is gone
-    /// may have been read.
+    /// The metadata of the files that were read last. `None` if it changed meanwhile: a file that
+    /// is gone may have been read.
     seen: Option<Stat>,
     shortage: DescriptorShortage,
     reload: Reload,

@@ -45,8 +45,8 @@ impl Reload {
         self.last.send_replace(load);
     }
 
-    /// Waits until a file was loaded with this text. Returns why those rules were rejected; nothing if
-    /// they are in force.
+    /// Waits until a file was loaded with this text. Returns why those rules were rejected; nothing
+    /// if they are in force.
     pub(crate) async fn loaded(&self, path: &str, text: &str) -> Vec<String> {
         let has_it = |load: &LastLoad| {
             let mut sources = load.sources.iter();

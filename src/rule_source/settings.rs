@@ -98,8 +98,8 @@ pub struct Reading {
     /// memory are always safe
     #[arg(long, env, default_value = "reference", value_name = "FORM")]
     pub cache_key_format: KeyFormat,
-    /// Algorithm of rules that name none: fixed_window, sliding_window, sliding_log, token_bucket or
-    /// leaky_bucket [default: fixed_window]
+    /// Algorithm of rules that name none: fixed_window, sliding_window, sliding_log, token_bucket
+    /// or leaky_bucket [default: fixed_window]
     #[arg(long, env, value_name = "ALGORITHM", value_parser = default_algorithm)]
     pub default_algorithm: Option<Algorithm>,
     /// Count fixed windows of a month by calendar month in UTC instead of 30 days

@@ -1,9 +1,9 @@
 //! The share of a rule's keys for which over limit is enforced: `enforce_percent`.
 //!
-//! A key has a fixed position from 0 to 9,999, by a hash of its domain and the entries it is counted
-//! by. It is enforced if its position is below the share, so raising the share only adds keys.
-//! Replicas, versions and stores agree on positions: neither CACHE_KEY_PREFIX nor the format of
-//! keys, nor the limit, is part of the hash.
+//! A key has a fixed position from 0 to 9,999, by a hash of its domain and the entries it is
+//! counted by. It is enforced if its position is below the share, so raising the share only adds
+//! keys. Replicas, versions and stores agree on positions: neither CACHE_KEY_PREFIX nor the format
+//! of keys, nor the limit, is part of the hash.
 
 use std::hash::Hasher as _;
 

@@ -83,8 +83,8 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
     explanation(outcome, text)
 }
 
-/// The entries that name the counter of a descriptor, such as `user=42,path=/api/*`: with the pattern
-/// instead of values that share a counter, and without the name of a holder.
+/// The entries that name the counter of a descriptor, such as `user=42,path=/api/*`: with the
+/// pattern instead of values that share a counter, and without the name of a holder.
 pub(crate) fn counter_entries(
     rules: &RuleSet,
     domain: &[u8],

@@ -25,8 +25,8 @@ pub const HOLDER_BYTES_MAX: usize = 128;
 pub const KEY_BYTES_MAX: usize = 512;
 
 named_enum! {
-    /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All others
-    /// always have the safe form.
+    /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All
+    /// others always have the safe form.
     pub enum KeyFormat {
         /// As the reference writes them.
         Reference = "reference",
@@ -83,13 +83,13 @@ impl KeyTail {
     /// The reference format is for the counters of envoyproxy/ratelimit: fixed windows of one unit
     /// that count over-limit hits.
     ///
-    /// The safe format ends with the algorithm, the period and its tick, because a state is only read
-    /// in the units it was written in. For fixed windows it ends with `:`, as the reference format
-    /// ends with `_`: a store appends the start of the window in seconds.
+    /// The safe format ends with the algorithm, the period and its tick, because a state is only
+    /// read in the units it was written in. For fixed windows it ends with `:`, as the reference
+    /// format ends with `_`: a store appends the start of the window in seconds.
     ///
     /// With sub-windows their number follows the algorithm, because their state is different. A
-    /// concurrency limit has no period: its lease is part of the state, so that a changed lease keeps
-    /// the holders.
+    /// concurrency limit has no period: its lease is part of the state, so that a changed lease
+    /// keeps the holders.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
         let is_window = limit.algorithm.has_windows();
         if format == KeyFormat::Reference

@@ -44,9 +44,9 @@ impl<'r> Hop<'r> {
     }
 }
 
-/// Entries with the values that are part of the counter key: their own, or the pattern if they share
-/// one counter. Without hops, for a limit in a request, no values are shared. The name of a holder
-/// is left out; its key is not, so that two rules side by side have two counters.
+/// Entries with the values that are part of the counter key: their own, or the pattern if they
+/// share one counter. Without hops, for a limit in a request, no values are shared. The name of a
+/// holder is left out; its key is not, so that two rules side by side have two counters.
 pub(crate) fn counted_by<'e>(
     entries: &'e [Entry<'e>],
     hops: &'e [Hop<'e>],

@@ -169,8 +169,8 @@ impl Planner<'_, '_> {
         request: &mut CheckRequest,
     ) -> Result<Step<'r>, InvalidRequest> {
         let Matched { rule, hops, .. } = matched;
-        // Whose shadow_mode, quota_mode, names and keys apply: no rule's to a limit in a request, as
-        // in envoyproxy/ratelimit.
+        // Whose shadow_mode, quota_mode, names and keys apply: no rule's to a limit in a request,
+        // as in envoyproxy/ratelimit.
         let own = rule.filter(|_| !matched.is_override);
         let descriptor = &self.query.descriptors[index];
         let entries = &descriptor.entries;
@@ -224,8 +224,8 @@ impl Planner<'_, '_> {
         })
     }
 
-    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A
-    /// peek books nothing; its verdict says whether hits would be held back.
+    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline.
+    /// A peek books nothing; its verdict says whether hits would be held back.
     fn book_ahead(&self, limit: &Limit) -> Span {
         let max_wait = limit.max_wait;
         self.query
@@ -277,8 +277,8 @@ fn match_descriptor<'r>(
 /// descriptor if a `tollgate` block or DEFAULT_ALGORITHM says something about that rule, else from
 /// DEFAULT_ALGORITHM. With neither it is what it is in envoyproxy/ratelimit: a fixed window.
 ///
-/// As there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names of
-/// metrics are never taken over.
+/// As there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names
+/// of metrics are never taken over.
 fn match_override<'r>(
     domain: &Domain,
     rule: Option<&'r Rule>,

@@ -1,4 +1,5 @@
-//! The counters of rules by name, and their exposition. They outlive reloads, so that they only grow.
+//! The counters of rules by name, and their exposition. They outlive reloads, so that they only
+//! grow.
 //!
 //! Rules hold their counters, so most requests look nothing up. The table is used where a name
 //! depends on the request (`detailed_metric`, `value_to_metric`, limits in requests, unknown

@@ -38,9 +38,9 @@ fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     near.min().map(|(_, known)| known.as_str())
 }
 
-/// The edit distance of two names; `None` if they do not resemble each other. Of names with the same
-/// first word, such as `REDIS_`, the rest is compared: with a third of its letters different it is
-/// another word.
+/// The edit distance of two names; `None` if they do not resemble each other. Of names with the
+/// same first word, such as `REDIS_`, the rest is compared: with a third of its letters different
+/// it is another word.
 fn distance(name: &str, known: &str) -> Option<usize> {
     let max = match (name.split_once('_'), known.split_once('_')) {
         (Some((family, rest)), Some((known_family, _))) if family == known_family => {
@@ -49,8 +49,8 @@ fn distance(name: &str, known: &str) -> Option<usize> {
         _ if name.len() >= NAME_BYTES_MIN => (name.len() / 8).max(1),
         _ => return None,
     };
-    // Names differ by at least their difference in length. This skips nearly every comparison, each of
-    // which would take longer than the rest of a start.
+    // Names differ by at least their difference in length. This skips nearly every comparison, each
+    // of which would take longer than the rest of a start.
     let at_least = name.chars().count().abs_diff(known.chars().count());
     let distance = || strsim::osa_distance(name, known);
     (at_least <= max)

@@ -47,26 +47,31 @@ impl Counters {
     /// With memory for at least one counter per shard. `use_of` labels the metrics.
     pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
         let labels = [("use", use_of)];
+        let shard_bytes = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS;
+        let counter = |name, help| metrics.counter_with(name, help, &labels);
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             // The index has 32 bits.
-            shard_bytes_max: (usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS).min(u32::MAX as usize * ENTRY_BYTES),
+            shard_bytes_max: shard_bytes.min(u32::MAX as usize * ENTRY_BYTES),
             seed: {
                 let random = RandomState::new();
                 (random.hash_one(0), random.hash_one(1))
             },
             metrics: MemoryMetrics {
-                keys: metrics.gauge_with("tollgate_memory_keys", "Counters in memory, by what they are for.", &labels),
-                evicted: metrics.counter_with(
-                    "tollgate_memory_evicted_total",
-                    "Counters thrown away before their time because memory had reached its bound (memory_bytes_max, fallback_bytes_max).",
+                keys: metrics.gauge_with(
+                    "tollgate_memory_keys",
+                    "Counters in memory, by what they are for.",
                     &labels,
                 ),
+                evicted: counter(
+                    "tollgate_memory_evicted_total",
+                    "Counters evicted before they expired, because memory had reached its bound \
+                     (memory_bytes_max, fallback_bytes_max).",
+                ),
                 full_logs: full_logs(use_of, metrics),
-                expired: metrics.counter_with(
+                expired: counter(
                     "tollgate_memory_expired_total",
-                    "Counters removed from memory because nothing was left of them.",
-                    &labels,
+                    "Expired counters removed from memory.",
                 ),
             },
         }

@@ -1,7 +1,8 @@
 //! Counts in Redis, so that replicas share their counters.
 //!
-//! [`Redis`] exists once per process, a [`RedisClient`] once per worker. `client` sends checks, `topology`
-//! knows the servers, `connect` connects to them, and `fallback` decides while they are unavailable.
+//! [`Redis`] exists once per process, a [`RedisClient`] once per worker. `client` sends checks,
+//! `topology` knows the servers, `connect` connects to them, and `fallback` decides while they are
+//! unavailable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ impl Redis {
         RedisClient::new(self.clone())
     }
 
-    /// Discovers and probes servers, logs their faults, and writes hits of outages back, for as long as
-    /// the process lives.
+    /// Discovers and probes servers, logs their faults, and writes hits of outages back, for as
+    /// long as the process lives.
     pub async fn maintain(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis = &*self;
         let pools = redis.pools().map(|pool| {
@@ -54,8 +55,8 @@ impl Redis {
         );
     }
 
-    /// Waits until the share of this process is known: an outage may begin at once. It is not if Redis
-    /// is unreachable, or if peers do not answer.
+    /// Waits until the share of this process is known: an outage may begin at once. It is not if
+    /// Redis is unreachable, or if peers do not answer.
     async fn peers_known(&self) {
         let failed = async {
             while !self.main.has_failed() {

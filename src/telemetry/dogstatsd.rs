@@ -1,8 +1,8 @@
 //! Names and tags of lines: for statsd tags are a part of the name, for DogStatsD they follow the
 //! value. Those are from EXTRA_TAGS, and from mogrifiers, which extract them from names.
 //!
-//! A mogrifier replaces names that match its pattern by another name and tags. The first that matches
-//! applies, in the order of the list; envoyproxy/ratelimit tries them in a random order.
+//! A mogrifier replaces names that match its pattern by another name and tags. The first that
+//! matches applies, in the order of the list; envoyproxy/ratelimit tries them in a random order.
 
 use regex::Regex;
 
@@ -43,7 +43,8 @@ impl Tagging {
         }
     }
 
-    /// Those of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings that are named after them.
+    /// Those of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings that
+    /// are named after them.
     ///
     /// # Errors
     /// The first that is incomplete or invalid, by the name of its setting.

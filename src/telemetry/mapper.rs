@@ -2,8 +2,8 @@
 //!
 //! Patterns are tried in the order of the file, all globs before all regular expressions. A glob's
 //! `*` matches one part between two dots. `$1` and `${1}` in names and labels refer to matched
-//! groups; a group that did not match is empty. A name that no pattern matches is kept, with `_` for
-//! characters that Prometheus does not allow.
+//! groups; a group that did not match is empty. A name that no pattern matches is kept, with `_`
+//! for characters that Prometheus does not allow.
 
 use regex::{Captures, Regex};
 

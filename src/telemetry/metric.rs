@@ -1,8 +1,8 @@
 //! Counters, gauges, histograms and timers, each with its name and help text.
 //!
-//! Every component registers its own ([`Metrics`]). Names follow the conventions of Prometheus (base
-//! units, `_total`), except those of envoyproxy/ratelimit, which dashboards query: these have a
-//! statsd name too, by which statsd and mapping files know them.
+//! Every component registers its own ([`Metrics`]). Names follow the conventions of Prometheus
+//! (base units, `_total`), except those of envoyproxy/ratelimit, which dashboards query: these have
+//! a statsd name too, by which statsd and mapping files know them.
 
 pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 

@@ -1,7 +1,8 @@
-//! Exports metrics by OTLP at an interval, in a thread of its own: no request waits for the collector.
+//! Exports metrics by OTLP at an interval, in a thread of its own: no request waits for the
+//! collector.
 //!
-//! Values are totals since the start, as on /metrics, so a failed export loses nothing: the next one
-//! has it all. opentelemetry_sdk has instruments of its own, and would count everything twice.
+//! Values are totals since the start, as on /metrics, so a failed export loses nothing: the next
+//! one has it all. opentelemetry_sdk has instruments of its own, and would count everything twice.
 
 use std::time::Duration;
 

@@ -36,8 +36,8 @@ pub struct Settings {
     /// With USE_PROMETHEUS: statsd_exporter mapping file for the metrics of envoyproxy/ratelimit
     #[arg(long, env, value_name = "FILE")]
     pub prometheus_mapper_yaml: Option<String>,
-    /// With USE_PROMETHEUS and without a mapping file: response times in milliseconds, under the same
-    /// name
+    /// With USE_PROMETHEUS and without a mapping file: response times in milliseconds, under the
+    /// same name
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub prometheus_response_time_as_milliseconds: bool,
     /// Send metrics to statsd [default: true, unless another sink is set]
@@ -46,8 +46,8 @@ pub struct Settings {
     /// Send metrics to DogStatsD over UDP
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub use_dog_statsd: bool,
-    /// Comma-separated mogrifiers N, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts
-    /// of a name into tags; the first that matches applies
+    /// Comma-separated mogrifiers N, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn
+    /// parts of a name into tags; the first that matches applies
     #[arg(
         long,
         env,
@@ -129,8 +129,8 @@ impl Settings {
     /// How metrics are sent to statsd, if they are.
     ///
     /// # Errors
-    /// More than one sink, in the words of envoyproxy/ratelimit (statsd counts only if USE_STATSD is
-    /// true, since it is on by default), or an invalid mogrifier.
+    /// More than one sink, in the words of envoyproxy/ratelimit (statsd counts only if USE_STATSD
+    /// is true, since it is on by default), or an invalid mogrifier.
     pub(crate) fn statsd(
         &self,
         environment: &Environment,

@@ -1,8 +1,9 @@
 //! Sends metrics to statsd or DogStatsD, under the names of envoyproxy/ratelimit.
 //!
-//! One task of the main thread sends, so no request waits for statsd, and nothing is queued: after an
-//! outage statsd receives what was added meanwhile (`statsd/deltas.rs`). Lines that were being written when
-//! a connection broke are not sent again: they may have arrived, and counting twice is worse.
+//! One task of the main thread sends, so no request waits for statsd, and nothing is queued: after
+//! an outage statsd receives what was added meanwhile (`statsd/deltas.rs`). Lines that were being
+//! written when a connection broke are not sent again: they may have arrived, and counting twice is
+//! worse.
 
 use std::io;
 use std::pin::pin;
@@ -164,7 +165,8 @@ impl Exporter {
         self.flush_and_log().await;
     }
 
-    /// Flushes, and logs when statsd becomes unreachable or reachable. Returns whether it is reachable.
+    /// Flushes, and logs when statsd becomes unreachable or reachable. Returns whether it is
+    /// reachable.
     async fn flush_and_log(&mut self) -> bool {
         let flushed = self.flush().await;
         let (before, is_reached) = (self.reached, flushed.is_ok());
@@ -242,8 +244,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// Sends the packet and empties it. If that fails, its lines and those `following`, whose deltas
-    /// are updated already, count as lost.
+    /// Sends the packet and empties it. If that fails, its lines and those `following`, whose
+    /// deltas are updated already, count as lost.
     async fn send(
         &self,
         connection: &mut Connection,
@@ -307,8 +309,8 @@ impl Options {
 }
 
 impl Connection {
-    /// Whether the connection is open, as far as is known: otherwise the first chunk after a restart
-    /// of statsd would be lost.
+    /// Whether the connection is open, as far as is known: otherwise the first chunk after a
+    /// restart of statsd would be lost.
     fn is_open(&self) -> bool {
         match self {
             Self::Udp(_) => true,

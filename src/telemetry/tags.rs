@@ -8,7 +8,8 @@ const OF_STATSD: [char; 3] = ['.', ':', '|'];
 pub struct Tags(Vec<(String, String)>);
 
 impl Tags {
-    /// Parses `name:value,name:value`. As in envoyproxy/ratelimit, an empty name or value is ignored.
+    /// Parses `name:value,name:value`. As in envoyproxy/ratelimit, an empty name or value is
+    /// ignored.
     ///
     /// # Errors
     /// The first invalid tag.

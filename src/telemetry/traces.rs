@@ -24,8 +24,8 @@ pub(crate) mod options;
 mod parent;
 pub mod settings;
 
-/// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most. Further
-/// spans are dropped and counted.
+/// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most.
+/// Further spans are dropped and counted.
 // bound spans_queue_max: the span is lost; tollgate_spans_lost_total{cause="full"}
 const SPANS_QUEUE_MAX: usize = 2_048;
 /// `flags` of a span: sampled, and it is known whether its parent is in another process.

@@ -1,7 +1,8 @@
-//! Compares one descriptor's status here with that of the upstream, and explains a difference. Pure.
+//! Compares one descriptor's status here with that of the upstream, and explains a difference.
+//! Pure.
 //!
-//! Statuses agree if both are over limit or neither is. A disagreement has the first class that fits,
-//! in the order of [`Class`].
+//! Statuses agree if both are over limit or neither is. A disagreement has the first class that
+//! fits, in the order of [`Class`].
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};

@@ -37,7 +37,8 @@ pub(crate) struct Row {
     pub(crate) comparison: Comparison,
 }
 
-/// A difference between the two sides: see [`Disagreement`](crate::report::comparison::Disagreement).
+/// A difference between the two sides: see
+/// [`Disagreement`](crate::report::comparison::Disagreement).
 #[derive(Debug)]
 pub(crate) struct Difference {
     /// `None` for the response.

@@ -57,9 +57,9 @@ pub struct Settings {
     /// Name in TRIAL_UPSTREAM's certificate, if it is not its host
     #[arg(long, env, value_name = "NAME")]
     pub trial_upstream_server_name: Option<String>,
-    /// Answer when the upstream returns an error or does not reply in time: error (the upstream's, or
-    /// UNAVAILABLE or DEADLINE_EXCEEDED) or decide (that of this service; a fifth of the deadline is
-    /// reserved for it)
+    /// Answer when the upstream returns an error or does not reply in time: error (the upstream's,
+    /// or UNAVAILABLE or DEADLINE_EXCEEDED) or decide (that of this service; a fifth of the
+    /// deadline is reserved for it)
     #[arg(long, env, default_value = "error", value_name = "POLICY")]
     pub trial_on_upstream_error: OnUpstreamError,
     /// Percentage of callers that get the answer of this service, by a hash of domain and entries
@@ -68,8 +68,8 @@ pub struct Settings {
     /// File with that percentage; a change is in force within a second
     #[arg(long, env, value_name = "FILE")]
     pub trial_enforce_percent_file: Option<PathBuf>,
-    /// Continue to use the counters of a trial after it: without TRIAL_UPSTREAM, too, keys begin with
-    /// trial:
+    /// Continue to use the counters of a trial after it: without TRIAL_UPSTREAM, too, keys begin
+    /// with trial:
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub trial_keep_counters: bool,
 }
@@ -115,7 +115,8 @@ impl Settings {
         self.trial_upstream.as_ref().map(Address::to_string)
     }
 
-    /// What the keys of counters begin with, before CACHE_KEY_PREFIX: those of a trial are separate.
+    /// What the keys of counters begin with, before CACHE_KEY_PREFIX: those of a trial are
+    /// separate.
     pub(crate) fn key_prefix(&self) -> &'static str {
         if self.trial_upstream.is_some() || self.trial_keep_counters {
             KEY_PREFIX

@@ -1,7 +1,7 @@
 //! The share of callers that get our answer: TRIAL_ENFORCE_PERCENT, and a file that replaces it.
 //!
-//! A caller has a fixed position by a hash of its domain and entries, so it always gets the answer of
-//! the same side, and a larger share only adds callers.
+//! A caller has a fixed position by a hash of its domain and entries, so it always gets the answer
+//! of the same side, and a larger share only adds callers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

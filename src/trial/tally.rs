@@ -77,7 +77,8 @@ pub(crate) struct RuleTally {
 }
 
 impl Tally {
-    /// The counts of a domain. Of too many domains, or too long ones, the rest share one; then `false`.
+    /// The counts of a domain. Of too many domains, or too long ones, the rest share one; then
+    /// `false`.
     pub(crate) fn domain(&mut self, domain: &str) -> (&mut DomainTally, bool) {
         let is_short = domain.len() <= DOMAIN_BYTES_MAX;
         let fits =

@@ -7,11 +7,11 @@
 //!     |     v           v
 //!     +------- failed -------    calls fail at once until an attempt succeeds
 //! ```
-//! A call is sent again only if the upstream has not seen it: the connection was closed before, or the
-//! upstream says so (GOAWAY, REFUSED_STREAM), as gRPC clients do.
+//! A call is sent again only if the upstream has not seen it: the connection was closed before, or
+//! the upstream says so (GOAWAY, REFUSED_STREAM), as gRPC clients do.
 //!
-//! This is `h2` rather than hyper's client, which writes the head and the body of a request one after
-//! the other: two system calls here, and often two at the upstream.
+//! This is `h2` rather than hyper's client, which writes the head and the body of a request one
+//! after the other: two system calls here, and often two at the upstream.
 
 use std::sync::Arc;
 use std::time::Duration;

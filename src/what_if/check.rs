@@ -8,8 +8,8 @@
 //!  top keys ---------------------- matched by both ---+----> keys        ([`keys`])
 //!  a pattern of requests --------- played to both ----+----> what passes ([`scenario`])
 //! ```
-//! All functions block: compiling takes as long as a reload. Names of rules are registered in a table
-//! of their own, so that a check leaves nothing behind.
+//! All functions block: compiling takes as long as a reload. Names of rules are registered in a
+//! table of their own, so that a check leaves nothing behind.
 
 use std::sync::Arc;
 
@@ -74,8 +74,8 @@ pub(crate) enum NoResult {
 }
 
 impl RuleCheck {
-    /// Compiles the rules with a change, and compares them with those in force. `top` has the keys to
-    /// match.
+    /// Compiles the rules with a change, and compares them with those in force. `top` has the keys
+    /// to match.
     ///
     /// # Errors
     /// The rules do not come from files.

@@ -1,5 +1,5 @@
-//! Decides requests offline: the limiter that serves, over the memory store that serves, at the times
-//! of the requests.
+//! Decides requests offline: the limiter that serves, over the memory store that serves, at the
+//! times of the requests.
 //!
 //! Nothing waits: a request that would be queued gets its response at once.
 
@@ -17,8 +17,8 @@ use crate::store::Backend;
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 
-/// Decisions between two sweeps of expired counters; more if there are more counters, because a sweep
-/// examines all of them.
+/// Decisions between two sweeps of expired counters; more if there are more counters, because a
+/// sweep examines all of them.
 const SWEEP_AFTER_MIN: usize = 1 << 16;
 
 /// Decides requests by one set of rules.
@@ -32,8 +32,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Decides by these rules, with counters of at most `memory_bytes_max`. Retry-After has no jitter,
-    /// so that the same requests get the same answers.
+    /// Decides by these rules, with counters of at most `memory_bytes_max`. Retry-After has no
+    /// jitter, so that the same requests get the same answers.
     pub(crate) fn new(rules: RuleSet, settings: &limiter::Settings, memory_bytes_max: u64) -> Self {
         let metrics = Metrics::new();
         let counters = Arc::new(Counters::new(memory_bytes_max, "store", &metrics));
@@ -70,8 +70,8 @@ impl Engine {
             .clone()
     }
 
-    /// Decides a request at `now`, which must not be before that of the last one. `inspect` reads the
-    /// decision.
+    /// Decides a request at `now`, which must not be before that of the last one. `inspect` reads
+    /// the decision.
     ///
     /// # Errors
     /// The service would answer with this error.

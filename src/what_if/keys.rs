@@ -1,8 +1,8 @@
 //! The keys with the most over-limit requests, in bounded memory.
 //!
 //! Counts are exact up to [`KEYS_MAX`] keys. At the bound the half with the fewest requests is
-//! dropped; if one of them is over limit again, it starts from zero. So a count is never too high, and
-//! too low by at most the largest count that was dropped so far.
+//! dropped; if one of them is over limit again, it starts from zero. So a count is never too high,
+//! and too low by at most the largest count that was dropped so far.
 
 use std::mem;
 

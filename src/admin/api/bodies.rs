@@ -1,8 +1,8 @@
 //! Texts of rules that are being sent, bounded in sum.
 //!
-//! Until it has arrived a text takes no place among those that are compiled. When all texts take too much
-//! memory, the one that has been arriving for the longest time is given up: clients that send half a text
-//! delay no others.
+//! Until it has arrived a text takes no place among those that are compiled. When all texts take
+//! too much memory, the one that has been arriving for the longest time is given up: clients that
+//! send half a text delay no others.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Counters of descriptors: the plan that serves finds the check of a descriptor, and the store reads
-//! its counter.
+//! Counters of descriptors: the plan that serves finds the check of a descriptor, and the store
+//! reads its counter.
 
 use std::sync::{Arc, OnceLock};
 

@@ -6,8 +6,8 @@
 //! ```text
 //!  heartbeat NAME ADDRESS    GET /api/v1/replica -> NAME    GET /api/v1/top?... -> hits
 //! ```
-//! All of them have the same deadline, so one that hangs delays the answer up to a bound; its name is
-//! then among those that are missing.
+//! All of them have the same deadline, so one that hangs delays the answer up to a bound; its name
+//! is then among those that are missing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

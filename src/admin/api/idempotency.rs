@@ -76,12 +76,12 @@ impl<T: Clone> IdempotencyKeys<T> {
         }
     }
 
-    /// Acts unless the key is known. Requests with a key act one after the other, so a repetition waits
-    /// for the first. `request` is equal for equal requests.
+    /// Acts unless the key is known. Requests with a key act one after the other, so a repetition
+    /// waits for the first. `request` is equal for equal requests.
     ///
     /// # Errors
-    /// 422 if the key belongs to another request, 409 if the outcome of the first is unknown, and the
-    /// error of the action.
+    /// 422 if the key belongs to another request, 409 if the outcome of the first is unknown, and
+    /// the error of the action.
     pub(crate) async fn once(
         &self,
         (action, key): (Action, String),

@@ -1,5 +1,5 @@
-//! Changes of rules files by operators: PUT and rollback. Each is authorized, logged with its diff and
-//! counted.
+//! Changes of rules files by operators: PUT and rollback. Each is authorized, logged with its diff
+//! and counted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::telemetry::metric::Metrics;
 // bound rules_text_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 pub(crate) const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Bytes of texts of rules files that are arriving or written.
-// bound change_texts_bytes_max: the text that has been arriving for the longest time is answered with
-// 503; tollgate_rule_texts_given_up_total{request="change"}
+// bound change_texts_bytes_max: the text that has been arriving for the longest time is answered
+// with 503; tollgate_rule_texts_given_up_total{request="change"}
 const CHANGE_TEXTS_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a body that names a version.
 // bound version_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}

@@ -1,5 +1,5 @@
-//! `/api/v1/rules/{file}/check` and `/simulate`: what a change of a rules file would do. No token is
-//! needed, because nothing is changed.
+//! `/api/v1/rules/{file}/check` and `/simulate`: what a change of a rules file would do. No token
+//! is needed, because nothing is changed.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::what_if::check::scenario::{PERIODS_MAX, Scenario};
 use crate::what_if::check::{Change, NoResult, RuleCheck};
 use crate::what_if::simulate::traffic::Pattern;
 
-/// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may have,
-/// because no token is needed. `tollgate check` reads larger files.
+/// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may
+/// have, because no token is needed. `tollgate check` reads larger files.
 // bound check_text_bytes_max: 413; -
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Requests to check or simulate at a time whose text has arrived. One of them is compiled, the
@@ -38,8 +38,8 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 // bound rule_checks_max: 429; tollgate_rule_checks_full_total
 const RULE_CHECKS_MAX: usize = 4;
 /// Bytes of texts to check or simulate that are arriving or compiled.
-// bound check_texts_bytes_max: the text that has been arriving for the longest time is answered with
-// 503; tollgate_rule_texts_given_up_total{request="check"}
+// bound check_texts_bytes_max: the text that has been arriving for the longest time is answered
+// with 503; tollgate_rule_texts_given_up_total{request="check"}
 const CHECK_TEXTS_BYTES_MAX: usize = 8 << 20;
 /// Compilations of texts to check at a time: serving needs the other processors.
 // bound rule_compilations_max: the next one waits; -

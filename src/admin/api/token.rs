@@ -1,7 +1,7 @@
 //! Authorizes requests that change something: ADMIN_TOKEN, or the content of ADMIN_TOKEN_FILE.
 //!
-//! Wrong tokens are counted by client, in the store and with the algorithm that count requests, and a
-//! client with too many gets 429. The right token is accepted all the same: behind a proxy or a
+//! Wrong tokens are counted by client, in the store and with the algorithm that count requests, and
+//! a client with too many gets 429. The right token is accepted all the same: behind a proxy or a
 //! port-forward all clients have one address, and one of them must not lock out the others. So only
 //! the length of the token bounds guesses, and short ones are reported.
 
@@ -24,7 +24,8 @@ use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 
 /// Wrong tokens of one client, an IPv4 address or an IPv6 /64, in a minute.
-// bound admin_attempts_max: the next wrong one gets 429; tollgate_admin_actions_total{outcome="throttled"}
+// bound admin_attempts_max: the next wrong one gets 429;
+// tollgate_admin_actions_total{outcome="throttled"}
 const ATTEMPTS_MAX: u32 = 10;
 /// Bytes of the counters of clients with wrong tokens: some 14,000.
 // bound admin_attempts_bytes_max: the client that is closest to its reset is forgotten;
@@ -33,8 +34,8 @@ const ATTEMPTS_BYTES_MAX: u64 = 1 << 20;
 const NO_TOKEN: &str = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
 const SETTING: &str = "ADMIN_TOKEN";
 const FILE_SETTING: &str = "ADMIN_TOKEN_FILE";
-/// Characters that a random token has at least: 64 bits in hex. At 100,000 guesses a second, more than a
-/// process answers, it is found after three million years.
+/// Characters that a random token has at least: 64 bits in hex. At 100,000 guesses a second, more
+/// than a process answers, it is found after three million years.
 const TOKEN_CHARS_MIN: usize = 16;
 
 /// Where the token comes from.
@@ -148,8 +149,8 @@ impl TokenCheck {
     }
 
     /// # Errors
-    /// 403 without a configured token, 401 for a missing or wrong one, and 429 for a wrong one after too
-    /// many of them.
+    /// 403 without a configured token, 401 for a missing or wrong one, and 429 for a wrong one
+    /// after too many of them.
     pub(crate) fn authorize(
         &self,
         headers: &HeaderMap,

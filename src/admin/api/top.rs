@@ -34,7 +34,8 @@ named_enum! {
     }
 }
 
-/// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens of megabytes.
+/// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens
+/// of megabytes.
 // bound top_queries_max: the next one waits; -
 const QUERIES_MAX: usize = 1;
 

@@ -90,8 +90,8 @@ pub(crate) fn respond(forwarded: Forwarded) -> Response<UnaryBody> {
 }
 
 /// Decodes what is compared of a RateLimitResponse, status by status: all that a response may have
-/// takes a hundred times its bytes. `None` if it is none, or has more statuses than a request may have
-/// descriptors.
+/// takes a hundred times its bytes. `None` if it is none, or has more statuses than a request may
+/// have descriptors.
 pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
     let message = message_in(&HeaderMap::new(), body).ok()?;
     let (mut over_limit, mut statuses) = (false, Vec::new());

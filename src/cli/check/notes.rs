@@ -20,8 +20,8 @@ pub(super) fn nothing_limited(place: &Source) -> Vec<Finding> {
     vec![Finding::new(about, place, "")]
 }
 
-/// Which timeout rules that queue requests need at Envoy: the longest of each file. `serve` does not
-/// report it, since it cannot know what is set there.
+/// Which timeout rules that queue requests need at Envoy: the longest of each file. `serve` does
+/// not report it, since it cannot know what is set there.
 pub(super) fn queues(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     let max_wait = |rule: &Rule| {
         rule.limit()
@@ -49,8 +49,8 @@ pub(super) fn queues(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     findings(found, files)
 }
 
-/// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved for
-/// the response.
+/// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved
+/// for the response.
 fn timeout_for(wait: Span) -> Span {
     Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }

@@ -17,7 +17,8 @@ struct File<'l> {
     path: &'l str,
 }
 
-/// Reads `REV:PATH`: a file, or a folder as `serve` would read it. PATH begins at the current folder.
+/// Reads `REV:PATH`: a file, or a folder as `serve` would read it. PATH begins at the current
+/// folder.
 ///
 /// # Errors
 /// There is no such revision or path, or too many files.

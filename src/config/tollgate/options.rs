@@ -55,7 +55,12 @@ macro_rules! options {
         }
 
         impl Block {
-            pub(super) fn set(&mut self, key: &str, node: &Node, findings: &mut SourceFindings<'_>) {
+            pub(super) fn set(
+                &mut self,
+                key: &str,
+                node: &Node,
+                findings: &mut SourceFindings<'_>,
+            ) {
                 let location = node.location;
                 match key {
                     $(stringify!($key) => {
@@ -68,8 +73,12 @@ macro_rules! options {
 
             /// The keys that it states, and where.
             pub(crate) fn stated(&self) -> impl Iterator<Item = (&'static str, Location)> {
-                let all = [$(self.$key.as_ref().map(|option| (stringify!($key), option.location))),*];
-                all.into_iter().flatten()
+                let all = [$((
+                    stringify!($key),
+                    self.$key.as_ref().map(|option| option.location),
+                )),*];
+                let all = all.into_iter();
+                all.filter_map(|(key, location)| Some((key, location?)))
             }
         }
 

@@ -1,9 +1,10 @@
-//! The characters of a text for the parser, which ends early if the parser would keep too many tokens.
+//! The characters of a text for the parser, which ends early if the parser would keep too many
+//! tokens.
 //!
 //! The parser keeps the tokens of brackets (`[..]`, `{..}`) up to their end, because what stands in
-//! brackets may turn out to be a key. Two characters of `[:,:,:,` are four tokens of 100 bytes, so what it
-//! reads between two events is counted. Rules are no keys: text of JSON is introduced by `---`, after
-//! which the parser expects no key and keeps nothing of the outer brackets.
+//! brackets may turn out to be a key. Two characters of `[:,:,:,` are four tokens of 100 bytes, so
+//! what it reads between two events is counted. Rules are no keys: text of JSON is introduced by
+//! `---`, after which the parser expects no key and keeps nothing of the outer brackets.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,12 +1,13 @@
-//! Counts the memory of a tree while it is built, and of the tokens that the parser keeps meanwhile.
+//! Counts the memory of a tree while it is built, and of the tokens that the parser keeps
+//! meanwhile.
 
 use std::collections::HashSet;
 use std::rc::Rc;
 
 use crate::config::yaml::node::{Diagnostic, Location, Node};
 
-/// Memory of the tree of a file. 100,000 rules of five keys take 50 MiB; `{},` makes 13 times as much of
-/// a text.
+/// Memory of the tree of a file. 100,000 rules of five keys take 50 MiB; `{},` makes 13 times as
+/// much of a text.
 // bound rules_tree_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
 const TREE_BYTES_MAX: usize = 54 << 20;

@@ -29,8 +29,8 @@ struct Merged {
     value: Node,
     /// The `<<` it came from.
     merge: Option<Location>,
-    /// The pairs of several maps one after another, `value` the last of them, so keys may repeat. Empty
-    /// for a value that was not joined.
+    /// The pairs of several maps one after another, `value` the last of them, so keys may repeat.
+    /// Empty for a value that was not joined.
     joined: Vec<Pair>,
 }
 

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use serde_json::Value as Json;
 
-/// Bytes of a file, and of all rules files together. Twice what 100,000 rules take; a ConfigMap holds
-/// at most 1 MiB.
+/// Bytes of a file, and of all rules files together. Twice what 100,000 rules take; a ConfigMap
+/// holds at most 1 MiB.
 // bound rules_files_bytes_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
 pub const FILE_BYTES_MAX: usize = 16 << 20;
@@ -26,7 +26,8 @@ pub(crate) const NODES_MAX: usize = 4_000_000;
 // bound check_nodes_max: an error of the text, and nothing of it is compiled; -
 pub(crate) const CHECK_NODES_MAX: usize = 100_000;
 
-/// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its items.
+/// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its
+/// items.
 // bound rules_items_max: the rules are rejected, the previous rules stay;
 // ratelimit_service_config_load_error
 pub(crate) const ITEMS_MAX: usize = 250_000;

@@ -127,8 +127,8 @@ fn integer(text: &str) -> Option<Value> {
     }
 }
 
-/// Rust's grammar is yaml.v2's pattern except for `inf` and `nan`. What is too large is text, because
-/// Go's parser fails.
+/// Rust's grammar is yaml.v2's pattern except for `inf` and `nan`. What is too large is text,
+/// because Go's parser fails.
 fn float(text: &str) -> Option<Value> {
     text.parse()
         .ok()

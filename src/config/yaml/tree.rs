@@ -14,7 +14,8 @@ use crate::config::yaml::node::{
     DEPTH_MAX, Diagnostic, Document, ITEMS_MAX, Kind, Location, Node, Scalar,
 };
 
-/// Files with fewer nodes, or fewer nodes from aliases, may have any share of aliases, as in yaml.v2.
+/// Files with fewer nodes, or fewer nodes from aliases, may have any share of aliases, as in
+/// yaml.v2.
 const NODES_FREE: usize = 1_000;
 const NODES_ALIASED_FREE: usize = 100;
 

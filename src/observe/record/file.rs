@@ -1,5 +1,5 @@
-//! The file of a recording. It ends with a whole line, so that `tollgate replay` can read it after a
-//! full disk or a crash.
+//! The file of a recording. It ends with a whole line, so that `tollgate replay` can read it after
+//! a full disk or a crash.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

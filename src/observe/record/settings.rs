@@ -16,8 +16,8 @@ pub struct Settings {
     /// personal data
     #[arg(long, env, value_name = "FILE")]
     pub record_file: Option<PathBuf>,
-    /// Record this ratio of requests, from 0 to 1: all requests of a domain with the same entries, or
-    /// none of them
+    /// Record this ratio of requests, from 0 to 1: all requests of a domain with the same entries,
+    /// or none of them
     #[arg(long, env, default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
     pub record_sample_rate: SampleRate,
     /// Size of the file at which the recording ends

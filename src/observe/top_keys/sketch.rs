@@ -1,14 +1,14 @@
-//! The keys with the greatest weight of a stream, in bounded memory: filtered Space-Saving (Homem and
-//! Carvalho, "Finding top-k elements in data streams", 2010).
+//! The keys with the greatest weight of a stream, in bounded memory: filtered Space-Saving (Homem
+//! and Carvalho, "Finding top-k elements in data streams", 2010).
 //!
 //! ```text
 //!  key --> tracked? -- yes --> add its weight
 //!             \-- no --> add its weight to a cell of the filter;
 //!                        more than the least tracked key? take its place
 //! ```
-//! Plain Space-Saving replaces a tracked key with every key that it does not know. With the filter most
-//! keys of a stream with many keys change one cell. Counts begin when a key is tracked, so they are
-//! exact for up to [`TOP_KEYS_MAX`] keys, and never more than the truth.
+//! Plain Space-Saving replaces a tracked key with every key that it does not know. With the filter
+//! most keys of a stream with many keys change one cell. Counts begin when a key is tracked, so
+//! they are exact for up to [`TOP_KEYS_MAX`] keys, and never more than the truth.
 
 use hashbrown::HashTable;
 
@@ -30,7 +30,8 @@ pub(crate) struct Sketch {
     filter: Box<[u64]>,
     /// No tracked key has a lower rank.
     least_rank: u64,
-    /// Indices of `tracked` that had the least rank when it was computed, as long as they may have it.
+    /// Indices of `tracked` that had the least rank when it was computed, as long as they may have
+    /// it.
     least: Vec<usize>,
 }
 

@@ -5,8 +5,8 @@
 //!  5m    |·|·|·|·|·|x      five of a minute
 //!  60m   |·|·| … |·|·|x    twelve of 5 minutes
 //! ```
-//! So a window is up to a sixth longer than its name. A slot keeps the [`TOP_KEYS_MAX`] keys with the
-//! most hits, and those with the most hits over limit.
+//! So a window is up to a sixth longer than its name. A slot keeps the [`TOP_KEYS_MAX`] keys with
+//! the most hits, and those with the most hits over limit.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -91,8 +91,8 @@ impl By {
 }
 
 impl Windows {
-    /// Adds hits of a key at a time that is not before that of earlier hits. `free` is how many more
-    /// keys slots may have. Returns whether all of them were counted.
+    /// Adds hits of a key at a time that is not before that of earlier hits. `free` is how many
+    /// more keys slots may have. Returns whether all of them were counted.
     pub(crate) fn add(&mut self, at: Time, hash: u64, key: &Counted, free: &mut usize) -> bool {
         let mut is_counted = true;
         for window in Window::ALL {
@@ -130,8 +130,8 @@ impl Windows {
         self.0.iter().flatten().map(|slot| slot.keys.len()).sum()
     }
 
-    /// The hits of a key in each slot of the last hour, the current one last. `None` if it is in none
-    /// of them.
+    /// The hits of a key in each slot of the last hour, the current one last. `None` if it is in
+    /// none of them.
     pub(crate) fn history(&self, hash: u64, now: Time) -> Option<Vec<HitCounts>> {
         let window = Window::Hour;
         let slots = self.0[window as usize].iter();

@@ -1,12 +1,12 @@
-//! Changes a rules file: checks it, writes it in one step, keeps the previous version, and waits until
-//! the rules are in force.
+//! Changes a rules file: checks it, writes it in one step, keeps the previous version, and waits
+//! until the rules are in force.
 //!
 //! ```text
-//!  one at a time in this process:  [ lock | compare ETags | compile | versions | exchange, compare ][ reload ]
-//!  and of those who share a volume: [------------------ lock -------------------------]
+//!  in the process:   [ lock | compare ETags | compile | versions | exchange, compare ][ reload ]
+//!  with the volume:  [-------------------------- lock --------------------------]
 //! ```
-//! A process that is killed leaves the old file or the new one. The version in force is kept before it
-//! is replaced, and the new one at once: texts of editors in between are versions too.
+//! A process that is killed leaves the old file or the new one. The version in force is kept before
+//! it is replaced, and the new one at once: texts of editors in between are versions too.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

@@ -37,8 +37,8 @@ impl io::Write for Bounded {
     }
 }
 
-/// A unified diff of at most [`DIFF_BYTES_MAX`] bytes and the number of bytes left out; empty for equal
-/// texts.
+/// A unified diff of at most [`DIFF_BYTES_MAX`] bytes and the number of bytes left out; empty for
+/// equal texts.
 pub(crate) fn unified(before: &[u8], after: &[u8]) -> String {
     let lines = |text: &[u8]| memchr::memchr2_iter(b'\n', b'\r', text).count();
     let [lines_before, lines_after] = [lines(before), lines(after)];

@@ -86,8 +86,8 @@ impl History {
         write_new(&self.folder.join(NEW), content, like)
     }
 
-    /// Keeps the version that is prepared, and removes the oldest ones beyond [`RULES_HISTORY_MAX`].
-    /// Returns how many.
+    /// Keeps the version that is prepared, and removes the oldest ones beyond
+    /// [`RULES_HISTORY_MAX`]. Returns how many.
     ///
     /// # Errors
     /// It is not kept.
@@ -122,8 +122,8 @@ impl History {
     }
 }
 
-/// The versions that are kept, and that of the file, unless it is the newest of them. The next version
-/// has its number plus one.
+/// The versions that are kept, and that of the file, unless it is the newest of them. The next
+/// version has its number plus one.
 pub(crate) fn with_current(mut kept: Vec<Version>, etag: &ETag, modified: Time) -> Vec<Version> {
     let newest = kept.first();
     if newest.is_none_or(|newest| newest.etag != *etag) {

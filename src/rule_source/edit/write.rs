@@ -1,5 +1,5 @@
-//! Replaces files so that a reader, or a process that is started after a crash, finds the old or the
-//! new content, never a part; and says why files cannot be replaced.
+//! Replaces files so that a reader, or a process that is started after a crash, finds the old or
+//! the new content, never a part; and says why files cannot be replaced.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -96,13 +96,13 @@ pub(crate) fn replace(new: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a file in the place of another if that has the expected content; else returns the ETag of what it
-/// has, and the other file is as it was.
+/// Puts a file in the place of another if that has the expected content; else returns the ETag of
+/// what it has, and the other file is as it was.
 ///
-/// The two are exchanged, and then what was there is compared, so no write of an editor that replaces the
-/// file is lost. An editor that opened the file before and writes to it in place afterwards writes to the
-/// version that was replaced. File systems that cannot exchange files (NFS, and some by FUSE) compare
-/// before they replace: a write between the two is lost.
+/// The two are exchanged, and then what was there is compared, so no write of an editor that
+/// replaces the file is lost. An editor that opened the file before and writes to it in place
+/// afterwards writes to the version that was replaced. File systems that cannot exchange files
+/// (NFS, and some by FUSE) compare before they replace: a write between the two is lost.
 ///
 /// # Errors
 /// The other one is still there.
@@ -133,8 +133,8 @@ pub(crate) fn replace_expected(
     found.map(Err)
 }
 
-/// Puts a file back in the place of the one with the ETag `put`. If another is there, an editor was faster,
-/// and that is put back instead.
+/// Puts a file back in the place of the one with the ETag `put`. If another is there, an editor was
+/// faster, and that is put back instead.
 fn restore(taken: &Path, path: &Path, mut put: ETag) -> io::Result<()> {
     for _ in 0..RESTORES_MAX {
         let restored = etag_of(taken);

@@ -1,5 +1,5 @@
-//! Encodes requests and decodes responses. Resources beyond the bound are left out while a response is decoded: an empty one takes two
-//! bytes of the message, and 50 in memory.
+//! Encodes requests and decodes responses. Resources beyond the bound are left out while a response
+//! is decoded: an empty one takes two bytes of the message, and 50 in memory.
 
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message as _};
@@ -10,7 +10,8 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
 /// Resources of a response. Each is decoded, named and compiled on its own.
-// bound xds_resources_max: the response is rejected, the previous rules stay; tollgate_rules_rejected
+// bound xds_resources_max: the response is rejected, the previous rules stay;
+// tollgate_rules_rejected
 pub(super) const RESOURCES_MAX: usize = 10_000;
 /// The field of a response that has the resources.
 const RESOURCES: u32 = 2;

@@ -1,7 +1,7 @@
 //! Converts xDS resources to the schema of rules, which the compiler shares with YAML.
 //!
-//! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are bytes
-//! until here (see `build.rs`).
+//! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are
+//! bytes until here (see `build.rs`).
 
 use std::sync::Arc;
 
@@ -161,8 +161,8 @@ fn descriptor<'r>(
     DescriptorSpec {
         key,
         value,
-        // Envoy Gateway sets it on every descriptor of a chain that ends in a limit, where it has no
-        // effect, and users cannot change it.
+        // Envoy Gateway sets it on every descriptor of a chain that ends in a limit, where it has
+        // no effect, and users cannot change it.
         shadow_mode: descriptor.shadow_mode && rate_limit.is_some(),
         rate_limit,
         descriptors,

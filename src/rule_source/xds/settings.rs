@@ -20,7 +20,8 @@ use crate::rule_source::xds::stream::XdsOptions;
 /// A shorter wait would not be one.
 const INTERVAL_MIN: Span = Span::from_micros(1_000);
 /// Bytes of a response of the control plane: gRPC's own limit, and the meaning of 0.
-// bound XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES: rejected, the previous rules stay; tollgate_rules_rejected
+// bound XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES: rejected, the previous rules stay;
+// tollgate_rules_rejected
 const MESSAGE_BYTES_MAX_DEFAULT: u64 = 4 << 20;
 
 const HEADERS: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
@@ -61,8 +62,8 @@ pub struct Settings {
     /// Name to expect in the server's certificate [default: its host]
     #[arg(long, env, value_name = "NAME")]
     pub config_grpc_xds_server_tls_san: Option<String>,
-    // envoyproxy/ratelimit waits 10 s. A restarting control plane is back sooner, and jitter keeps a
-    // fleet from reconnecting at once.
+    // envoyproxy/ratelimit waits 10 s. A restarting control plane is back sooner, and jitter keeps
+    // a fleet from reconnecting at once.
     /// First wait before reconnecting
     #[arg(long, env, default_value = "200ms", value_name = "TIME", value_parser = interval)]
     pub xds_client_backoff_initial_interval: Span,

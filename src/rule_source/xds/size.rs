@@ -1,7 +1,8 @@
 //! The memory that a resource takes when it is decoded, which is bounded.
 //!
-//! Two bytes of a message can encode an empty descriptor, which takes 200 in memory: a resource of 4 MiB
-//! would become half a gigabyte. prost's functions read the fields here, so what they skip is skipped.
+//! Two bytes of a message can encode an empty descriptor, which takes 200 in memory: a resource of
+//! 4 MiB would become half a gigabyte. prost's functions read the fields here, so what they skip is
+//! skipped.
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -11,7 +12,8 @@ use crate::proto::ratelimit::config::ratelimit::v3::{
 };
 
 /// Memory of the resources of a response, when they are decoded: 130,000 rules.
-// bound xds_decoded_bytes_max: the response is rejected, the previous rules stay; tollgate_rules_rejected
+// bound xds_decoded_bytes_max: the response is rejected, the previous rules stay;
+// tollgate_rules_rejected
 pub(super) const DECODED_BYTES_MAX: usize = 32 << 20;
 /// The deepest nesting of messages, as in prost.
 const DEPTH_MAX: usize = 100;

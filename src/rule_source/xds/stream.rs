@@ -23,8 +23,8 @@ use crate::rule_source::xds::codec::ResponseCodec;
 
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send more
-/// than one in five minutes.
+/// An unresponsive server is detected by a PING. gRPC servers in Go close connections that send
+/// more than one in five minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(360);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait to be sent: one per response, before the next response is read.

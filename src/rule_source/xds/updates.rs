@@ -21,7 +21,8 @@ const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Resources that are named because they cannot be decoded; the others are not read.
 // bound xds_problems_max: the rest is not read; -
 const PROBLEMS_MAX: usize = 100;
-/// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is short.
+/// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is
+/// short.
 const NACK_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(200), Duration::from_secs(5), 2.0, 0.5);
 

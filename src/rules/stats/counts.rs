@@ -12,7 +12,8 @@ pub struct RuleStats {
     /// By [`Count`].
     counts: [AtomicU64; 9],
     /// Hits in use after the last verdict in the upper half, and in the lower half the second since
-    /// the epoch at which the counter is unused again. One word, so that a request stores it at once.
+    /// the epoch at which the counter is unused again. One word, so that a request stores it at
+    /// once.
     usage: AtomicU64,
 }
 
@@ -61,8 +62,8 @@ impl HitCounts {
 }
 
 impl RuleStats {
-    /// Adds one check. Hits above `near_ratio` of the limit count as near it. Returns its hits; none for
-    /// a peek or a refund.
+    /// Adds one check. Hits above `near_ratio` of the limit count as near it. Returns its hits;
+    /// none for a peek or a refund.
     pub(crate) fn record(
         &self,
         check: &Check,

@@ -1,8 +1,8 @@
 //! Gauges of rules that have one counter: what it admits, and what is in use.
 //!
-//! They are read from the rules in force when metrics are collected. A request only stores the usage
-//! that its verdict states anyway. Rules whose keys clients choose have a counter for each key, so
-//! they have no gauges.
+//! They are read from the rules in force when metrics are collected. A request only stores the
+//! usage that its verdict states anyway. Rules whose keys clients choose have a counter for each
+//! key, so they have no gauges.
 
 use std::sync::Arc;
 

@@ -227,8 +227,8 @@ impl RedisClient {
         Box::pin(self.send_to_all(request, decisions, batches, sends_max)).await
     }
 
-    /// Sends batches to their nodes concurrently, and follows redirections. Sends at most `sends_max`
-    /// times.
+    /// Sends batches to their nodes concurrently, and follows redirections. Sends at most
+    /// `sends_max` times.
     async fn send_to_all<'s>(
         &'s self,
         request: &Request<'_>,
@@ -262,8 +262,8 @@ impl RedisClient {
         decisions
     }
 
-    /// Sends one node's checks. Those that do not fit in one batch are sent one batch after the other, since a
-    /// later check may be of the same counter.
+    /// Sends one node's checks. Those that do not fit in one batch are sent one batch after the
+    /// other, since a later check may be of the same counter.
     async fn send_batch<'s>(
         &'s self,
         request: &Request<'_>,

@@ -1,5 +1,5 @@
-//! A table of a fixed size with a few numbers for each hash. When two hashes share a slot, the later one
-//! overwrites the earlier, so entries may be lost at any time.
+//! A table of a fixed size with a few numbers for each hash. When two hashes share a slot, the
+//! later one overwrites the earlier, so entries may be lost at any time.
 
 use std::hash::{BuildHasher as _, Hash};
 

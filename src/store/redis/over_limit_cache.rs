@@ -4,10 +4,11 @@
 //! 0` is cached: a request for 100 hits that was over limit says nothing about a request for one.
 //! The limit is part of the key, so a higher limit asks Redis.
 //!
-//! Refunds make a cached verdict outdated. Those of this process are known: a verdict is used only if its
-//! request was received after the last refund of its counter, under any limit, so a reply that a refund
-//! overtook is not used either. Those of other Tollgate replicas are not known, so no verdict is used for
-//! longer than [`AGE_MAX`]. What an operator changes is announced to all replicas.
+//! Refunds make a cached verdict outdated. Those of this process are known: a verdict is used only
+//! if its request was received after the last refund of its counter, under any limit, so a reply
+//! that a refund overtook is not used either. Those of other Tollgate replicas are not known, so no
+//! verdict is used for longer than [`AGE_MAX`]. What an operator changes is announced to all
+//! replicas.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,8 +23,8 @@ use crate::telemetry::metric::{self, Metrics};
 /// use.
 // bound cached_verdict_age_max: Redis is queried again; tollgate_over_limit_cache_hits_total
 pub const AGE_MAX: Span = Span::from_secs(1);
-/// Times of last refunds, 8 KiB. Counters share them: a refund of one makes Redis decide the others,
-/// too.
+/// Times of last refunds, 8 KiB. Counters share them: a refund of one makes Redis decide the
+/// others, too.
 // bound cached_refunds_max: counters share an entry, and Redis is queried again; -
 const REFUNDS_MAX: usize = 1_024;
 
@@ -92,8 +93,8 @@ impl OverLimitCache {
         })
     }
 
-    /// Learns at `now` from Redis' verdict on a request that was received at `asked`; `of_one` is the
-    /// verdict on a single hit.
+    /// Learns at `now` from Redis' verdict on a request that was received at `asked`; `of_one` is
+    /// the verdict on a single hit.
     pub(crate) fn learn(
         &self,
         check: &Check,
@@ -119,8 +120,8 @@ impl OverLimitCache {
         }
     }
 
-    /// Hits of a counter may have been refunded at `now`: verdicts of earlier requests are not used any
-    /// more.
+    /// Hits of a counter may have been refunded at `now`: verdicts of earlier requests are not used
+    /// any more.
     pub(crate) fn refunded(&self, key: &Key, now: Time) {
         self.refunded_at(key)
             .fetch_max(now.as_micros(), Ordering::Release);
@@ -142,9 +143,9 @@ impl OverLimitCache {
     }
 }
 
-/// Whether a verdict of over limit says until when the counter admits nothing. Not so if over-limit hits
-/// count, since Redis has to count them; if slots are booked; or if leases may be released. A sliding log
-/// says when it admits this call, not when it admits a smaller one.
+/// Whether a verdict of over limit says until when the counter admits nothing. Not so if over-limit
+/// hits count, since Redis has to count them; if slots are booked; or if leases may be released. A
+/// sliding log says when it admits this call, not when it admits a smaller one.
 fn is_cacheable(check: &Check) -> bool {
     let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
     match check.limit.algorithm {

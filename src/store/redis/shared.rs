@@ -147,7 +147,8 @@ impl Redis {
         self.per_second.is_some() && limit.period == PER_SECOND && !limit.algorithm.counts_holders()
     }
 
-    /// The server that forwards messages between processes: any of a cluster sends them to all others.
+    /// The server that forwards messages between processes: any of a cluster sends them to all
+    /// others.
     pub(crate) fn home(&self) -> Option<Arc<Node>> {
         let topology = self.main.topology();
         let mut nodes = topology.nodes.iter();

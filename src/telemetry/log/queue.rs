@@ -1,7 +1,7 @@
 //! Queues log lines for a thread that writes them.
 //!
-//! A pipe that is not read, or a slow disk, blocks that thread and nothing else. Lines beyond the bound
-//! are dropped and counted; the next line that is written reports how many.
+//! A pipe that is not read, or a slow disk, blocks that thread and nothing else. Lines beyond the
+//! bound are dropped and counted; the next line that is written reports how many.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -133,9 +133,9 @@ pub(super) fn write(families: &[proto::MetricFamily]) -> String {
     text.unwrap_or_default()
 }
 
-/// Registered families and samples, together. Each tag is a label of every series that has no label of
-/// its name. The number is that of the samples left off because their name belongs to a metric of
-/// another type.
+/// Registered families and samples, together. Each tag is a label of every series that has no label
+/// of its name. The number is that of the samples left off because their name belongs to a metric
+/// of another type.
 pub(super) fn families(
     mut families: Vec<proto::MetricFamily>,
     mut samples: Vec<Sample>,

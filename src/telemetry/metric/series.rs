@@ -50,8 +50,8 @@ pub struct Series {
     pub(crate) value: Value,
     /// Its name in envoyproxy/ratelimit, if it has one.
     pub(crate) statsd: Option<String>,
-    /// The statsd name has a part that clients choose. It keeps its name and labels unless a mapping
-    /// matches it: otherwise each such name would be a metric family.
+    /// The statsd name has a part that clients choose. It keeps its name and labels unless a
+    /// mapping matches it: otherwise each such name would be a metric family.
     pub(crate) of_client: bool,
 }
 

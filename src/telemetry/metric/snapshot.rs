@@ -116,7 +116,8 @@ fn owned(labels: Vec<(&'static str, String)>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Counters and gauges of this process are whole numbers, and those that are shown are not negative.
+/// Counters and gauges of this process are whole numbers, and those that are shown are not
+/// negative.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

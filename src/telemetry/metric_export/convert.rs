@@ -108,7 +108,8 @@ fn histogram(point: &proto::Metric, times: Times) -> HistogramDataPoint {
         attributes: attributes(point),
         start_time_unix_nano: nanos(times.start),
         time_unix_nano: nanos(times.now),
-        // Receivers reject a count that is not the sum of its buckets; an observation may be between.
+        // Receivers reject a count that is not the sum of its buckets; an observation may be
+        // between.
         count: bucket_counts.iter().sum(),
         sum: Some(histogram.get_sample_sum()),
         bucket_counts,

@@ -15,15 +15,15 @@ const INTERVAL: Span = Span::from_secs(60);
 #[group(skip)]
 #[command(next_help_heading = "Metrics by OTLP")]
 pub struct Settings {
-    /// Whole URL of an OpenTelemetry collector, such as http://collector:4318/v1/metrics, or with grpc
-    /// http://collector:4317: sends metrics to it, under the names of /metrics
+    /// Whole URL of an OpenTelemetry collector, such as http://collector:4318/v1/metrics, or with
+    /// grpc http://collector:4317: sends metrics to it, under the names of /metrics
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub otel_exporter_otlp_metrics_endpoint: Option<String>,
     /// Protocol for metrics: http/protobuf or grpc [default: OTEL_EXPORTER_OTLP_PROTOCOL]
     #[arg(long, env, value_name = "PROTOCOL")]
     pub otel_exporter_otlp_metrics_protocol: Option<String>,
-    /// Protocol for metrics, as http/protobuf or grpc; traces have TRACING_EXPORTER_PROTOCOL [default:
-    /// http/protobuf]
+    /// Protocol for metrics, as http/protobuf or grpc; traces have TRACING_EXPORTER_PROTOCOL
+    /// [default: http/protobuf]
     #[arg(long, env, value_name = "PROTOCOL")]
     pub otel_exporter_otlp_protocol: Option<String>,
     /// Headers of requests with metrics; they take precedence over OTEL_EXPORTER_OTLP_HEADERS

@@ -1,4 +1,5 @@
-//! Delivers batches to the collector: retries within a time, and logs the first of several failures.
+//! Delivers batches to the collector: retries within a time, and logs the first of several
+//! failures.
 
 use std::mem;
 use std::time::Duration;
@@ -49,8 +50,8 @@ impl Delivery {
         }
     }
 
-    /// Sends until the collector accepts, a retry is useless, or the time is over. Returns the number
-    /// of rejected items, or `None` if the batch failed.
+    /// Sends until the collector accepts, a retry is useless, or the time is over. Returns the
+    /// number of rejected items, or `None` if the batch failed.
     pub(crate) async fn deliver(&mut self, request: &impl Request) -> Option<u64> {
         let timeout = self.timeout;
         let sent = tokio::time::timeout(timeout, self.send(request)).await;

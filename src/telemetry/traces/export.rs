@@ -1,7 +1,7 @@
 //! Exports spans in batches, in a thread of its own: no request waits for the collector.
 //!
-//! A failed batch is retried for OTEL_EXPORTER_OTLP_TIMEOUT and then dropped; meanwhile spans wait in
-//! the queue, or are dropped when it is full. Every dropped span is counted. opentelemetry_sdk's
+//! A failed batch is retried for OTEL_EXPORTER_OTLP_TIMEOUT and then dropped; meanwhile spans wait
+//! in the queue, or are dropped when it is full. Every dropped span is counted. opentelemetry_sdk's
 //! batch processor does not count what it drops, which is why this is not replaced by it.
 
 use std::mem;

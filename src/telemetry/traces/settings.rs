@@ -1,8 +1,8 @@
 //! Settings of traces: those of envoyproxy/ratelimit, and those of OpenTelemetry for OTLP.
 //!
 //! OpenTelemetry has two names for each setting; the one with TRACES takes precedence. Those
-//! for all signals apply to metrics too. Values are texts here and are read only where a signal is on (`options.rs`): clusters set them for every
-//! pod.
+//! for all signals apply to metrics too. Values are texts here and are read only where a signal is
+//! on (`options.rs`): clusters set them for every pod.
 
 use clap::Args;
 
@@ -39,8 +39,8 @@ pub struct Settings {
     /// Ratio of requests to trace, from 0 to 1, where the caller has made no sampling decision
     #[arg(long, env, default_value = "1", value_name = "RATE", value_parser = SampleRate::read)]
     pub tracing_sampling_rate: SampleRate,
-    /// URL of the collector; over http, /v1/traces is appended [default: http://localhost:4318, with
-    /// grpc http://localhost:4317]
+    /// URL of the collector; over http, /v1/traces is appended [default: http://localhost:4318,
+    /// with grpc http://localhost:4317]
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub otel_exporter_otlp_endpoint: Option<String>,
     /// The same for traces only, as the whole URL; it takes precedence

@@ -46,8 +46,8 @@ pub(crate) fn play(engine: Engine, files: &[CaseFile]) -> CaseReport {
 }
 
 impl Player {
-    /// Plays a case up to the first response that is not as expected: those after it would differ for
-    /// the same reason.
+    /// Plays a case up to the first response that is not as expected: those after it would differ
+    /// for the same reason.
     fn play(&mut self, source: &Source, case: &Case) -> CaseResult {
         self.engine.restart();
         let mut requests = case

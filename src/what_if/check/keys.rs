@@ -1,4 +1,5 @@
-//! Which top keys a change of rules would treat differently: the plan that serves, by both rule sets.
+//! Which top keys a change of rules would treat differently: the plan that serves, by both rule
+//! sets.
 //!
 //! With ADMIN_REDACT, keys are matched by their redacted values. Else a change with `value: a*`,
 //! `value: b*` and so on, which anybody may check, would spell the values that clients send.

@@ -1,7 +1,7 @@
 //! Rules in force on a service: `/rlconfig?format=json` for the compiler that serves.
 //!
-//! The page has every option that is in force, so no defaults are applied to it. It does not say who set
-//! an option.
+//! The page has every option that is in force, so no defaults are applied to it. It does not say
+//! who set an option.
 
 use std::collections::HashMap;
 

@@ -44,7 +44,8 @@ pub(crate) struct Options {
     /// Burst of buckets
     #[arg(long, value_name = "NUMBER")]
     burst: Option<u32>,
-    /// Number of sub-windows of a sliding window [default: none; all algorithms include one with 10]
+    /// Number of sub-windows of a sliding window [default: none; all algorithms include one with
+    /// 10]
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u32>,
     /// Whether requests over the limit consume quota: count or drop [default: the algorithm's]

@@ -13,8 +13,9 @@ use crate::what_if::simulate::traffic::{Pattern, Traffic};
 const CALLS_MAX: u64 = 1_000_000;
 /// Minimum requests of a run without --calls.
 const CALLS_DEFAULT_MIN: u64 = 10_000;
-/// Minimum periods of a run without --calls, within [`CALLS_MAX`], since a run shorter than a period
-/// exceeds few limits; and periods of a chart without --show, so that a period has ten columns.
+/// Minimum periods of a run without --calls, within [`CALLS_MAX`], since a run shorter than a
+/// period exceeds few limits; and periods of a chart without --show, so that a period has ten
+/// columns.
 const PERIODS_DEFAULT: u64 = 6;
 /// Times are counted exactly below 2^53 µs, which is in the year 2255.
 const END_MAX: Time = Time::from_micros(EXACT_MAX);

@@ -4,7 +4,7 @@
 //! ```text
 //!  steady   |    |    |    |    |    |    |       the limit's rate, whole µs apart
 //!  double   |  | |  | |  | |  | |  | |  | |       twice as many
-//!  bursty   .         ||||      .         ||||    two periods' worth around every second edge of a window
+//!  bursty   .         ||||      .         ||||    two periods' worth around every second edge
 //!           +---------+---------+---------+----
 //!           a window  ^ an edge
 //! ```

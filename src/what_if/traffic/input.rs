@@ -33,8 +33,8 @@ struct Counted {
     bytes: Rc<Cell<u64>>,
 }
 
-/// Frames of zstd one after the other, as several compressed files in one, and parallel compressors,
-/// have them.
+/// Frames of zstd one after the other, as several compressed files in one, and parallel
+/// compressors, have them.
 struct Frames<R> {
     source: R,
     decoder: FrameDecoder,

@@ -21,9 +21,9 @@ use crate::limit::EXACT_MAX;
 use crate::rules::query;
 use crate::what_if::traffic::message::{Form, Message, list};
 
-pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
-pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride as Limit,
+pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor as Descriptor,
+    rate_limit_descriptor::{Entry, RateLimitOverride as Limit},
 };
 pub(crate) use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
 

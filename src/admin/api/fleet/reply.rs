@@ -1,7 +1,7 @@
 //! The answer of another replica, as far as it is needed.
 //!
-//! The process at the address of a heartbeat need not be a replica, so no value is read that an answer
-//! does not have: a tree of any JSON takes tens of times the memory of its text.
+//! The process at the address of a heartbeat need not be a replica, so no value is read that an
+//! answer does not have: a tree of any JSON takes tens of times the memory of its text.
 
 use serde::Deserialize;
 

@@ -9,9 +9,9 @@ use crate::store::redis::client::{RedisClient, Request, as_peek};
 impl RedisClient {
     /// All or nothing on several nodes: a dry run, then each check is charged or only read.
     ///
-    /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is over
-    /// limit in the second phase, and others are charged although the request is over limit. Never
-    /// over-admits.
+    /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is
+    /// over limit in the second phase, and others are charged although the request is over limit.
+    /// Never over-admits.
     pub(super) async fn try_and_charge<'s>(
         &'s self,
         request: &Request<'_>,

@@ -1,7 +1,7 @@
 //! Group commit: checks that arrive while a batch is in flight are sent with the next one.
 //!
-//! No request waits for others: a single one is sent at once. The batch belongs to a task of the store,
-//! so cancelling one caller does not cancel the batch it is part of.
+//! No request waits for others: a single one is sent at once. The batch belongs to a task of the
+//! store, so cancelling one caller does not cancel the batch it is part of.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 
-/// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next batch
-/// follows soon, and a lifetime for each key that may be new would cost Redis more.
+/// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next
+/// batch follows soon, and a lifetime for each key that may be new would cost Redis more.
 // bound expire_at_once_max: set directly after it; -
 const EXPIRE_AT_ONCE_MAX: usize = 8;
 /// Checks of a batch that the script decides, in most batches.
@@ -87,11 +87,12 @@ impl Batcher {
         self.queue.is_closed()
     }
 
-    /// Sends checks and waits for the replies for the time that is left. Checks are not charged if the future is
-    /// dropped before they are sent. Without checks it reads the clock of the server.
+    /// Sends checks and waits for the replies for the time that is left. Checks are not charged if
+    /// the future is dropped before they are sent. Without checks it reads the clock of the server.
     ///
     /// # Errors
-    /// There is no reply, or a bound on waiting requests is reached (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
+    /// There is no reply, or a bound on waiting requests is reached (`WAITERS_MAX`,
+    /// `WAITERS_BYTES_MAX`).
     pub(crate) async fn send(
         &self,
         checks: Vec<EncodedCheck>,
@@ -217,8 +218,8 @@ impl Task {
         std::mem::take(&mut self.batch).fail(error.maybe_counted());
     }
 
-    /// Lets the lifetimes that Redis has not confirmed be set in the background: of keys that the batch
-    /// may have created, and of those to repair.
+    /// Lets the lifetimes that Redis has not confirmed be set in the background: of keys that the
+    /// batch may have created, and of those to repair.
     fn keep_lifetimes(&mut self) {
         let created = self.batch.checks().filter_map(EncodedCheck::lifetime);
         let shown = self.repairs.drain(..).filter_map(Repair::into_lifetime);
@@ -264,8 +265,8 @@ impl Server {
         Ok(reply)
     }
 
-    /// Sets the lifetimes of keys that may be new in a small batch. Usage that Redis has replied in the
-    /// same window shows that a key is not.
+    /// Sets the lifetimes of keys that may be new in a small batch. Usage that Redis has replied in
+    /// the same window shows that a key is not.
     fn expire_at_once(&self, groups: &mut [(Mode, Vec<EncodedCheck>)]) {
         let count: usize = groups.iter().map(|(_, checks)| checks.len()).sum();
         if count > EXPIRE_AT_ONCE_MAX {
@@ -321,8 +322,8 @@ impl Server {
     }
 }
 
-/// Commands are executed before the script. A check of a counter that an earlier check needs the script
-/// for is moved into the script.
+/// Commands are executed before the script. A check of a counter that an earlier check needs the
+/// script for is moved into the script.
 fn keep_order(groups: &mut [(Mode, Vec<EncodedCheck>)]) {
     let mut scripted: SmallVec<[u64; SCRIPTED]> = SmallVec::new();
     for check in groups.iter_mut().flat_map(|(_, checks)| checks) {

@@ -1,7 +1,7 @@
 //! Encodes a check as Redis gets it: as commands, or as a key and an argument of the script.
 //!
-//! Most checks are hits on a fixed window that count whether they are admitted or not. INCR does that, in
-//! a fifth of the script's time. `driver.lua` has the other side.
+//! Most checks are hits on a fixed window that count whether they are admitted or not. INCR does
+//! that, in a fifth of the script's time. `driver.lua` has the other side.
 
 use redis::Pipeline;
 use smallvec::SmallVec;
@@ -79,8 +79,8 @@ impl Route {
 }
 
 impl EncodedCheck {
-    /// Encodes a check for a server whose time is `at`. The counter has this `hash` in the caches of
-    /// this process; keys of windows outlive them by `jitter`.
+    /// Encodes a check for a server whose time is `at`. The counter has this `hash` in the caches
+    /// of this process; keys of windows outlive them by `jitter`.
     pub fn new(
         check: &Check,
         charge: Charge,
@@ -132,8 +132,8 @@ impl EncodedCheck {
         encoded
     }
 
-    /// Appends the start of the window to the key, as envoyproxy/ratelimit does. Returns it, and the
-    /// key's lifetime in seconds: a whole period, but only the rest of a calendar month.
+    /// Appends the start of the window to the key, as envoyproxy/ratelimit does. Returns it, and
+    /// the key's lifetime in seconds: a whole period, but only the rest of a calendar month.
     fn append_window(&mut self, limit: &Limit, jitter: Span) -> (Time, u64) {
         let window = limit.window(self.at);
         let start = window.start.as_micros() / MICROS_PER_SECOND;
@@ -183,7 +183,8 @@ impl EncodedCheck {
     /// Sends a hit on a fixed window by the script. No effect on other checks.
     pub fn use_script(&mut self) {
         if let Some(window) = self.window.filter(|_| self.is_direct()) {
-            // Hits that count are charged whether over limit or not. `decode.rs` compares with the limit.
+            // Hits that count are charged whether over limit or not. `decode.rs` compares with the
+            // limit.
             let charge = Charge {
                 cost: window.hits.cast_signed(),
                 drops: false,

@@ -1,4 +1,5 @@
-//! Encodes the checks of a request by the clocks of Redis: the start of a window is part of its key.
+//! Encodes the checks of a request by the clocks of Redis: the start of a window is part of its
+//! key.
 
 use std::sync::Arc;
 
@@ -15,9 +16,10 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 
 impl RedisClient {
-    /// Encodes checks for the nodes that have their keys, by the clocks of Redis. Those without a node
-    /// are left out, and all if no clock was ever read. Also returns the nodes whose clocks are needed,
-    /// were never read and can be: another node's clock replaces one of a node that is away.
+    /// Encodes checks for the nodes that have their keys, by the clocks of Redis. Those without a
+    /// node are left out, and all if no clock was ever read. Also returns the nodes whose clocks
+    /// are needed, were never read and can be: another node's clock replaces one of a node that is
+    /// away.
     pub(super) fn encode(&self, request: &Request<'_>) -> (NodeBatches<'_>, Vec<Arc<Node>>) {
         let (mut batches, mut unread) = (NodeBatches::new(), Vec::new());
         for (index, check) in request.checks.iter().enumerate() {
@@ -78,8 +80,8 @@ impl Redis {
         topology.owner(check.key.as_bytes()).cloned()
     }
 
-    /// Encodes a check by the clock of `node`: the one that would have its key without a window in it. So
-    /// all replicas use the same clock, whatever the clocks of other nodes are.
+    /// Encodes a check by the clock of `node`: the one that would have its key without a window in
+    /// it. So all replicas use the same clock, whatever the clocks of other nodes are.
     pub(crate) fn encode(
         &self,
         check: &Check,

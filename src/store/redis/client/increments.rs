@@ -1,5 +1,5 @@
-//! Hits on windows, which INCR counts: those of a batch on one key are one command, and each check gets
-//! the reply that a command of its own would have had.
+//! Hits on windows, which INCR counts: those of a batch on one key are one command, and each check
+//! gets the reply that a command of its own would have had.
 //!
 //! ```text
 //!   before the command   reply - (a + b + c)
@@ -98,8 +98,8 @@ impl<'b> Increments<'b> {
         }
     }
 
-    /// Reads the replies: that of each check is passed to `set` with its index in the batch. Returns what
-    /// the keys need.
+    /// Reads the replies: that of each check is passed to `set` with its index in the batch.
+    /// Returns what the keys need.
     pub(crate) fn read(
         &self,
         mut take: impl FnMut(usize) -> Value,

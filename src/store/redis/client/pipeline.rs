@@ -1,8 +1,8 @@
 //! One round trip: a pipeline with the checks of a batch, and its replies.
 //!
-//! Hits on windows are commands; all other checks are in calls of the script. The keys of one call must
-//! share a slot on a cluster, so there is a call for each slot. Repairs of keys that earlier replies
-//! have shown come first.
+//! Hits on windows are commands; all other checks are in calls of the script. The keys of one call
+//! must share a slot on a cluster, so there is a call for each slot. Repairs of keys that earlier
+//! replies have shown come first.
 
 use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
@@ -139,8 +139,8 @@ impl<'b> BatchRequest<'b> {
         self.checks.len()
     }
 
-    /// Sends the pipeline, and again what was answered by NOSCRIPT: that is normal after a restart, a
-    /// failover or a flush. `on_noscript` is called each time.
+    /// Sends the pipeline, and again what was answered by NOSCRIPT: that is normal after a restart,
+    /// a failover or a flush. `on_noscript` is called each time.
     ///
     /// # Errors
     /// Whatever breaks the connection.

@@ -1,5 +1,5 @@
-//! What a key needs after INCR: a lifetime if it is new, or another value if it had one that no counter
-//! has. No caller waits for it.
+//! What a key needs after INCR: a lifetime if it is new, or another value if it had one that no
+//! counter has. No caller waits for it.
 
 use redis::{Cmd, Pipeline, Value};
 

@@ -19,8 +19,8 @@ pub(crate) fn start(shared: &Redis, parent: &LiveSpan, request: &CheckRequest) -
     span
 }
 
-/// Ends the span. Checks that the over-limit cache decided were not sent; without any other there is
-/// no span.
+/// Ends the span. Checks that the over-limit cache decided were not sent; without any other there
+/// is no span.
 pub(crate) fn end(mut span: LiveSpan, decisions: &Decisions) {
     let is_cached =
         |decision: &&Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.from_cache);

@@ -1,8 +1,8 @@
 //! The requests of one worker that wait for one server, and the one timer of all of them.
 //!
 //! The timer is set to the earliest deadline and stays set until it fires, whatever is answered
-//! meanwhile: setting it wakes the runtime by a write to its eventfd, and a timer of each request would
-//! cost more than all of Tollgate's own work on it.
+//! meanwhile: setting it wakes the runtime by a write to its eventfd, and a timer of each request
+//! would cost more than all of Tollgate's own work on it.
 //!
 //! ```text
 //!   waiting -----------> in flight -----> reply: counted, or rejected by Redis
@@ -29,12 +29,12 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 
-/// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script decides.
-/// An all-or-nothing request is never split, so it may have more.
+/// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script
+/// decides. An all-or-nothing request is never split, so it may have more.
 // bound batch_size_max: sent with the next call; tollgate_store_batches_full_total
 pub const BATCH_SIZE_MAX: usize = 256;
-/// Requests of one worker that wait for one server or for its reply. More would wait longer than any
-/// timeout.
+/// Requests of one worker that wait for one server or for its reply. More would wait longer than
+/// any timeout.
 // bound waiters_max: fallback, cause `crowded`; tollgate_store_fallbacks_total
 pub const WAITERS_MAX: usize = 8_192;
 /// Bytes of the requests of one worker that wait for one server or for its reply. Keys may have any
@@ -222,8 +222,9 @@ impl Waiting {
         true
     }
 
-    /// Does some work until `until`. Requests that come meanwhile wait. Those whose time ends get their
-    /// answer, and so do `callers`, whose requests are in flight. `None` if the work is not done in time.
+    /// Does some work until `until`. Requests that come meanwhile wait. Those whose time ends get
+    /// their answer, and so do `callers`, whose requests are in flight. `None` if the work is not
+    /// done in time.
     pub(crate) async fn during<T>(
         &mut self,
         callers: &mut [Caller],

@@ -110,8 +110,8 @@ impl Address {
         }
     }
 
-    /// What a new connection begins with: the current credentials, the database and the name of this
-    /// client. Not to be kept.
+    /// What a new connection begins with: the current credentials, the database and the name of
+    /// this client. Not to be kept.
     pub fn session(&self) -> RedisConnectionInfo {
         // RESP2, which all servers with this protocol speak; RESP3 has no advantage here.
         let settings = self

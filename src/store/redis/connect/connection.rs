@@ -1,8 +1,9 @@
 //! Connections to Redis servers, with bounds on connecting and on replies.
 //!
 //! A worker has one connection per server, in a bb8 pool of one that reconnects in the background.
-//! Whether a connection is broken is known from its calls, replies have a time-out (that of a worker's
-//! calls is in `client/waiting.rs`) and a bound, and callers learn at once why connecting failed.
+//! Whether a connection is broken is known from its calls, replies have a time-out (that of a
+//! worker's calls is in `client/waiting.rs`) and a bound, and callers learn at once why connecting
+//! failed.
 
 use std::io;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use crate::store::redis::connect::reply_bound::{
 /// 7 s and so on.
 const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
 /// The same for TLS, where an attempt may be slow because one core of Redis computes the handshakes
-/// of a whole fleet, and replaced attempts cost it more of them. TCP sends the first packet twice in
-/// this time.
+/// of a whole fleet, and replaced attempts cost it more of them. TCP sends the first packet twice
+/// in this time.
 const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
 
 /// Connects to one server.
@@ -185,8 +186,8 @@ impl Connector {
         })
     }
 
-    /// Opens a connection within the time for it, with the current credentials and certificates. Its
-    /// calls have no time-out yet.
+    /// Opens a connection within the time for it, with the current credentials and certificates.
+    /// Its calls have no time-out yet.
     async fn dial(&self) -> Result<Connection, RedisError> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let connecting = async {

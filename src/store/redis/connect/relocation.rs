@@ -1,9 +1,9 @@
 //! Whether to leave a connection because its server takes no writes any more.
 //!
-//! A demoted server replies READONLY and keeps its connections open, while its name may already resolve to
-//! the new master. Only a new connection finds out. During the fault, about one connection per second is
-//! replaced for each server; as soon as a new one can write, all older ones are left when they reply with
-//! such an error.
+//! A demoted server replies READONLY and keeps its connections open, while its name may already
+//! resolve to the new master. Only a new connection finds out. During the fault, about one
+//! connection per second is replaced for each server; as soon as a new one can write, all older
+//! ones are left when they reply with such an error.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::base::time::{Span, Time};
 /// The least time between two connections that are replaced for one server.
 // bound reconnect_interval: fallback meanwhile; tollgate_store_connections_total
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// Errors of a server that takes no writes: it is a Redis replica, it loads its file, or it is a Redis
-/// replica without a master.
+/// Errors of a server that takes no writes: it is a Redis replica, it loads its file, or it is a
+/// Redis replica without a master.
 const CODES: [&str; 3] = ["READONLY", "LOADING", "MASTERDOWN"];
 
 /// Whether the name of one server may resolve to another one now.

@@ -22,9 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::store::redis::connect::network::Stream;
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bytes of the replies to one call, and of messages that are received and not read yet. Batches get
-/// 130 KB at most; an all-or-nothing request of 1,000 descriptors with 100 sub-windows each gets
-/// 0.8 MB.
+/// Bytes of the replies to one call, and of messages that are received and not read yet. Batches
+/// get 130 KB at most; an all-or-nothing request of 1,000 descriptors with 100 sub-windows each
+/// gets 0.8 MB.
 // bound redis_reply_bytes_max: the connection is closed; tollgate_store_replies_oversized_total
 pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the replies to one discovery. CLUSTER SLOTS has about 170 for each range and node: of
@@ -32,12 +32,12 @@ pub(crate) const REPLY_BYTES_MAX: usize = 1 << 20;
 // bound discovery_bytes_max: the connection is closed, and the previous topology stays;
 // tollgate_store_replies_oversized_total
 pub(crate) const DISCOVERY_BYTES_MAX: usize = 4 << 20;
-/// Lines of the replies to one call: each may be a value, which takes up to 60 times the bytes that it
-/// is sent in.
+/// Lines of the replies to one call: each may be a value, which takes up to 60 times the bytes that
+/// it is sent in.
 // bound redis_reply_lines_max: the connection is closed; tollgate_store_replies_oversized_total
 const REPLY_LINES_MAX: usize = 1 << 17;
-/// Bytes of one line, which the client library reads again from its start whenever more of it arrives.
-/// No reply in use has a longer one: texts of errors have less than 1 KB.
+/// Bytes of one line, which the client library reads again from its start whenever more of it
+/// arrives. No reply in use has a longer one: texts of errors have less than 1 KB.
 // bound redis_line_bytes_max: the connection is closed; tollgate_store_replies_oversized_total
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes whose lines are not counted: the replies to nearly all calls are shorter.

@@ -71,8 +71,8 @@ pub trait WriteBackTarget {
     /// Connects to it, unless it is connected. `false` if that failed.
     fn connect(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// Sends all of them at once, in order. Returns for each whether it is counted, or why not: those
-    /// that certainly are not stay pending.
+    /// Sends all of them at once, in order. Returns for each whether it is counted, or why not:
+    /// those that certainly are not stay pending.
     fn send(
         &mut self,
         write_backs: &[WriteBack],
@@ -168,8 +168,9 @@ impl LocalFallback {
         !self.pending.is_empty()
     }
 
-    /// Writes back what is pending for a server, for about `within` at most. What the server rejects,
-    /// and what becomes pending meanwhile, stays pending. `false` if the server is unreachable again.
+    /// Writes back what is pending for a server, for about `within` at most. What the server
+    /// rejects, and what becomes pending meanwhile, stays pending. `false` if the server is
+    /// unreachable again.
     pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> bool {
         let began = to.now();
         let keys = self
@@ -367,7 +368,7 @@ const fn credits_of_one(whole: &Limit, own: &Limit) -> u64 {
     if credits == 0 { 1 } else { credits }
 }
 
-/// What so much of a share costs of the whole limit.
+/// Converts spent units of this replica's share to units of the whole limit.
 fn cost_of(whole: &Limit, own: &Limit, spent: u64) -> i64 {
     let cost = if whole.algorithm.is_bucket() {
         spent.div_ceil(credits_of_one(whole, own))

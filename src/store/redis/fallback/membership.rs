@@ -1,11 +1,12 @@
 //! How many replicas share the limits, and the rank of this one among them, from heartbeats through
 //! Redis.
 //!
-//! Each process publishes a random name once a second on a channel that all of them subscribe to, and
-//! behind it the address of its admin listener; nothing is stored. A process that subscribes asks for
-//! the heartbeats of the others, who answer at once. A peer that is silent for ten heartbeats is gone,
-//! and a process that drains says so. The rank is the position of the own name in the sorted list. While
-//! Redis is unavailable, the last known membership stays: that is when it is needed.
+//! Each process publishes a random name once a second on a channel that all of them subscribe to,
+//! and behind it the address of its admin listener; nothing is stored. A process that subscribes
+//! asks for the heartbeats of the others, who answer at once. A peer that is silent for ten
+//! heartbeats is gone, and a process that drains says so. The rank is the position of the own name
+//! in the sorted list. While Redis is unavailable, the last known membership stays: that is when it
+//! is needed.
 //!
 //! ```text
 //!  messages   a ?a   b ?b a   a b   a b   a      …      a
@@ -30,15 +31,16 @@ use crate::store::redis::fallback::peers::{ASK, HEARTBEAT_INTERVAL, LEAVE, Peers
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// Bytes of a message on the channel. A heartbeat has 63 at most: a name, and an IPv6 address with a port.
+/// Bytes of a message on the channel. A heartbeat has 63 at most: a name, and an IPv6 address with
+/// a port.
 // bound heartbeat_bytes_max: the subscription is closed and made again;
 // tollgate_store_replies_oversized_total
 const HEARTBEAT_BYTES_MAX: usize = 256;
 /// Pause after a failed heartbeat, which may last as long as a permission is missing.
 // bound heartbeat_reconnect_max: tried again; tollgate_heartbeats_failed_total
 const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// The least time between two answers, each of which all processes receive; it grows like the interval
-/// of heartbeats.
+/// The least time between two answers, each of which all processes receive; it grows like the
+/// interval of heartbeats.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// How soon to look again for a server to use.
 const HOME_INTERVAL: Duration = Duration::from_millis(20);
@@ -130,7 +132,8 @@ impl Membership {
     }
 
     /// Exchanges heartbeats until the process drains, then announces that it leaves. `home` is the
-    /// server to use, if any is healthy; `on_change` is called when an operator has changed a counter.
+    /// server to use, if any is healthy; `on_change` is called when an operator has changed a
+    /// counter.
     pub(crate) async fn run_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
@@ -251,8 +254,8 @@ impl Membership {
         Ok(message.get_payload().unwrap_or_default())
     }
 
-    /// Sends a heartbeat, and asks for those of the others. The reply has the number of processes that
-    /// get the question; on a cluster, of those that subscribe on the same node.
+    /// Sends a heartbeat, and asks for those of the others. The reply has the number of processes
+    /// that get the question; on a cluster, of those that subscribe on the same node.
     async fn ask(&self, connection: &mut Connection) -> Result<(), RedisError> {
         let mut commands = self.heartbeat();
         commands.add_command(self.publish_command(&format!("{ASK}{}", self.name)));

@@ -31,8 +31,8 @@ impl Redis {
         all_or_nothing: bool,
         now: Time,
     ) -> Verdicts {
-        // Windows are cut by the clock of a server. The clocks of several rarely differ by more than
-        // a moment, so one is used for all checks.
+        // Windows are cut by the clock of a server. The clocks of several rarely differ by more
+        // than a moment, so one is used for all checks.
         let node = checks.first().and_then(|(check, _)| {
             let topology = self.pool_of(&check.limit).topology();
             topology.owner(check.key.as_bytes()).cloned()
@@ -81,8 +81,8 @@ impl Redis {
         self.write_back(pool, node, WRITE_BACK_TIME_MAX).await
     }
 
-    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
-    /// `false` if it is unreachable again.
+    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not
+    /// confirm. `false` if it is unreachable again.
     async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> bool {
         let mut target = ServerTarget::new(self, pool, node);
         if !target.set_lifetimes().await {

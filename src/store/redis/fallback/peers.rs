@@ -1,4 +1,5 @@
-//! The replicas of which heartbeats were received, and the share that follows. No clock, no connection.
+//! The replicas of which heartbeats were received, and the share that follows. No clock, no
+//! connection.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -87,7 +88,8 @@ impl Peers {
     }
 
     /// Removes peers that are gone, and returns the known share. Until all peers had the time for a
-    /// heartbeat, it only changes for more replicas than before. The own heartbeat must be among them.
+    /// heartbeat, it only changes for more replicas than before. The own heartbeat must be among
+    /// them.
     pub fn update(&mut self, own: &str, configured: Share, now: Time) -> Option<Share> {
         let Some(since) = self.subscribed_at else {
             return self.known;

@@ -153,8 +153,8 @@ impl PendingHits {
         Some(taken)
     }
 
-    /// What was taken has arrived, but for this refund and these hits, which came before what is
-    /// pending by now.
+    /// Ends a write-back. `refund` and `hits` were not confirmed and become pending again, before
+    /// later changes.
     pub fn settle(&self, key: &Key, refund: u64, hits: u64, at: Time) {
         let mut shard = self.shard(key);
         let Some(pending) = shard.get_mut(key) else {

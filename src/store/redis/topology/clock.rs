@@ -1,4 +1,5 @@
-//! Estimates a server's clock, for what has to be estimated before a call: which window a hit is in.
+//! Estimates a server's clock, for what has to be estimated before a call: which window a hit is
+//! in.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -57,9 +58,9 @@ impl RedisClock {
         now.since(Time::from_micros(self.read_at.load(Relaxed))) >= ESTIMATE_AGE_MAX
     }
 
-    /// The server read its clock between `sent` and `received`, which bounds the offset. The estimate
-    /// changes only if it is out of bounds, and then no further than it must (Cristian, 1989): a slow
-    /// reply has little effect.
+    /// The server read its clock between `sent` and `received`, which bounds the offset. The
+    /// estimate changes only if it is out of bounds, and then no further than it must (Cristian,
+    /// 1989): a slow reply has little effect.
     pub(crate) fn observe(&self, redis_now: Time, sent: Time, received: Time) {
         let (least, most) = (ahead(redis_now, received), ahead(redis_now, sent));
         let estimate = self.ahead.load(Relaxed);

@@ -1,8 +1,8 @@
 //! Lifetimes of keys that Redis has not confirmed.
 //!
-//! INCR creates a key without a lifetime. The EXPIRE that follows may be lost with its connection, and so
-//! may the reply that shows that it is needed; later hits do not show it. So such lifetimes are kept
-//! here until a server has confirmed them.
+//! INCR creates a key without a lifetime. The EXPIRE that follows may be lost with its connection,
+//! and so may the reply that shows that it is needed; later hits do not show it. So such lifetimes
+//! are kept here until a server has confirmed them.
 //!
 //! ```text
 //!   add -> due -> EXPIRE replies 1: removed
@@ -26,8 +26,8 @@ use crate::telemetry::metric::{Counter, Metrics};
 // bound lifetimes_bytes_max: such a key may stay without expiry;
 // tollgate_store_expiries_unconfirmed_total
 const LIFETIMES_BYTES_MAX: usize = 4 << 20;
-/// For how long Linux sends again what was written to a connection that is closed: 8 times, first after
-/// 0.2 s, with backoff.
+/// For how long Linux sends again what was written to a connection that is closed: 8 times, first
+/// after 0.2 s, with backoff.
 const LATE_MAX: Span = Span::from_secs(120);
 
 /// How long a key of Redis lives from when this is set.
