@@ -28,10 +28,10 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 pub(crate) mod call;
 mod tally;
 
-/// What the keys of candidate counters begin with, before CACHE_KEY_PREFIX.
+/// The start of the keys of candidate counters, before CACHE_KEY_PREFIX.
 pub(crate) const KEY_PREFIX: &str = "candidate:";
 /// Requests of one worker whose candidate checks are still undecided when their response is sent.
-/// One has the memory of a request that waits for the store, which has as many.
+/// Each has the memory of a request that waits for the store, which has as many.
 // bound candidate_pending_max: not compared;
 // tollgate_candidate_undecided_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: usize = 1_024;
@@ -61,7 +61,7 @@ struct Shared {
 named_enum! {
     /// Why a request is not compared.
     pub enum Undecided {
-        /// It is invalid with the candidate rules.
+        /// The request is invalid with the candidate rules.
         Invalid = "invalid",
         /// The store gave no verdict.
         StoreError = "store_error",

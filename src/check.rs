@@ -27,14 +27,14 @@ pub struct CheckRequest {
     pub deadline: Option<Time>,
 }
 
-/// One counter to decide.
+/// A counter to decide.
 #[derive(Debug, Clone)]
 pub struct Check {
     /// The counter.
     pub key: Key,
     /// How it counts.
     pub limit: Limit,
-    /// What to do to it.
+    /// The hits on the counter.
     pub hits: Hits,
     /// Who takes or releases a lease of a concurrency limit.
     pub holder: Option<Box<[u8]>>,
@@ -44,7 +44,7 @@ pub struct Check {
     pub enforcing: bool,
 }
 
-/// What a check does to its counter: a [`Check`] without its key and its limit.
+/// The effect of a check on its counter: a [`Check`] without its key and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'c> {
     /// See [`Check::hits`].
@@ -59,7 +59,7 @@ pub struct Call<'c> {
 #[derive(PartialEq, Eq, Hash, Default)]
 pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
 
-/// What a check does to a counter.
+/// The effect of a check on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
     /// Consumes hits if the limit admits them.
@@ -99,7 +99,7 @@ pub struct Reading {
     pub is_exhausted: bool,
 }
 
-/// One verdict per check, in order.
+/// A verdict for each check, in order.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
 
 /// A store's result: one verdict per check, or why there is none.
@@ -110,11 +110,11 @@ pub type Decisions = SmallVec<[Result<Verdict, CheckError>; 2]>;
 pub struct CheckError {
     /// The cause.
     pub error: StoreError,
-    /// What happened to the counter.
+    /// The effect on the counter.
     pub effect: Effect,
 }
 
-/// What a check without a verdict did to its counter.
+/// The effect of a check without a verdict on its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: the check was never sent, or the store rejected it.
@@ -131,10 +131,10 @@ named_enum! {
         /// No reply in time.
         #[error("the store did not reply in time")]
         TimedOut = "late",
-        /// It cannot be reached.
+        /// No connection.
         #[error("the store is unreachable")]
         Unreachable = "unreachable",
-        /// It replied with an error: out of memory, read-only, or another type at the key.
+        /// An error reply: out of memory, read-only, or another type at the key.
         #[error("the store rejected the check")]
         Rejected = "refused",
         /// Too many requests wait for it.
@@ -174,7 +174,7 @@ impl Check {
         }
     }
 
-    /// What it does to its counter.
+    /// The effect on its counter.
     pub fn call(&self) -> Call<'_> {
         Call {
             hits: self.hits,
@@ -238,12 +238,12 @@ impl Verdict {
 }
 
 impl Key {
-    /// Its bytes.
+    /// The bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -28,10 +28,10 @@ pub mod yaml;
 
 /// Something that rules are read from.
 pub(crate) trait Input {
-    /// What messages name. Of a resource of a control plane it has no text.
+    /// The source that messages name. A resource of a control plane has no text.
     fn source(&self) -> &Source;
 
-    /// Its rules; `None` after a problem that leaves none.
+    /// The rules; `None` after a problem that leaves none.
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>>;
 }
 
@@ -76,7 +76,7 @@ pub fn load(sources: &[Source], options: &CompileOptions) -> Result<Loaded, Vec<
 /// [`load`] of files of which each has a bound of its own.
 ///
 /// # Errors
-/// As [`load`].
+/// The errors of [`load`].
 pub fn load_bounded(
     sources: &[BoundedSource],
     options: &CompileOptions,
@@ -87,7 +87,7 @@ pub fn load_bounded(
 /// [`load`] for any kind of input.
 ///
 /// # Errors
-/// As [`load`].
+/// The errors of [`load`].
 pub(crate) fn load_inputs(
     inputs: &[impl Input],
     options: &CompileOptions,

@@ -58,7 +58,7 @@ impl Console {
         ]
     }
 
-    /// What the views load, from the binary.
+    /// Files that the views load, from the binary.
     pub(crate) fn assets() -> [(&'static str, MethodRouter<Self>); 4] {
         [
             ("/console/console.css", get(frame::style)),

@@ -55,7 +55,7 @@ struct Beside {
     comparison: candidate::Worker,
 }
 
-/// What the limiters of all workers share.
+/// Parts that the limiters of all workers share.
 #[derive(Debug)]
 pub struct Shared {
     parts: Parts,
@@ -73,7 +73,7 @@ pub struct Parts {
     pub fallback: Fallback,
     /// The time of every decision.
     pub clock: Clock,
-    /// What a response contains.
+    /// Settings of the response.
     pub settings: Settings,
     /// `None` for decisions without metrics: offline, and with candidate rules.
     pub observers: Option<Arc<Observers>>,

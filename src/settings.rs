@@ -58,7 +58,7 @@ pub struct Settings {
     pub metric_export: crate::telemetry::metric_export::settings::Settings,
 }
 
-/// What the service runs with.
+/// The settings of the service.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     /// Settings whose values are used as they are.
@@ -113,7 +113,7 @@ impl Settings {
         })
     }
 
-    /// What the keys of counters begin with.
+    /// The start of the keys of counters.
     pub(crate) fn key_prefix(&self) -> String {
         let prefix = &self.rules.reading.cache_key_prefix;
         format!("{}{prefix}", self.trial.key_prefix())

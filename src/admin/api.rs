@@ -59,7 +59,7 @@ pub(crate) struct Api {
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
-    /// Of the admin listener.
+    /// The budget of the admin listener.
     pub(crate) responses: ResponseBudget,
     pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,

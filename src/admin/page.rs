@@ -50,7 +50,7 @@ struct Inner {
     repeated: Counter,
 }
 
-/// What bounds the pages in memory.
+/// Bounds of the pages in memory.
 #[derive(Debug)]
 enum Budget {
     Pages(Arc<Semaphore>),

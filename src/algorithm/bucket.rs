@@ -24,7 +24,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
 
-/// One bucket, as it stood at some tick.
+/// A bucket, as it stood at some tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
     spent: u64,

@@ -4,7 +4,7 @@
 use crate::check::{HITS_MAX, Hits};
 use crate::limit::{Limit, OverLimitHits};
 
-/// One call, in the units of its counter, all of them below 2^53.
+/// A call, in the units of its counter, all of them below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
     /// Positive for hits, negative for a refund, 0 for a peek.

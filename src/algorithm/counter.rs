@@ -1,4 +1,4 @@
-//! One counter of any kind. The only file that knows all algorithms.
+//! A counter of any kind. The only file that knows all algorithms.
 
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
@@ -67,7 +67,7 @@ macro_rules! with_each {
 /// The kinds of counters: some algorithms share one, and one has two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// One integer at a key that ends with the window's start.
+    /// An integer at a key that ends with the window's start.
     FixedWindow,
     /// What is spent, and as of when.
     Bucket,

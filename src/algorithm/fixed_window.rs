@@ -10,7 +10,7 @@ use crate::base::time::Time;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 
-/// One window.
+/// A window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FixedWindow {
     start: Time,

@@ -152,7 +152,7 @@ impl ClientCertVerifier for NamedClients {
 /// change.
 ///
 /// # Errors
-/// One of the files is invalid.
+/// A file is invalid.
 pub(crate) fn open(files: Files, metrics: &Metrics) -> anyhow::Result<(Tls, Reloaded)> {
     let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
     let first = files

@@ -1,4 +1,4 @@
-//! What was bound and loaded, for the operator who starts the service.
+//! Bound addresses and loaded rules, for the operator who starts the service.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ pub(crate) struct Summary {
     /// Whether counts are shared with no other process.
     pub(crate) store_is_local: bool,
     pub(crate) grpc: String,
-    /// What the banner says of its TLS.
+    /// The TLS of the gRPC port, as the banner shows it.
     pub(crate) grpc_security: &'static str,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,

@@ -45,7 +45,7 @@ pub(crate) struct App {
 }
 
 struct Ports {
-    /// Of the connections of each.
+    /// Bounds of the connections of each port.
     bounds: ConnectionBounds,
     listeners: Listeners,
     admin: TcpListener,

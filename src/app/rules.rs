@@ -37,7 +37,7 @@ pub(super) struct Rules {
     pub(super) files: Option<Arc<RuleFiles>>,
     /// The same.
     pub(super) writer: Option<Arc<RulesWriter>>,
-    /// What was reported about the newest rules.
+    /// Findings about the newest rules.
     pub(super) findings: LastFindings,
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,

@@ -63,7 +63,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What Go's `strconv.ParseBool` accepts.
+/// Reads a boolean as Go's `strconv.ParseBool` does.
 ///
 /// # Errors
 /// Any other text.

@@ -17,13 +17,13 @@ const SETTING_BYTES_MAX: usize = 1 << 20;
 /// Opens a file to read it.
 ///
 /// # Errors
-/// It cannot be opened, or is not a regular file.
+/// The file cannot be opened, or is not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), path)
 }
 
 /// # Errors
-/// As [`open`].
+/// The errors of [`open`].
 pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // It has no effect on regular files.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
@@ -38,7 +38,7 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
 /// Reads a whole file that a setting names.
 ///
 /// # Errors
-/// Those of [`read_within`].
+/// The errors of [`read_within`].
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_within(path, SETTING_BYTES_MAX)
 }
@@ -46,7 +46,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a whole file.
 ///
 /// # Errors
-/// It cannot be opened or read, is not a regular file, or has more than `bytes_max` bytes.
+/// The file cannot be opened or read, is not a regular file, or has more than `bytes_max` bytes.
 pub(crate) fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     // Before it is read: only a file that grows meanwhile is read for nothing.

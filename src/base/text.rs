@@ -16,7 +16,7 @@ use percent_encoding::percent_encode_byte;
 pub struct Text<'t>(pub &'t [u8]);
 
 impl<'t> Text<'t> {
-    /// As text. Allocates only for bytes that are not UTF-8.
+    /// The bytes as text. Allocates only for bytes that are not UTF-8.
     pub fn shown(self) -> Cow<'t, str> {
         str::from_utf8(self.0).map_or_else(|_| self.to_string().into(), Cow::Borrowed)
     }

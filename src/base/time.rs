@@ -76,7 +76,7 @@ impl Time {
         }
     }
 
-    /// As RFC 3339 in UTC: with microseconds unless it is a whole second.
+    /// The time in RFC 3339 in UTC: with microseconds unless it is a whole second.
     pub fn to_rfc3339(self) -> String {
         let time = self.system_time();
         if self.0.is_multiple_of(MICROS_PER_SECOND) {
@@ -86,12 +86,12 @@ impl Time {
         }
     }
 
-    /// As RFC 3339 in UTC, to a second.
+    /// The time in RFC 3339 in UTC, to a second.
     pub(crate) fn to_rfc3339_secs(self) -> String {
         humantime::format_rfc3339_seconds(self.system_time()).to_string()
     }
 
-    /// As RFC 3339 in UTC, to a millisecond.
+    /// The time in RFC 3339 in UTC, to a millisecond.
     pub(crate) fn to_rfc3339_millis(self) -> String {
         humantime::format_rfc3339_millis(self.system_time()).to_string()
     }

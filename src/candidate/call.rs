@@ -1,4 +1,4 @@
-//! One request with the candidate rules, beside the same request with the rules in force.
+//! A request with the candidate rules, beside the same request with the rules in force.
 //!
 //! Its checks are sent in the same turn as those of the rules in force, so both are in the same
 //! batches. A response does not wait for them: those that are undecided by then are decided by a
@@ -26,7 +26,7 @@ use crate::rules::query::{OwnedQuery, Query};
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) rules: Arc<RuleSet>,
-    /// One for each descriptor, in order.
+    /// An outcome for each descriptor, in order.
     pub(crate) outcomes: Vec<Outcome>,
 }
 

@@ -18,7 +18,7 @@ pub(crate) const EXAMPLES_MAX: usize = 20;
 const HELP: &str =
     "Descriptors by what the candidate rules change about them, since these were loaded.";
 
-/// One descriptor, compared.
+/// A descriptor, compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Changed<'c> {
     pub(crate) domain: &'c str,

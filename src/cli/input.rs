@@ -21,10 +21,10 @@ use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::telemetry::metric::Metrics;
 
-/// What was read.
+/// The rules that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
-    /// As messages name it.
+    /// The name in messages.
     pub(crate) name: String,
     /// Every file as it was read, and the sources in [`Input::quoted`].
     pub(crate) files: Vec<Source>,

@@ -1,4 +1,4 @@
-//! What subcommands share: why they fail, and how they print.
+//! Errors and output of subcommands.
 
 use std::fmt;
 use std::io::Write as _;

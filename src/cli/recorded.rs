@@ -13,7 +13,7 @@ use crate::what_if::traffic::{Reader, Record};
 /// Requests between two updates of the progress on a terminal: some a second.
 const PROGRESS_REQUESTS: u64 = 1 << 16;
 
-/// What was played.
+/// The played requests.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) stats: TrafficStats,

@@ -32,7 +32,7 @@ struct Building {
     domain: Domain,
     labels: HashSet<String>,
     block_from: Option<Arc<str>>,
-    /// As its own files set it.
+    /// The value in its own files.
     all_or_nothing: Option<bool>,
 }
 

@@ -217,7 +217,7 @@ impl Context<'_> {
     }
 }
 
-/// What a rate_limit with its options allows; `None` after a problem.
+/// The allowance of a rate_limit with its options; `None` after a problem.
 fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,

@@ -30,7 +30,7 @@ const EXCERPT_CHARS: usize = 120;
 /// A problem or warning about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about.
+    /// The source of the finding.
     pub source: Source,
     /// `None` for resources of a control plane.
     pub location: Option<Location>,
@@ -38,9 +38,9 @@ pub struct Finding {
     pub place: String,
     /// A sentence without a full stop.
     pub text: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub hint: Option<String>,
-    /// What else was found after this one.
+    /// The number of findings after this one that were left out.
     left_out: usize,
 }
 
@@ -49,7 +49,7 @@ pub struct Finding {
 pub(crate) struct Findings {
     problems: Kept,
     warnings: Kept,
-    /// Of [`RULES_BYTES_MAX`].
+    /// The used part of [`RULES_BYTES_MAX`].
     rules_bytes: usize,
 }
 

@@ -61,11 +61,11 @@ const KINDS: [(&str, mapper::Kind); 4] = [
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) mapping: Mapping,
-    /// What has no effect.
+    /// Parts without an effect.
     pub(crate) warnings: Vec<Finding>,
 }
 
-/// What holds for rules that do not say.
+/// Defaults of rules.
 #[derive(Default)]
 struct Defaults {
     is_regex: bool,
@@ -85,7 +85,7 @@ struct Times {
 /// Reads a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(crate) fn load(path: &Path) -> io::Result<Result<Loaded, Vec<Finding>>> {
     let mut text = String::new();
     let file = regular_file::open(path)?;

@@ -1,4 +1,4 @@
-//! What the options in force for a rule come to: the terms of its limit, what happens over the
+//! Derives from the options in force for a rule the terms of its limit, what happens over the
 //! limit, and which options contradict each other.
 
 use crate::config::spec::DescriptorSpec;

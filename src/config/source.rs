@@ -1,4 +1,4 @@
-//! What is compiled: texts of rules, the settings and the table of counters.
+//! The input of the compiler: texts of rules, the settings and the table of counters.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Source {
     pub name: Arc<str>,
     /// Where an operator finds it.
     pub path: Arc<str>,
-    /// Its content.
+    /// The content.
     pub text: Arc<str>,
 }
 

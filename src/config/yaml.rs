@@ -34,7 +34,7 @@ pub fn read(text: &str) -> Result<Document, Diagnostic> {
 /// [`read`] for a text that has at most `nodes_max` nodes.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(crate) fn read_within(text: &str, nodes_max: usize) -> Result<Document, Diagnostic> {
     precheck::check(text)?;
     tree::build(text, nodes_max)

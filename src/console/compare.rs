@@ -8,7 +8,7 @@ use crate::console::widgets::percent;
 use crate::report::comparison::DecidedSide;
 use crate::trial::Trial;
 
-/// What the candidate rules would change.
+/// Results of the candidate rules.
 pub(crate) fn candidate(candidate: &Candidate) -> Markup {
     let results = candidate.results();
     let rules = results.rules.iter().map(|rule| {

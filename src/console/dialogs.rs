@@ -6,7 +6,7 @@ use maud::{Markup, html};
 struct Action {
     name: &'static str,
     path: &'static str,
-    /// What happens to the counter.
+    /// The effect on the counter.
     effect: &'static str,
     done: &'static str,
     asks_for_hits: bool,

@@ -1,4 +1,4 @@
-//! One rules file: its text in an editor that tries changes, and what the compiler reported about
+//! A rules file: its text in an editor that tries changes, and what the compiler reported about
 //! it.
 
 use maud::{Markup, html};

@@ -14,7 +14,7 @@ use crate::rule_source::findings::Findings;
 /// Rows of the list of rules files.
 // bound file_rows_max: left out; -
 const ROWS_MAX: usize = 1_000;
-/// What is shown where rules come from a control plane.
+/// Shown where rules come from a control plane.
 const NO_FILES: &str =
     "The rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files.";
 

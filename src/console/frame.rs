@@ -38,7 +38,7 @@ pub(crate) struct Head {
     /// The name of this process.
     pub(crate) replica: String,
     pub(crate) status: Status,
-    /// What is wrong, or what is right.
+    /// The state in words.
     pub(crate) note: String,
     /// The parts of the navigation.
     pub(crate) tabs: Vec<Tab>,

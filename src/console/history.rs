@@ -1,4 +1,4 @@
-//! What was counted lately: a sample every 2 s for rates, and hits of each rule at the start of
+//! Recent counts: a sample every 2 s for rates, and hits of each rule at the start of
 //! each minute for charts of the last hour.
 //!
 //! Hits are kept as totals, and only for minutes in which they changed, so that idle rules cost
@@ -68,7 +68,7 @@ pub(crate) struct Sample {
     store_latency: Option<Times>,
 }
 
-/// What happened in the last minute, and the rate of the last ten seconds.
+/// Counts of the last minute, and the rate of the last ten seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Recent {
     pub(crate) hits_per_second: f64,

@@ -1,4 +1,4 @@
-//! One key: its counter, its last hour, what an operator may do to it, and why requests get it.
+//! A key: its counter, its last hour, what an operator may do to it, and why requests get it.
 
 use maud::{Markup, html};
 

@@ -44,7 +44,7 @@ pub(crate) struct Parts {
     pub(crate) files: Option<Arc<RuleFiles>>,
     /// Their folder.
     pub(crate) folder: Option<PathBuf>,
-    /// What was reported about the newest rules.
+    /// Findings about the newest rules.
     pub(crate) findings: LastFindings,
     pub(crate) candidate: Candidate,
     /// `None` without TRIAL_UPSTREAM.

@@ -1,4 +1,4 @@
-//! One rule: its limit and options, its last hour, its keys, and why requests get it.
+//! A rule: its limit and options, its last hour, its keys, and why requests get it.
 
 use maud::{Markup, html};
 
@@ -123,7 +123,7 @@ fn options(rule: &Rule) -> Markup {
     }
 }
 
-/// Of a request that the rule limits.
+/// The explanation of a request that the rule limits.
 fn explained(rules: &RuleSet, modes: Modes, domain: &str, nodes: &[&Node]) -> String {
     let values: Vec<String> = nodes.iter().map(|node| example_of(node)).collect();
     let entries = nodes.iter().zip(&values);

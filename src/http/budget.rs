@@ -214,7 +214,7 @@ fn next(turns: &AtomicU64) -> u64 {
     turns.fetch_add(1, Relaxed) + 1
 }
 
-/// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits.
+/// The client of an address: an IPv4 address, or an IPv6 network of 64 bits.
 pub(crate) fn client_of(addr: IpAddr) -> IpAddr {
     match addr.to_canonical() {
         IpAddr::V6(addr) => {

@@ -76,7 +76,7 @@ pub struct Traits {
     pub options: &'static [LimitOption],
     /// The burst of a bucket that states none: a number, or that of the requests.
     pub default_burst: Option<u32>,
-    /// Of rules that do not set it.
+    /// The value for rules that do not set it.
     pub over_limit_hits: OverLimitHits,
 }
 

@@ -1,4 +1,4 @@
-//! One replica's share of a limit while the store is unavailable.
+//! The share of a replica in a limit while the store is unavailable.
 
 use std::num::NonZeroU32;
 
@@ -32,13 +32,13 @@ impl Share {
         self.replicas
     }
 
-    /// Its part of a quota. The parts of all ranks add up to the whole; without a rank it is
+    /// The part of a quota. The parts of all ranks add up to the whole; without a rank it is
     /// rounded down.
     pub fn of_allowed(self, whole: u32) -> u32 {
         whole / self.replicas + u32::from(self.has_one_more(whole.into()))
     }
 
-    /// Its part of used quota. The parts of all ranks add up to the whole; without a rank it is
+    /// The part of used quota. The parts of all ranks add up to the whole; without a rank it is
     /// rounded up.
     pub fn of_used(self, whole: u64) -> u64 {
         let replicas = u64::from(self.replicas.get());

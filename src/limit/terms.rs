@@ -17,16 +17,16 @@ pub const BUCKETS_MAX: u32 = 100;
 // bound holders_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const HOLDERS_MAX: u32 = 30_000;
 
-/// What a rule states about its limit, not validated.
+/// The limit that a rule states, not validated.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// Per period. Zero rejects every hit.
     pub requests: u32,
-    /// Of the period.
+    /// The unit of the period.
     pub unit: Unit,
     /// Units in the period.
     pub unit_multiplier: u32,
-    /// Of a fixed window.
+    /// Months of a fixed window.
     pub months: Months,
     /// See [`Algorithm`].
     pub algorithm: Algorithm,

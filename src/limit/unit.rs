@@ -53,7 +53,7 @@ pub enum Months {
 }
 
 impl Unit {
-    /// Its length.
+    /// The length of the unit.
     pub const fn span(self) -> Span {
         Span::from_secs(match self {
             Self::Second => 1,
@@ -79,7 +79,7 @@ impl fmt::Display for Unit {
 }
 
 impl Tick {
-    /// Its length.
+    /// The length of the unit.
     pub const fn span(self) -> Span {
         Span::from_micros(match self {
             Self::Micro => 1,

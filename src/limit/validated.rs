@@ -19,7 +19,7 @@ pub const EXACT_MAX: u64 = 1 << 53;
 pub struct Window {
     /// Windows since the epoch.
     pub index: u64,
-    /// Its first instant.
+    /// The first instant of the window.
     pub start: Time,
     /// The first instant of the next window.
     pub end: Time,
@@ -193,7 +193,7 @@ impl Limit {
         })
     }
 
-    /// One replica's part of the limit. Unless the limit is 0 it is at least 1, because a client
+    /// The part of a replica in the limit. Unless the limit is 0 it is at least 1, because a client
     /// may always reach the same replica. So all replicas together admit the limit, or one each if
     /// that is more.
     ///
@@ -294,7 +294,7 @@ impl Terms {
     /// exact.
     ///
     /// # Errors
-    /// As [`Limit::new`].
+    /// Those of [`Limit::new`].
     pub fn with_rate(&self, requests: u32, unit: Unit) -> Result<Limit, LimitError> {
         let burst = self
             .burst

@@ -16,14 +16,14 @@ use crate::rules::{Plan, RuleSet, Step};
 /// For each check, why the store gave no verdict. Empty if it gave all of them.
 pub(crate) type StoreErrors = SmallVec<[Option<StoreError>; 2]>;
 
-/// What was decided about a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decision<'d, 'q, 'r> {
     pub(crate) query: &'d Query<'q>,
     /// The rules that decided.
     pub(crate) rules: &'r Arc<RuleSet>,
     pub(crate) plan: &'d Plan<'r>,
-    /// One for each check of the plan, by the store or by the fallback.
+    /// A verdict for each check of the plan, by the store or by the fallback.
     pub(crate) verdicts: &'d Verdicts,
     pub(crate) store_errors: &'d StoreErrors,
     /// See [`crate::check::CheckRequest::is_blocked`].

@@ -15,7 +15,7 @@ use crate::telemetry::metric::{self, Metrics};
 /// When a call that was rejected only because the store failed may try again.
 const DENIED_FOR: Span = Span::from_secs(1);
 
-/// What to do where the store gave no verdict.
+/// Decides checks without a verdict of the store.
 #[derive(Debug, Clone)]
 pub struct Fallback {
     /// For rules without `on_store_error`.

@@ -16,7 +16,7 @@ pub struct Response {
     pub shadowed: bool,
     /// Over limit, but admitted by rules that degrade.
     pub degraded: bool,
-    /// One for each descriptor, in order.
+    /// A status for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
     /// Headers for the client, in order.
     pub response_headers: Vec<Header>,

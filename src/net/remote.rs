@@ -41,7 +41,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// What requests name as their authority.
+    /// The authority of requests.
     pub(crate) fn authority(&self) -> String {
         match &self.address {
             address @ Address::Tcp { .. } => address.to_string(),

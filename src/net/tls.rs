@@ -27,7 +27,7 @@ use crate::base::regular_file;
 pub struct PemFile {
     /// The name of the setting.
     pub setting: String,
-    /// Its path.
+    /// The path.
     pub path: PathBuf,
 }
 
@@ -98,7 +98,7 @@ impl ClientTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// One of them cannot be used.
+    /// A file cannot be used.
     pub fn config(&self) -> Result<ClientConfig, PemError> {
         let builder =
             ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
@@ -158,7 +158,7 @@ impl PemFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn bytes(&self) -> Result<Vec<u8>, PemError> {
         regular_file::read(&self.path).map_err(|error| PemError(format!("{self}: {error}")))
     }
@@ -166,7 +166,7 @@ impl PemFile {
     /// Reads the authorities in the file.
     ///
     /// # Errors
-    /// It cannot be read, or contains none.
+    /// The file cannot be read, or contains none.
     pub fn authorities(&self) -> Result<RootCertStore, PemError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -227,7 +227,7 @@ impl Identity {
     /// Reads both files.
     ///
     /// # Errors
-    /// One of them cannot be read or has other content, or the key is of another certificate.
+    /// A file cannot be read or has other content, or the key is of another certificate.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
         CertifiedKey::from_der(chain, key, &provider()).map_err(|error| {

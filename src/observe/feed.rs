@@ -35,7 +35,7 @@ const ENTRIES_MAX: usize = 32;
 #[derive(Debug, Clone)]
 pub struct OverLimitFeed(Arc<Shared>);
 
-/// One reader of the feed.
+/// A reader of the feed.
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,

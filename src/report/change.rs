@@ -1,4 +1,4 @@
-//! What differs between two rule sets: rules that were added, removed or changed, and counters that
+//! Differences between two rule sets: rules that were added, removed or changed, and counters that
 //! restart.
 //!
 //! A rule is identified by its domain and the keys and values of its descriptors. Its values are
@@ -123,7 +123,7 @@ fn change(
 }
 
 impl ChangeKind {
-    /// As in JSON.
+    /// The name in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Added => "added",

@@ -71,7 +71,7 @@ pub(crate) struct TrafficRule {
     pub(crate) no_longer_over: u64,
     /// Distinct keys with changed answers; at the bound a lower bound.
     pub(crate) keys_changed: usize,
-    /// Those with the most changes.
+    /// The keys with the most changes.
     pub(crate) keys: Vec<KeyChanges>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Disagreement {
     pub(crate) class: String,
 }
 
-/// One side of a disagreement.
+/// A side of a disagreement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum DecidedSide {

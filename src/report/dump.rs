@@ -35,7 +35,7 @@ const DURATION_UNITS: [(u64, &str); 5] = [
 ];
 
 impl RuleSet {
-    /// One line per limit, sorted by path.
+    /// A line per limit, sorted by path.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
         for domain in self.domains() {

@@ -77,7 +77,7 @@ impl fmt::Display for Finding {
 }
 
 impl Severity {
-    /// As in the text and in JSON.
+    /// The name in texts and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -1,4 +1,4 @@
-//! One descriptor as decided.
+//! A descriptor as decided.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::limit::Limit;
 pub(crate) struct Outcome {
     /// The path of its rule; `None` if no rule applies.
     pub(crate) rule: Option<Arc<str>>,
-    /// Its counter; `None` if nothing is counted.
+    /// The counter; `None` if nothing is counted.
     pub(crate) key: Option<Key>,
     /// Whether its status is OVER_LIMIT. False for a refund, in shadow mode and for rules that
     /// degrade.

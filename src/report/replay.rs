@@ -15,10 +15,10 @@ pub(crate) struct Replay {
     /// The times of the first and the last request.
     pub(crate) first: Option<String>,
     pub(crate) last: Option<String>,
-    /// What these rules did.
+    /// Results of these rules.
     #[serde(flatten)]
     pub(crate) rules: RulesReplay,
-    /// What the rules did that they are compared with.
+    /// Results of the rules that they are compared with.
     pub(crate) compared: Vec<RulesReplay>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct DomainView {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DescriptorView {
     pub(crate) path: String,
-    /// Of the descriptors down to this one.
+    /// The entries of the descriptors down to this one.
     pub(crate) entries: Vec<EntryView>,
     pub(crate) share_threshold: bool,
     pub(crate) value_to_metric: bool,
@@ -87,7 +87,7 @@ pub(crate) enum Source {
         line: u32,
         column: u32,
     },
-    /// Of a control plane, which has no lines.
+    /// A resource of a control plane, which has no lines.
     Resource { resource: String },
 }
 

@@ -8,7 +8,7 @@ use crate::report::serialize::{display, micros};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Simulation {
-    /// One line.
+    /// The title, a line.
     #[serde(rename = "limits")]
     pub(crate) title: String,
     /// About the rule.
@@ -16,7 +16,7 @@ pub(crate) struct Simulation {
     pub(crate) scenes: Vec<Scene>,
 }
 
-/// One pattern of requests against every limit.
+/// A pattern of requests against every limit.
 #[derive(Debug, Serialize)]
 pub(crate) struct Scene {
     /// The pattern as it is written.

@@ -235,7 +235,7 @@ fn is_not_found(error: &walkdir::Error) -> bool {
 /// Reads the overlay: the file of TOLLGATE_OVERLAY.
 ///
 /// # Errors
-/// It cannot be read, or is too large.
+/// The file cannot be read, or is too large.
 pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
     let text = read_text(path).context("TOLLGATE_OVERLAY")?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -250,7 +250,7 @@ pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
 /// line.
 ///
 /// # Errors
-/// It cannot be read, or is too large.
+/// The file cannot be read, or is too large.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let file = regular_file::open(path).with_context(|| format!("read {name}"))?;
@@ -260,7 +260,7 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
 /// [`read_text`] of anything that is open.
 ///
 /// # Errors
-/// As [`read_text`].
+/// The errors of [`read_text`].
 pub(crate) fn read_text_from(input: impl io::Read, name: &str) -> anyhow::Result<String> {
     let mut text = Vec::new();
     // Up to the first byte beyond the bound.

@@ -131,7 +131,7 @@ impl RulePublisher {
     /// Reads the overlay, if there is one.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub(crate) fn read_overlay(&self) -> anyhow::Result<Option<Source>> {
         self.overlay().map(read_overlay).transpose()
     }

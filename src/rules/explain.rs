@@ -190,7 +190,7 @@ fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
     })
 }
 
-/// What the request does to the counter, if not one hit.
+/// The effect of the request on the counter, unless it is one hit.
 fn hits_note(hits: Hits) -> String {
     match hits {
         Hits::Add(1) => String::new(),
@@ -200,7 +200,7 @@ fn hits_note(hits: Hits) -> String {
     }
 }
 
-/// What happens to a request over the limit, if not the default.
+/// The treatment of a request over the limit, unless it is the default.
 fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
     let is_shadow_rule = rule.shadow_mode && matches!(step, Step::Counted { .. });
     if is_shadow_rule {

@@ -28,14 +28,14 @@ named_enum! {
     /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All
     /// others always have the safe form.
     pub enum KeyFormat {
-        /// As the reference writes them.
+        /// The format of the reference.
         Reference = "reference",
-        /// So that no two counters can have the same.
+        /// A format in which no two counters have the same key.
         Safe = "safe",
     }
 }
 
-/// What the keys of a domain begin with.
+/// The start of the keys of a domain.
 #[derive(Debug)]
 pub struct KeyHead {
     format: KeyFormat,
@@ -45,7 +45,7 @@ pub struct KeyHead {
     safe: Box<str>,
 }
 
-/// What the keys of a limit end with, which also decides what they look like. It is made when the
+/// The end of the keys of a limit, which also decides their format. It is made when the
 /// rules are compiled: what a limit came from can no longer be seen from it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyTail {
@@ -56,7 +56,7 @@ pub enum KeyTail {
 }
 
 impl KeyHead {
-    /// What keys of a domain begin with behind CACHE_KEY_PREFIX, which is not escaped.
+    /// The start of the keys of a domain. CACHE_KEY_PREFIX is not escaped.
     pub fn new(format: KeyFormat, prefix: &str, domain: &str) -> Self {
         let mut safe = Key::from(prefix);
         safe.push(b"tg:");
@@ -73,7 +73,7 @@ impl KeyHead {
         self.format
     }
 
-    /// What keys of the reference form begin with.
+    /// The start of keys in the format of the reference.
     pub fn reference(&self) -> &str {
         &self.reference
     }
@@ -113,7 +113,7 @@ impl KeyTail {
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }
 
-    /// Of a rule that counts nothing.
+    /// The end of the keys of a rule that counts nothing.
     pub fn none() -> Self {
         Self::Safe("".into())
     }

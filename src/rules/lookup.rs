@@ -9,7 +9,7 @@ use crate::rules::tree::{Domain, Found, Node};
 /// The matched nodes from the root on, one for each entry up to the end of the lookup.
 pub(crate) type Hops<'r> = SmallVec<[Hop<'r>; 4]>;
 
-/// One level of a match.
+/// A level of a match.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hop<'r> {
     pub(crate) node: &'r Node,

@@ -19,27 +19,27 @@ use crate::rules::tree::{Domain, RuleSet};
 /// Shown instead of the path of a rule if the limit comes with the request.
 const OWN_LIMIT: &str = "(limit of the request)";
 
-/// One request against the rules.
+/// A request matched with the rules.
 #[derive(Debug)]
 pub struct Plan<'r> {
     /// Whether the domain has rules at all.
     pub domain_known: bool,
-    /// One for each descriptor, in order.
+    /// A step for each descriptor, in order.
     pub steps: SmallVec<[Step<'r>; 2]>,
     /// The checks of the steps that count.
     pub request: CheckRequest,
 }
 
-/// What is done about one descriptor.
+/// The treatment of a descriptor.
 #[derive(Debug)]
 pub enum Step<'r> {
     /// No rule is about it.
     NoRule,
-    /// Its rule allows anything.
+    /// The rule is unlimited.
     Unlimited(&'r Rule),
     /// Another rule of the same request takes the place of its rule.
     Replaced(&'r Rule),
-    /// It states a limit of its own.
+    /// The request states a limit of its own.
     Override {
         /// The rule that the limit takes everything but number and unit from.
         rule: Option<&'r Rule>,
@@ -50,7 +50,7 @@ pub enum Step<'r> {
         /// Name of its metrics.
         metric_name: String,
     },
-    /// Its rule is counted.
+    /// The rule is counted.
     Counted {
         /// The rule.
         rule: &'r Rule,
@@ -63,7 +63,7 @@ pub enum Step<'r> {
     },
 }
 
-/// What is the same for all requests.
+/// Modes of the process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Modes {
     /// SHADOW_MODE: count and report, never reject.
@@ -80,7 +80,7 @@ pub struct Modes {
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
-/// What applies to one descriptor, before rules of the same request replace each other.
+/// The match of a descriptor, before rules of the same request replace each other.
 struct Matched<'r> {
     /// `None` for a limit in the request that takes nothing over from a rule.
     rule: Option<&'r Rule>,
@@ -277,7 +277,7 @@ fn match_descriptor<'r>(
 /// descriptor if a `tollgate` block or DEFAULT_ALGORITHM says something about that rule, else from
 /// DEFAULT_ALGORITHM. With neither it is what it is in envoyproxy/ratelimit: a fixed window.
 ///
-/// As there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names
+/// Like there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names
 /// of metrics are never taken over.
 fn match_override<'r>(
     domain: &Domain,

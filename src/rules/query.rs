@@ -13,14 +13,14 @@ use crate::limit::Unit;
 // bound shown_bytes_max: truncated; -
 const SHOWN_BYTES_MAX: usize = 256;
 
-/// One call: a domain and its descriptors.
+/// A call: a domain and its descriptors.
 #[derive(Debug, Clone, Default)]
 pub struct Query<'q> {
     /// Which rules to ask; not empty.
     pub domain: &'q [u8],
     /// At least one.
     pub descriptors: SmallVec<[Descriptor<'q>; 2]>,
-    /// As sent for the whole request; 0 is not set.
+    /// The `hits_addend` of the whole request; 0 is not set.
     pub hits_addend: u32,
     /// When the caller has no use for an answer any more, if it says.
     pub deadline: Option<Time>,
@@ -36,16 +36,16 @@ pub(crate) struct OwnedQuery {
     entries: Vec<[Box<[u8]>; 2]>,
 }
 
-/// What is to be limited.
+/// A descriptor of a request.
 #[derive(Debug, Clone)]
 pub struct Descriptor<'q> {
     /// From the outermost to the innermost.
     pub entries: SmallVec<[Entry<'q>; 4]>,
     /// A limit of the caller's own, instead of any rule.
     pub limit: Option<Override>,
-    /// What to do to its counter.
+    /// The hits on its counter.
     pub hits: Hits,
-    /// As sent for this descriptor alone.
+    /// The `hits_addend` of this descriptor.
     pub hits_addend: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ impl<'q> Descriptor<'q> {
         }
     }
 
-    /// Its entries as `key=value,key=value`, up to a length.
+    /// The entries as `key=value,key=value`, up to a length.
     pub(crate) fn shown(&self) -> String {
         let entries: Vec<String> = self.entries.iter().map(ToString::to_string).collect();
         let text = entries.join(",");

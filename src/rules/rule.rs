@@ -18,7 +18,7 @@ pub struct Rule {
     /// `domain.key_value.key_value`: the path in the rules, and the name of its metrics as in
     /// envoyproxy/ratelimit.
     pub path: Arc<str>,
-    /// Its limit, if any.
+    /// The limit, if any.
     pub allowance: Allowance,
     /// The terms of a limit in a request, except for number and unit. `None` if no `tollgate` block
     /// and no DEFAULT_ALGORITHM applies to the rule.
@@ -37,7 +37,7 @@ pub struct Rule {
     pub metadata: Option<Metadata>,
     /// See [`Naming`].
     pub naming: Naming,
-    /// Its counters, unless `naming` says that they depend on the request.
+    /// The counters, unless `naming` says that they depend on the request.
     pub stats: Arc<RuleStats>,
     /// The end of its counter keys, and their format.
     pub key_tail: KeyTail,
@@ -54,9 +54,9 @@ pub struct Rule {
 /// An option of a `tollgate` block that is in force for a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectiveOption {
-    /// As in rules files.
+    /// The key in rules files.
     pub key: &'static str,
-    /// As `explain` shows it.
+    /// The value as `explain` shows it.
     pub value: Arc<str>,
     /// The kind of block that set it.
     pub provenance: Provenance,
@@ -85,24 +85,24 @@ named_enum! {
 pub enum Allowance {
     /// Everything passes; nothing is counted.
     Unlimited {
-        /// As the rule states it; only shown.
+        /// The number in the rule; only shown.
         requests_per_unit: u32,
     },
     /// Counted.
     Limited(Limit),
 }
 
-/// What happens to a request that is over its limit.
+/// The treatment of a request that is over its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnLimit {
-    /// It is rejected.
+    /// Reject it.
     Reject {
         /// The body of the response; `None` for Envoy's own.
         body: Option<Arc<str>>,
     },
-    /// It waits for its slot, and is rejected if that is later than the limit's `max_wait`.
+    /// Delay it until its slot, or reject it if that is later than the limit's `max_wait`.
     Queue,
-    /// It passes, with headers that ask the upstream for a cheaper response.
+    /// Admit it, with headers that ask the upstream for a cheaper response.
     Degrade {
         /// Names in lower case. May be empty: dynamic metadata is set in any case.
         request_headers: Arc<[(Box<str>, Box<str>)]>,
@@ -123,7 +123,7 @@ named_enum! {
     }
 }
 
-/// What the names of a rule's metrics are made of.
+/// The parts of the names of a rule's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// The rules only.

@@ -45,7 +45,7 @@ enum Family {
     /// takes `over_limit_with_local_cache` for `over_limit` if there are two keys, and would count
     /// it twice.
     Unmapped,
-    /// One of Tollgate.
+    /// Tollgate's own.
     Own,
 }
 
@@ -126,7 +126,7 @@ struct Names {
     of_rules: HashMap<Box<str>, Arc<RuleStats>>,
     of_clients: HashMap<Box<str>, Arc<RuleStats>>,
     unknown_domains: HashMap<Box<str>, AtomicU64>,
-    /// Of the names in `of_clients` and `unknown_domains`.
+    /// Bytes of the names in `of_clients` and `unknown_domains`.
     client_bytes: usize,
 }
 
@@ -267,7 +267,7 @@ impl Source for StatsTable {
     }
 }
 
-/// One counter of a rule. Client-supplied names are only label values.
+/// A counter of a rule. Client-supplied names are only label values.
 fn rule_series(
     family: Family,
     metric: &str,

@@ -30,21 +30,21 @@ pub struct Example {
 /// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// Its name.
+    /// The name of the domain.
     pub name: Box<str>,
-    /// What its counter keys begin with.
+    /// The start of its counter keys.
     pub key_head: KeyHead,
     /// All or nothing over the descriptors of one request.
     pub all_or_nothing: bool,
-    /// What becomes of dots in the names of its metrics.
+    /// The treatment of dots in the names of its metrics.
     pub metric_dots: Dots,
     /// The terms of limits in requests where no rule applies, except for number and unit.
     pub override_terms: Terms,
-    /// Its outermost descriptors.
+    /// The outermost descriptors.
     pub root: Level,
 }
 
-/// What becomes of dots in the keys and values of a name, where dots part the levels:
+/// The treatment of dots in the keys and values of a name, where dots part the levels:
 /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dots {
@@ -60,7 +60,7 @@ pub enum Dots {
 pub struct Level {
     nodes: Vec<Node>,
     by_key: HashMap<Box<[u8]>, Siblings>,
-    /// Those whose key has a star, in file order: an undocumented feature of envoyproxy/ratelimit.
+    /// Nodes whose key has a star, in file order: an undocumented feature of envoyproxy/ratelimit.
     starred_keys: Vec<(Pattern, u32)>,
 }
 
@@ -69,7 +69,7 @@ pub struct Level {
 struct Siblings {
     /// By value, as written: a star is only a character here.
     exact: HashMap<Box<[u8]>, u32>,
-    /// Those whose value has a star, in file order.
+    /// Nodes whose value has a star, in file order.
     patterns: Vec<(Pattern, u32)>,
     /// The one without a value.
     default: Option<u32>,
@@ -78,9 +78,9 @@ struct Siblings {
 /// A descriptor of the rules.
 #[derive(Debug)]
 pub struct Node {
-    /// Its key.
+    /// The key of the descriptor.
     pub key: Box<str>,
-    /// Its value; empty for any.
+    /// The value of the descriptor; empty for any.
     pub value: Box<str>,
     /// `key`, or `key_value`.
     pub label: Box<str>,
@@ -88,7 +88,7 @@ pub struct Node {
     pub share_threshold: bool,
     /// The value of the request becomes part of the metric's name.
     pub value_to_metric: bool,
-    /// Its limit.
+    /// The limit of the descriptor.
     pub rule: Option<Box<Rule>>,
     /// The descriptors inside it.
     pub below: Option<Box<Level>>,

@@ -150,7 +150,7 @@ impl Counters {
         self.metrics.keys.sub(removed.into());
     }
 
-    /// What is spent at `now`, in the units of the counter.
+    /// The spent units of the counter at `now`.
     pub fn spent_at(&self, key: &Key, limit: &Limit, now: Time) -> u64 {
         let fingerprint = self.fingerprint(key);
         self.shards[shard_of(fingerprint)]

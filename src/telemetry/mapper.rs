@@ -64,7 +64,7 @@ pub enum Kind {
 /// How times are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Observer {
-    /// As a sum and a count.
+    /// A sum and a count.
     #[default]
     Summary,
     /// In buckets.
@@ -74,9 +74,9 @@ pub enum Observer {
 /// How a metric is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MappedMetric {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its labels.
+    /// The labels.
     pub labels: Vec<(String, String)>,
     /// Factor of its values.
     pub scale: f64,

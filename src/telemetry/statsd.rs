@@ -1,6 +1,6 @@
 //! Sends metrics to statsd or DogStatsD, under the names of envoyproxy/ratelimit.
 //!
-//! One task of the main thread sends, so no request waits for statsd, and nothing is queued: after
+//! A task of the main thread sends, so no request waits for statsd, and nothing is queued: after
 //! an outage statsd receives what was added meanwhile (`statsd/deltas.rs`). Lines that were being
 //! written when a connection broke are not sent again: they may have arrived, and counting twice is
 //! worse.

@@ -31,7 +31,7 @@ pub(crate) enum Comparison {
     OverHere(Class),
     /// Over limit at the upstream only.
     OverThere(Class),
-    /// One side has no status.
+    /// A side has no status.
     NoStatus(Class),
 }
 
@@ -42,7 +42,7 @@ named_enum! {
         ErrorThere = "error_there",
         /// Our store gave no verdict.
         StoreError = "store_error",
-        /// One side has no limit.
+        /// A side has no limit.
         RuleMissing = "rule_missing",
         /// The limits differ.
         LimitDiffers = "limit_differs",

@@ -13,7 +13,7 @@ use crate::net::tls::{ClientTls, Identity, PemFile};
 use crate::rules::EnforcedShare;
 use crate::trial::share;
 
-/// What the keys of counters begin with, before CACHE_KEY_PREFIX.
+/// The start of the keys of counters, before CACHE_KEY_PREFIX.
 const KEY_PREFIX: &str = "trial:";
 const TLS_CACERT: &str = "TRIAL_UPSTREAM_TLS_CACERT";
 const TLS_CERT: &str = "TRIAL_UPSTREAM_TLS_CERT";
@@ -74,7 +74,7 @@ pub struct Settings {
     pub trial_keep_counters: bool,
 }
 
-/// What a trial runs with.
+/// The settings of a trial.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) server: Server,
@@ -115,7 +115,7 @@ impl Settings {
         self.trial_upstream.as_ref().map(Address::to_string)
     }
 
-    /// What the keys of counters begin with, before CACHE_KEY_PREFIX: those of a trial are
+    /// The start of the keys of counters, before CACHE_KEY_PREFIX: those of a trial are
     /// separate.
     pub(crate) fn key_prefix(&self) -> &'static str {
         if self.trial_upstream.is_some() || self.trial_keep_counters {

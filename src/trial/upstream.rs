@@ -64,7 +64,7 @@ const TIMEOUT_NUMBER_END: u64 = 100_000_000;
 /// The connection of a worker to the upstream.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    /// Of the method at the upstream.
+    /// The URI of the method at the upstream.
     uri: Uri,
     link: watch::Receiver<Link>,
     replies: Arc<ReplyBudget>,
@@ -77,7 +77,7 @@ pub(crate) struct Upstream {
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
-    /// As received, with the prefix of the message.
+    /// The body as received, with the prefix of the message.
     pub(crate) body: Bytes,
     /// When the caller stops waiting.
     pub(crate) deadline: Option<Time>,

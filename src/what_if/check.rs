@@ -32,7 +32,7 @@ pub(crate) mod scenario;
 // bound differences_max: counted in `differences_left_out`; -
 const DIFFERENCES_MAX: usize = 500;
 
-/// What a change is compared with, and how it is compiled.
+/// The rules that a change is compared with, and the compiler of the change.
 #[derive(Debug)]
 pub(crate) struct RuleCheck {
     /// `None` unless rules come from files.

@@ -21,7 +21,7 @@ use crate::what_if::traffic::Record;
 const KEYS_SHOWN: usize = 10;
 const MINUTE: Span = Span::from_secs(60);
 
-/// One set of rules, and what it did.
+/// A set of rules, and what it did.
 pub(crate) struct Variant {
     label: String,
     tally: Tally,
@@ -74,7 +74,7 @@ impl Variant {
         self.tally.decide(&mut self.engine, &self.rules, record);
     }
 
-    /// What it did with `requests`.
+    /// The results for this number of requests.
     pub(crate) fn report(self, requests: u64) -> RulesReplay {
         let evicted = self.engine.evicted();
         self.tally

@@ -1,6 +1,6 @@
-//! What limits admit of patterns of requests.
+//! Simulates patterns of requests against limits.
 //!
-//! It counts with the memory store that serves, and passes it the time of each request: hours of
+//! A simulation counts with the memory store that serves, at the time of each request: hours of
 //! traffic take milliseconds, and the same requests get the same answers everywhere.
 
 pub(crate) mod compared;

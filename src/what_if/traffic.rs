@@ -45,7 +45,7 @@ impl Reader {
     /// Opens a file; `-` is stdin. More than `errors_max` invalid lines are an error.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub(crate) fn open(path: &Path, errors_max: u64) -> anyhow::Result<Self> {
         Ok(Self {
             input: Input::open(path).with_context(|| format!("read {}", path.display()))?,
@@ -92,7 +92,7 @@ impl Reader {
         }))
     }
 
-    /// What was read so far.
+    /// Statistics of the lines so far.
     pub(crate) const fn stats(&self) -> &TrafficStats {
         &self.stats
     }

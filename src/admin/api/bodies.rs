@@ -34,7 +34,7 @@ pub(crate) struct ArrivedText {
     _share: Share,
 }
 
-/// One text's part of the memory.
+/// A text's part of the memory.
 #[derive(Debug)]
 struct Share {
     texts: Arc<Texts>,

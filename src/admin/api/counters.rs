@@ -115,7 +115,7 @@ impl Counters {
         })
     }
 
-    /// One for each descriptor.
+    /// A counter for each descriptor.
     pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<CounterView>, Rejected> {
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;

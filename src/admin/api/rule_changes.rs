@@ -40,11 +40,11 @@ const ROLLBACK_USAGE: &str =
 const RETRY_AFTER_SECS: u64 = 1;
 
 named_enum! {
-    /// What is done to a rules file.
+    /// A change of a rules file.
     pub enum RuleAction {
-        /// It gets another text.
+        /// Replace the text.
         Put = "put_rules",
-        /// It gets the text of one of its versions.
+        /// Restore the text of a version.
         Rollback = "rollback_rules",
     }
 }
@@ -65,7 +65,7 @@ struct Authorized {
     writer: Arc<RulesWriter>,
     change: Change,
     remote: Option<IpAddr>,
-    /// Its memory, until the change is made.
+    /// The memory of the text, until the change is made.
     _text: ArrivedText,
 }
 

@@ -143,7 +143,7 @@ impl TokenCheck {
         (Arc::new(check), file)
     }
 
-    /// What to configure; `None` if there is a token.
+    /// The setting to configure; `None` if there is a token.
     pub(crate) fn unconfigured(&self) -> Option<&'static str> {
         self.current.0.load().is_none().then_some(NO_TOKEN)
     }

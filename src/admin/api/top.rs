@@ -27,9 +27,9 @@ use crate::rules::{Descriptor, LiveRules, Query};
 named_enum! {
     /// Whose hits are counted.
     pub enum Scope {
-        /// Those of this process.
+        /// Keys of this process.
         Replica = "replica",
-        /// Those of all processes whose heartbeats are known.
+        /// Keys of all processes whose heartbeats are known.
         Fleet = "fleet",
     }
 }

@@ -4,10 +4,10 @@ use crate::cli::manifest::Quoted;
 use crate::config::error::Finding;
 use crate::report::{CheckFinding, CheckReport, Severity};
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// What was checked.
+    /// The name of the input.
     pub(super) name: String,
     pub(super) findings: Vec<(Severity, Finding)>,
     pub(super) quoted: Vec<Quoted>,

@@ -22,7 +22,7 @@ const PAGE: &str = "/rlconfig?format=json";
 /// Rules that were read, and not compiled.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// As on the command line.
+    /// The name on the command line.
     pub(super) name: String,
     rules: Rules,
 }

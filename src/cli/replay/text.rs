@@ -40,7 +40,7 @@ pub(super) fn write(report: &Replay) -> String {
     text
 }
 
-/// What was read, and what each set of rules did.
+/// Counts of the traffic, and results of each set of rules.
 fn summary(report: &Replay) -> String {
     let stats = &report.traffic;
     let mut text = format!("requests: {}", stats.requests);

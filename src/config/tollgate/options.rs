@@ -33,7 +33,7 @@ pub(crate) struct Sourced<'b, T> {
     pub(crate) layer: Layer<'b>,
 }
 
-/// What decides whether an option applies to a rule.
+/// The options that decide whether others apply to a rule.
 #[derive(Clone, Copy)]
 struct Form {
     algorithm: Algorithm,
@@ -45,7 +45,7 @@ macro_rules! options {
         /// The keys of a rule's block and of `defaults`.
         pub(crate) const RULE_KEYS: &[&str] = &[$(stringify!($key)),*];
 
-        /// What one block states.
+        /// The options of a block.
         #[derive(Debug, Clone, Default)]
         pub(crate) struct Block {
             $(pub(crate) $key: Option<Located<$type>>,)*

@@ -32,7 +32,7 @@ const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];
 pub(crate) trait OptionValue: Sized {
     /// Reports an invalid value.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self>;
-    /// As `explain` shows it.
+    /// The value as `explain` shows it.
     fn display(&self) -> Arc<str>;
 }
 

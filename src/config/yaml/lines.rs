@@ -15,7 +15,7 @@ pub(super) struct Lines<'t> {
     tab: Option<usize>,
 }
 
-/// One character wide.
+/// A location of one character.
 pub(super) fn location(mark: Marker) -> Location {
     Location::new(mark.line(), mark.col() + 1, 1)
 }

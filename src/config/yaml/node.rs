@@ -70,9 +70,9 @@ pub struct Located<T> {
 /// location of its key.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Of a list or map in block style: that of its first item or key.
+    /// For a list or map in block style the location of its first item or key.
     pub location: Location,
-    /// Its value.
+    /// The value.
     pub kind: Kind,
 }
 
@@ -90,7 +90,8 @@ pub enum Kind {
 /// A scalar as written, after unquoting and folding.
 #[derive(Debug, Clone)]
 pub struct Scalar {
-    /// What yaml.v2 stores in a string field, whatever [`Scalar::value`] is (`yes`, `0x10`).
+    /// The text that yaml.v2 stores in a string field, whatever [`Scalar::value`] is (`yes`,
+    /// `0x10`).
     pub text: Rc<str>,
     /// Text whatever it looks like: quoted, a block, `!!str`, or with an unknown tag.
     pub(super) literal: bool,
@@ -131,7 +132,7 @@ pub struct Diagnostic {
     pub location: Location,
     /// A sentence without a full stop.
     pub text: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub hint: Option<String>,
 }
 

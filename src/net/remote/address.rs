@@ -13,7 +13,7 @@ pub enum Address {
     Tcp {
         /// Resolved for each connection.
         host: String,
-        /// Its port.
+        /// The port.
         port: u16,
     },
     /// A Unix socket.
@@ -24,7 +24,7 @@ impl Address {
     /// Parses `host:port`, `dns:///host:port`, `unix:/path` and similar forms.
     ///
     /// # Errors
-    /// It has another form; the text says what to write.
+    /// The text has another form; the error says what to write.
     pub fn read(text: &str) -> Result<Self, String> {
         const WANTED: &str = "write host:port, dns:///host:port or unix:/path";
         if let Some(path) = text.strip_prefix("unix:") {

@@ -33,7 +33,8 @@ impl RecordFile {
     /// Opens the file at its end. Half a record, left by a process that was killed, is removed.
     ///
     /// # Errors
-    /// It cannot be opened, is not a regular file, or ends with half a line that is no record.
+    /// The file cannot be opened, is not a regular file, or ends with half a line that is no
+    /// record.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         // Values may be personal data.
         let mut options = OpenOptions::new();

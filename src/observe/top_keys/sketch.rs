@@ -54,7 +54,7 @@ pub(crate) enum Capacity {
     Full,
 }
 
-/// What became of a key.
+/// The result of adding a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Added {
     /// The sketch tracks as many keys as before.
@@ -100,7 +100,7 @@ impl Sketch {
         Added::Same
     }
 
-    /// What is tracked, in no order.
+    /// The tracked keys, in no order.
     pub(crate) fn into_tracked(self) -> Vec<Tracked> {
         self.tracked
     }

@@ -1,4 +1,4 @@
-//! What was counted of the keys of one rule in the last 1, 5 and 60 minutes.
+//! Counts of the keys of a rule in the last 1, 5 and 60 minutes.
 //!
 //! ```text
 //!  1m    |·|·|·|·|·|·|x    six slots of 10 s, and the current one
@@ -30,7 +30,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// What keys are ordered by.
+    /// The order of keys.
     pub enum By {
         /// Hits over limit.
         OverLimit = "over_limit",

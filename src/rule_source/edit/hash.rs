@@ -13,7 +13,7 @@ const HASHED_BYTES: usize = 64 << 10;
 /// The ETag of a file, and its size.
 ///
 /// # Errors
-/// It cannot be read, or is larger than rules files are.
+/// The file cannot be read, or is larger than rules files are.
 pub(crate) fn hash(path: &Path) -> io::Result<(ETag, usize)> {
     let mut file = regular_file::open(path)?;
     let (mut hasher, mut size) = (Hasher::default(), 0);

@@ -69,7 +69,7 @@ impl History {
     /// The content of a version; `None` if there is no such version.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub(crate) fn content(&self, number: u64) -> io::Result<Option<Vec<u8>>> {
         let files = self.files()?.into_iter();
         let mut found = files.filter(|(known, ..)| *known == number);

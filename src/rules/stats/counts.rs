@@ -22,11 +22,11 @@ pub struct RuleStats {
 pub struct HitCounts {
     /// All hits.
     pub hits: u64,
-    /// Those over limit.
+    /// Hits over limit.
     pub over_limit: u64,
 }
 
-/// What is counted of a rule: the counters of envoyproxy/ratelimit, then those of Tollgate.
+/// The counters of a rule: those of envoyproxy/ratelimit, then those of Tollgate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     TotalHits,
@@ -40,7 +40,7 @@ pub(crate) enum Count {
     Degraded,
 }
 
-/// What happened to the hits of a check, other than being admitted or rejected at once.
+/// A treatment of the hits of a check other than being admitted or rejected at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     Nothing,

@@ -39,7 +39,7 @@ struct Entry {
     expires: Time,
 }
 
-/// What [`Shard::set`] did.
+/// The effect of [`Shard::set`].
 #[derive(Debug, Clone, Copy)]
 pub struct Change {
     /// Whether a counter was added.

@@ -1,4 +1,5 @@
-//! One worker's client: sends each check to the server that has its key, and follows redirections.
+//! The client of a worker: sends each check to the server that has its key, and follows
+//! redirections.
 //!
 //! ```text
 //!   decide -> over-limit cache -> encode -> batcher of each node -> pipeline -> decode -> verdicts

@@ -1,4 +1,4 @@
-//! What an operator does to one counter in Redis.
+//! Actions of an operator on a counter in Redis.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 // bound pings_max: asked after them; -
 const PINGS_MAX: usize = 64;
 
-/// One server.
+/// A server.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeStatus {
     /// Whether it has the limits per second only.

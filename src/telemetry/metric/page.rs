@@ -15,9 +15,9 @@ pub(super) struct Sample {
     help: String,
     labels: Vec<(String, String)>,
     kind: MetricType,
-    /// Of counters and gauges the value, of times their sum.
+    /// The value of a counter or gauge, or the sum of times.
     value: f64,
-    /// Of times.
+    /// The number of times.
     count: u64,
     /// Upper bounds with cumulative counts, of a histogram.
     buckets: Vec<(f64, u64)>,
@@ -35,7 +35,7 @@ impl Sample {
         }
     }
 
-    /// As the mapping shows it, with its own help text unless the mapping has one.
+    /// The metric by the mapping, with its own help text unless the mapping has one.
     pub(super) fn mapped(mapped: &MappedMetric, series: Series) -> Self {
         let help = mapped.help.as_deref().unwrap_or(series.help);
         Self {

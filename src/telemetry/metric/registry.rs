@@ -225,7 +225,7 @@ impl Metrics {
         page::write(&self.families())
     }
 
-    /// What is on the page now.
+    /// The current metrics.
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let Inner {
             registry,

@@ -48,7 +48,7 @@ pub struct Series {
     pub(crate) help: &'static str,
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) value: Value,
-    /// Its name in envoyproxy/ratelimit, if it has one.
+    /// The name in envoyproxy/ratelimit, if there is one.
     pub(crate) statsd: Option<String>,
     /// The statsd name has a part that clients choose. It keeps its name and labels unless a
     /// mapping matches it: otherwise each such name would be a metric family.

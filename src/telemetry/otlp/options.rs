@@ -41,7 +41,7 @@ named_enum! {
     }
 }
 
-/// What produces the spans and metrics.
+/// The scope of the spans and metrics.
 pub(crate) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),

@@ -87,7 +87,7 @@ pub(super) struct Http {
     headers: HeaderMap,
     /// The connection of the last batch.
     open: Option<SendRequest<Body>>,
-    /// Its driver.
+    /// The drivers of connections.
     connections: JoinSet<()>,
 }
 
@@ -118,7 +118,7 @@ impl Sender {
     /// Sends a batch, and returns the number of rejected items.
     ///
     /// # Errors
-    /// It was not accepted.
+    /// The collector did not accept the request.
     pub(super) async fn send<R: Request>(&mut self, request: &R) -> Result<u64, Failure> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,

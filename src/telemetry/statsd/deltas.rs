@@ -1,4 +1,4 @@
-//! What changed since the last flush: increments of counters and timers, current values of gauges.
+//! Changes since the last flush: increments of counters and timers, current values of gauges.
 //!
 //! Nothing is queued while statsd is unreachable: what it missed is the difference of two numbers.
 
@@ -46,7 +46,7 @@ impl DeltaTracker {
         self.0.retain(|name, _| names.contains(&**name));
     }
 
-    /// What was added to each count. A count that decreased was removed and started again.
+    /// The increment of each count. A count that decreased was removed and started again.
     fn added(&mut self, name: &str, counts: Vec<u64>) -> Vec<u64> {
         let last = self.0.entry(name.to_owned()).or_default();
         last.resize(counts.len(), 0);

@@ -139,7 +139,7 @@ impl Settings {
     }
 }
 
-/// One random id for the life of the process: signals are joined by it.
+/// A random id for the life of the process: signals are joined by it.
 fn instance_id() -> String {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(random_id).clone()

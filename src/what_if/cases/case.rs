@@ -27,7 +27,7 @@ pub(crate) struct Case {
 pub(crate) struct Step {
     /// Such as `tests[0].steps[1]`.
     pub(crate) place: String,
-    /// Of the request.
+    /// The location of the request.
     pub(crate) location: Location,
     /// Not before that of the step before.
     pub(crate) time: Time,

@@ -1,4 +1,4 @@
-//! What is expected of a response: each field by itself, so that each is reported at its place.
+//! The expected response: each field by itself, so that each is reported at its place.
 //!
 //! A field is compared as text, in the form in which it is written in a test.
 
@@ -24,7 +24,7 @@ pub(crate) struct Expectation {
     pub(crate) field: Field,
     /// `None` if the response must not have it.
     pub(crate) value: Option<String>,
-    /// Of the value.
+    /// The location of the value.
     pub(crate) location: Location,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Expectation {
 #[derive(Debug, Clone)]
 pub(crate) enum Field {
     Code,
-    /// Of the descriptor with this index.
+    /// A field of the descriptor with this index.
     Status(usize, StatusField),
     /// For the client, by its name.
     Header(String),

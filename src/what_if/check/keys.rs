@@ -49,11 +49,11 @@ pub(crate) struct ChangedKey {
     pub(crate) counts: HitCounts,
     pub(crate) before: Treatment,
     pub(crate) after: Treatment,
-    /// It counts from zero, under another key.
+    /// Whether it counts from zero, under another key.
     pub(crate) counter_restarts: bool,
 }
 
-/// What happens to requests of a key.
+/// The treatment of requests of a key.
 #[derive(Debug, Clone)]
 pub(crate) struct Treatment {
     /// The path of the rule; `None` if no rule applies.

@@ -27,7 +27,7 @@ const PERIOD_DEFAULT: Span = Span::from_secs(1);
 /// Times are counted exactly below 2^53 µs.
 const END_MAX: Time = Time::from_micros(EXACT_MAX);
 
-/// What is played.
+/// The requests to play.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) domain: Vec<u8>,

@@ -31,7 +31,7 @@ struct Descriptors<'p>(&'p [DescriptorView]);
 /// Compiles the page of the service `name`.
 ///
 /// # Errors
-/// It is no such page.
+/// The text is not the page of rules.
 pub(crate) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::Result<RuleSet> {
     let read = || format!("read the rules of {name}");
     let page: RulesView = serde_json::from_str(page).with_context(read)?;

@@ -16,7 +16,7 @@ const NEEDS_HOLD: &str =
 /// Limits side by side.
 #[derive(Debug)]
 pub struct Compared {
-    /// What they have in common, on one line.
+    /// The common part of the limits, on one line.
     pub title: String,
     /// About the rule.
     pub notes: Vec<String>,
@@ -66,7 +66,7 @@ impl Named {
     /// Reads a name.
     ///
     /// # Errors
-    /// What can be written.
+    /// The valid names.
     pub fn read(text: &str) -> Result<Self, String> {
         if text == "all" {
             return Ok(Self::All);
@@ -162,7 +162,7 @@ impl Compared {
 }
 
 impl Options {
-    /// What of them belongs to an algorithm that is one of several.
+    /// The options that an algorithm takes.
     fn of(&self, algorithm: Algorithm) -> Self {
         let takes = |option| algorithm.takes(option);
         Self {

@@ -22,7 +22,7 @@ pub(crate) struct RuleLimit {
     pub(crate) rule: String,
     /// Where it is.
     pub(crate) origin: String,
-    /// What a simulation of its limit does not show.
+    /// Properties that a simulation of the limit does not show.
     pub(crate) notes: Vec<String>,
     pub(crate) compare: Compare,
 }
@@ -101,7 +101,7 @@ fn notes(rule: &Rule) -> Vec<String> {
     apply.map(|(_, note)| note.to_owned()).collect()
 }
 
-/// What distinguishes a limit from the others.
+/// A label that distinguishes a limit from the others.
 pub(crate) fn label(limit: &Limit) -> String {
     let mut label = limit.algorithm.name().to_owned();
     if limit.algorithm.is_bucket() {

@@ -18,7 +18,7 @@ pub(crate) const COLUMNS: usize = 60;
 /// Memory for one counter, however large: a store never evicts the one that it counts.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What is asked of each limit.
+/// The requests that each limit gets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     /// How many calls.

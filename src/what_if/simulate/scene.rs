@@ -1,4 +1,4 @@
-//! One pattern of requests against several limits.
+//! A pattern of requests against several limits.
 
 use crate::base::parse;
 use crate::base::time::{Span, Time};

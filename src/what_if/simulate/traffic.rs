@@ -56,7 +56,7 @@ impl Pattern {
     /// Reads a pattern.
     ///
     /// # Errors
-    /// What can be written.
+    /// The valid patterns.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         match text {
             "steady" => Ok(Self::Steady),

@@ -1,4 +1,4 @@
-//! One line: a request and its time, as Tollgate or Envoy writes them.
+//! A line: a request and its time, as Tollgate or Envoy writes them.
 //!
 //! ```text
 //! {"time": "2026-08-01T12:00:00Z", "domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "42"}]}]}
@@ -256,7 +256,7 @@ fn rounded(number: f64) -> Option<u64> {
     is_exact.then(|| number.round() as u64)
 }
 
-/// What was read of a value, which is else an error.
+/// The read value, or an error that names the expected one.
 fn expected<T, E: Error>(read: Option<T>, value: &Value, expected: &str) -> Result<Option<T>, E> {
     match read {
         Some(read) => Ok(Some(read)),

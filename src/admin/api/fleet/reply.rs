@@ -24,7 +24,7 @@ impl Reply {
     /// Reads a reply.
     ///
     /// # Errors
-    /// It is not in the form of an answer, or has more than one may have.
+    /// The text is not in the form of an answer, or has more than an answer may have.
     pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
     }

@@ -45,7 +45,7 @@ struct Task {
     waiting: Waiting,
     /// In flight, until its reply is here.
     batch: Batch,
-    /// Of keys that earlier batches have shown, until Redis has confirmed them.
+    /// Repairs of keys of earlier batches, until Redis has confirmed them.
     repairs: Vec<Repair>,
 }
 

@@ -17,9 +17,9 @@ use crate::store::redis::topology::cluster::Endpoint;
 /// The reply to one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReply {
-    /// What is spent after the check, in the counter's units; `-1 - spent` if it was over limit.
+    /// The spent units of the counter after the check; `-1 - spent` if it was over limit.
     number: i64,
-    /// What its algorithm needs for the verdict besides.
+    /// Values that the algorithm needs for the verdict.
     extra: Vec<u64>,
 }
 
@@ -42,12 +42,12 @@ pub enum ReplyError {
 pub struct ScriptReply {
     /// The server's time.
     pub now: Time,
-    /// One for each check, in order.
+    /// A reply for each check, in order.
     pub replies: Vec<Result<CheckReply, ReplyError>>,
 }
 
 impl CheckReply {
-    /// As if the script had replied to hits on a window in which `before` were spent.
+    /// The reply of the script to hits on a window in which `before` were spent.
     pub(crate) fn of_window(before: u64, hits: u64) -> Self {
         let spent = before.saturating_add(hits).min(EXACT_MAX - 1);
         Self::from(spent.cast_signed())
@@ -200,7 +200,7 @@ impl From<RedisError> for ReplyError {
     }
 }
 
-/// What was spent before INCR counted hits, and what its reply shows of the key.
+/// Hits that were spent before INCR, and the state of the key, by its reply.
 ///
 /// # Errors
 /// Redis' own.

@@ -41,10 +41,10 @@ pub(crate) enum Route {
     Asking,
 }
 
-/// What the script takes for a check, in commands.
+/// The cost of a check in the script, in commands.
 const SCRIPT_SIZE: usize = 4;
 
-/// One check as Redis gets it.
+/// A check in the form in which it is sent to Redis.
 #[derive(Debug, Clone)]
 pub struct EncodedCheck {
     pub(crate) key: Key,
@@ -56,7 +56,7 @@ pub struct EncodedCheck {
     pub(crate) at: Time,
     /// The counter's hash in the caches of this process.
     pub(crate) hash: u64,
-    /// What one hit costs, in the counter's units.
+    /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
     /// Whether it changes its counter if it is not over limit.
     has_cost: bool,
@@ -170,7 +170,7 @@ impl EncodedCheck {
         }
     }
 
-    /// Its part of a batch, in commands.
+    /// The size of the check in a batch, in commands.
     pub(crate) fn size(&self) -> usize {
         if self.is_direct() { 1 } else { SCRIPT_SIZE }
     }
@@ -262,7 +262,7 @@ impl EncodedCheck {
         })
     }
 
-    /// What its key needs after hits.
+    /// The repair of its key after hits.
     pub(crate) fn repair(&self, state: KeyState, hits: u64) -> Option<Repair> {
         if state == KeyState::Known {
             return None;

@@ -27,7 +27,7 @@ pub(crate) struct Increments<'b> {
     by_hash: HashTable<usize>,
 }
 
-/// One command: the hits of all checks on a key.
+/// A command: the hits of all checks on a key.
 #[derive(Debug)]
 struct Increment<'b> {
     /// The first of the checks.
@@ -43,7 +43,7 @@ struct Hit {
     /// The index of the check in the batch.
     check: usize,
     command: usize,
-    /// Those of the command up to and including this check.
+    /// Hits of the command up to and including this check.
     hits: u64,
 }
 

@@ -1,4 +1,4 @@
-//! One round trip: a pipeline with the checks of a batch, and its replies.
+//! A round trip: a pipeline with the checks of a batch, and its replies.
 //!
 //! Hits on windows are commands; all other checks are in calls of the script. The keys of one call
 //! must share a slot on a cluster, so there is a call for each slot. Repairs of keys that earlier
@@ -40,12 +40,12 @@ pub(crate) struct BatchRequest<'b> {
 /// Indices of the checks of a request that are decided by one call of the script.
 type Group = SmallVec<[usize; 2]>;
 
-/// One call of the script.
+/// A call of the script.
 #[derive(Debug)]
 struct ScriptCall {
     /// Indices of checks, by how they are decided.
     groups: Vec<(Mode, Group)>,
-    /// What its checks share on a cluster: their slot, and how they are sent.
+    /// On a cluster, the slot of its checks and the route to it.
     affinity: Option<(u16, Route)>,
     /// The index of its reply.
     reply: usize,
@@ -56,9 +56,9 @@ struct ScriptCall {
 pub(crate) struct BatchReply {
     /// The server's time, if the script or TIME has read it.
     pub(crate) now: Option<Time>,
-    /// One for each check, in order.
+    /// A reply for each check, in order.
     pub(crate) replies: Vec<Result<CheckReply, ReplyError>>,
-    /// What is left to do: for keys that were not as expected, and what the server did not confirm.
+    /// Repairs of keys that were not as expected.
     pub(crate) repairs: Vec<Repair>,
     pub(crate) unconfirmed: Vec<Repair>,
 }

@@ -1,4 +1,4 @@
-//! What a key needs after INCR: a lifetime if it is new, or another value if it had one that no
+//! Repairs of a key after INCR: a lifetime if it is new, or another value if it had one that no
 //! counter has. No caller waits for it.
 
 use redis::{Cmd, Pipeline, Value};
@@ -10,14 +10,14 @@ use crate::store::redis::topology::lifetimes::Lifetime;
 const ARGS_MAX: usize = 5;
 const OTHER_BYTES_MAX: usize = 48;
 
-/// What the reply to INCR shows of its key.
+/// The state of a key before INCR, by the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyState {
-    /// It was there, and has a lifetime.
+    /// The key existed and has a lifetime.
     Known,
-    /// It is new, and has no lifetime.
+    /// The key is new and has no lifetime.
     New,
-    /// It had a negative value, written by another client: treat as 0.
+    /// The value was negative, written by another client: treat as 0.
     Negative,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Repair {
 }
 
 impl Repair {
-    /// What a key needs after a number of hits.
+    /// The repair of a key after a number of hits.
     pub(crate) fn of(state: KeyState, lifetime: Lifetime, hits: u64) -> Option<Self> {
         match state {
             KeyState::Known => None,

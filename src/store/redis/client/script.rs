@@ -1,7 +1,7 @@
 //! The script that decides many checks of any algorithm in one call.
 //!
-//! It consists of `driver.lua`, which walks the checks, and the Lua twins of all algorithms. One
-//! call for each check would cost Redis three times as much.
+//! The script consists of `driver.lua`, which walks the checks, and the Lua twins of all
+//! algorithms. One call for each check would cost Redis three times as much.
 
 use std::sync::LazyLock;
 
@@ -44,12 +44,12 @@ impl Script {
         &SERVING
     }
 
-    /// Its text.
+    /// The text of the script.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// One call for groups of checks with an argument, each with its mode. `now` replaces the
+    /// A call for groups of checks with an argument, each with its mode. `now` replaces the
     /// server's clock.
     pub fn command<'c, C>(
         &self,

@@ -52,13 +52,13 @@ pub(crate) struct Waiting {
     timer: Timer,
 }
 
-/// One server's replies to one request.
+/// Replies of a server to a request.
 #[derive(Debug)]
 pub(crate) struct NodeReply {
     pub(crate) checks: Vec<EncodedCheck>,
     /// The server's time.
     pub(crate) now: Time,
-    /// One for each check, in order.
+    /// A reply for each check, in order.
     pub(crate) replies: SmallVec<[Result<CheckReply, ReplyError>; 2]>,
 }
 
@@ -87,14 +87,14 @@ pub(crate) struct Batch {
     pub(crate) callers: Vec<Caller>,
 }
 
-/// What all pending requests of a worker to a server take.
+/// Memory and checks of all pending requests of a worker to a server.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     requests: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// What one pending request takes, until it is dropped.
+/// Memory and checks of a pending request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     all: Arc<Reserved>,
@@ -188,7 +188,7 @@ impl Timer {
 }
 
 impl Waiting {
-    /// Those of a queue. Must be called on a runtime.
+    /// The waiting requests of a queue. Must be called on a runtime.
     pub(crate) fn new(
         shared: Arc<Redis>,
         node: Arc<Node>,

@@ -19,7 +19,7 @@ const ERROR_BYTES_MAX: usize = 512;
 #[derive(Clone)]
 pub struct Address {
     addr: ConnectionAddr,
-    /// As configured; `auth` takes precedence.
+    /// The configured values; `auth` takes precedence.
     settings: RedisConnectionInfo,
     pub(crate) auth: Option<Reloadable<Secret>>,
     /// Not for a Unix socket.
@@ -110,7 +110,7 @@ impl Address {
         }
     }
 
-    /// What a new connection begins with: the current credentials, the database and the name of
+    /// The start of a new connection: the current credentials, the database and the name of
     /// this client. Not to be kept.
     pub fn session(&self) -> RedisConnectionInfo {
         // RESP2, which all servers with this protocol speak; RESP3 has no advantage here.

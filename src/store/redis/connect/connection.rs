@@ -44,7 +44,7 @@ pub(crate) struct Connector {
     dialer: Dialer,
     /// Starts fresh attempts.
     restart: Arc<Notify>,
-    /// Of the replies to one call.
+    /// Bytes of the replies to one call.
     reply_bytes_max: usize,
     pub(crate) oversized: OversizedReplies,
     /// `None` for connections that are not counted.
@@ -144,7 +144,7 @@ impl Connector {
     /// Subscribes to a channel.
     ///
     /// # Errors
-    /// It failed or timed out.
+    /// The subscription failed or timed out.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, RedisError> {
         let subscribe = || {
             async {
@@ -187,7 +187,7 @@ impl Connector {
     }
 
     /// Opens a connection within the time for it, with the current credentials and certificates.
-    /// Its calls have no time-out yet.
+    /// A connection whose calls have no timeout yet.
     async fn dial(&self) -> Result<Connection, RedisError> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let connecting = async {

@@ -70,7 +70,7 @@ pub enum AddressError {
     Path,
 }
 
-/// What a URL has besides the endpoint.
+/// Parts of a URL besides the endpoint.
 #[derive(Default)]
 struct UrlParts {
     user: Option<String>,

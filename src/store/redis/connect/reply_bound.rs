@@ -51,7 +51,7 @@ pub(crate) struct OversizedReplies {
     last: Arc<Mutex<Option<String>>>,
 }
 
-/// What was received on one connection since its last call.
+/// Bytes received on a connection since its last call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Received(Arc<Counts>);
 
@@ -72,7 +72,7 @@ pub(crate) struct BoundedStream {
 }
 
 impl OversizedReplies {
-    /// Of one server; `total` counts those of all.
+    /// Counts oversized replies of a server; `total` counts those of all.
     pub(crate) fn new(total: Counter) -> Self {
         Self {
             total,

@@ -21,7 +21,7 @@ pub(crate) struct Tls {
     pub(crate) accepts_any_name: bool,
 }
 
-/// What is made of the files.
+/// TLS configuration of a client, from its files.
 #[derive(Clone)]
 pub struct TlsClient(pub(crate) Arc<ClientConfig>);
 
@@ -40,7 +40,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// One of them cannot be used.
+    /// A file cannot be used.
     pub(crate) fn load(&self) -> Result<TlsClient, String> {
         let client = ClientTls {
             authority: self.ca.clone(),

@@ -65,7 +65,7 @@ pub trait WriteBackTarget {
     /// Whether it has the counter with that key and limit.
     fn owns(&self, key: &Key, limit: &Limit) -> bool;
 
-    /// Its time.
+    /// The time of the decision.
     fn now(&self) -> Time;
 
     /// Connects to it, unless it is connected. `false` if that failed.
@@ -84,11 +84,11 @@ pub trait WriteBackTarget {
 pub struct WriteBack {
     /// The counter, as a check.
     pub check: Check,
-    /// What is charged, whatever the limit says; a refund is negative.
+    /// The charge, whatever the limit; negative for a refund.
     pub charge: Charge,
 }
 
-/// What is on its way of one counter.
+/// Hits of one counter that are being written back.
 struct Sent {
     key: Key,
     refund: u64,
@@ -340,7 +340,7 @@ fn whole_key(local: &Key) -> Key {
     key
 }
 
-/// What a check that passed did to its counter.
+/// The effect of an admitted check on its counter.
 fn change(own: &Check) -> Change {
     let charge = Counter::charge(&own.limit, own.call());
     match own.hits {

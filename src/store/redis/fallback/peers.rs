@@ -26,7 +26,7 @@ pub(crate) const LEAVE: char = '-';
 /// Precedes the name of a process that asks for heartbeats. Earlier versions ignore it.
 pub(crate) const ASK: char = '?';
 
-/// What was received on the channel of heartbeats. Public for fuzzing.
+/// Messages of the heartbeat channel. Public for fuzzing.
 #[derive(Debug, Default)]
 pub struct Peers {
     /// By name.

@@ -26,7 +26,7 @@ use crate::telemetry::metric::{self, Metrics};
 // bound pending_bytes_max: hits are counted locally, and not written back;
 // tollgate_write_back_full_total
 pub const PENDING_BYTES_MAX: usize = 32 << 20;
-/// What one counter takes at most, besides a key that is stored on the heap.
+/// Bytes of a counter, without a key that is stored on the heap.
 const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pending)>();
 /// How many parts there are, each behind a lock of its own.
 const SHARDS: usize = 64;
@@ -59,12 +59,12 @@ pub struct Pending {
     is_busy: bool,
 }
 
-/// What a check did to a local counter, in its units.
+/// The effect of a check on a local counter, in its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It was charged.
+    /// A charge.
     Hits(u64),
-    /// It was given back.
+    /// A refund.
     Refund(u64),
 }
 
@@ -88,7 +88,7 @@ impl PendingHits {
         self.bytes.load(Relaxed) == 0
     }
 
-    /// What is pending of a counter, unless that is outdated.
+    /// Pending hits and refund of a counter, unless they are outdated.
     pub fn get(&self, key: &Key, now: Time) -> Option<Pending> {
         if self.is_empty() {
             return None;

@@ -24,7 +24,7 @@ use crate::store::redis::topology::snapshot::Topology;
 // bound lifetimes_per_call_max: set with the next call; -
 const LIFETIMES_PER_CALL_MAX: usize = 4_096;
 
-/// One server of a pool.
+/// A server of a pool.
 pub(crate) struct ServerTarget<'r> {
     shared: &'r Redis,
     pool: &'r NodePool,

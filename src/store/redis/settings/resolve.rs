@@ -10,7 +10,7 @@ use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::store::redis::settings::server::{Auth, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 
-/// What both Redis share, and what resolving adds to it.
+/// Settings that both Redis share, and values that resolving adds.
 pub(crate) struct Resolver<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) tls: Tls,

@@ -33,7 +33,7 @@ const WITHOUT_EFFECT: [(&str, &str); 6] = [
 pub(crate) struct Role {
     /// The first part of the names of its settings.
     pub(crate) prefix: &'static str,
-    /// Its heading in `--help`.
+    /// The heading in `--help`.
     heading: &'static str,
     /// `None` if the address is required.
     pub(crate) url_default: Option<&'static str>,

@@ -41,7 +41,7 @@ impl RedisClock {
     /// Reads it by a call that returns the reply to TIME.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     pub(crate) async fn read<E>(
         &self,
         call: impl Future<Output = Result<Value, E>>,

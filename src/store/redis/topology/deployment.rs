@@ -17,7 +17,7 @@ pub struct PoolOptions {
 /// The servers as configured.
 #[derive(Debug, Clone)]
 pub enum Deployment {
-    /// One server.
+    /// A single server.
     Single(Address),
     /// The master that Sentinel names.
     Sentinel(SentinelConfig),

@@ -66,7 +66,7 @@ pub(crate) struct HealthMetrics {
     probes_failed: Counter,
 }
 
-/// One kind of fault of one server. Times are in µs; 0 is none.
+/// A kind of fault of a server. Times are in µs; 0 is none.
 #[derive(Debug)]
 struct FaultRecord {
     first: AtomicU64,

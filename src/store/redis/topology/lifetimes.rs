@@ -106,7 +106,7 @@ impl UnconfirmedLifetimes {
         }
     }
 
-    /// Those to send now, of the keys that a server has.
+    /// Lifetimes to send now, for the keys that a server has.
     pub(crate) fn due(&self, now: Time, has: impl Fn(&Key) -> bool) -> Vec<DueLifetime> {
         let mut lifetimes = self.lifetimes.lock();
         let unconfirmed = lifetimes.by_key.iter_mut();

@@ -1,4 +1,4 @@
-//! One Redis server: its connector, health and clock, shared by all workers.
+//! A Redis server: connector, health and clock, shared by all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
 use crate::telemetry::metric::Counter;
 
-/// Its address never changes: a server elsewhere is another node.
+/// A Redis server. The address never changes: another address is another node.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
@@ -29,7 +29,6 @@ pub(crate) struct Node {
     pub(crate) relocation: Relocation,
     pub(crate) health: Health,
     pub(crate) clock: RedisClock,
-    /// Of all nodes of the pool.
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     recoveries: AtomicU64,
     /// Whether it is one of a cluster: the keys of one command must share a slot.
@@ -40,7 +39,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(u64);
 
-/// What the nodes of a pool have in common.
+/// Parts that the nodes of a pool share.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeParts {
     /// See [`Node::has_slots`].

@@ -31,7 +31,7 @@ const DISCOVERY_FAILED: &str = "Redis topology discovery failed";
 #[derive(Debug)]
 pub(crate) struct NodePool {
     pub(crate) deployment: Deployment,
-    /// What is asked for the topology: the sentinels, or the configured nodes of a cluster.
+    /// Servers that discovery queries: the sentinels, or the configured nodes of a cluster.
     pub(crate) sources: Vec<LookupConnection>,
     parts: NodeParts,
     topology: ArcSwap<Topology>,

@@ -69,7 +69,7 @@ async fn ask_master(sentinel: &LookupConnection, name: &str) -> Result<Endpoint,
 /// Whether a server reports the role of a master.
 ///
 /// # Errors
-/// It does not reply.
+/// The server does not reply.
 pub(crate) async fn is_master(server: &LookupConnection) -> Result<bool, RedisError> {
     let Value::Array(parts) = ask(server, redis::cmd("ROLE")).await? else {
         return Ok(false);

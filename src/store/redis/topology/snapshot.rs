@@ -18,7 +18,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// One server has all keys.
+    /// A topology of one server, which has all keys.
     pub(crate) fn single(node: Arc<Node>) -> Self {
         Self {
             nodes: vec![node],
