@@ -17,8 +17,8 @@ use crate::api::convert;
 use crate::api::decode;
 use crate::api::request_body::RequestBody;
 use crate::api::rls::GRPC_TIMEOUT;
-use crate::api::trial::here::{Answering, Known, Own};
-use crate::api::trial::there::{Forwarded, Said};
+use crate::api::trial::local::{Answering, DecodedCall, LocalAnswer};
+use crate::api::trial::upstream::{Forwarded, UpstreamReply};
 use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
@@ -32,8 +32,8 @@ use crate::trial::settings::OnUpstreamError;
 use crate::trial::tally::{CallOutcome, OTHER};
 use crate::trial::upstream::{Call, HOP};
 
-mod here;
-mod there;
+mod local;
+mod upstream;
 
 /// Descriptors of a disagreement of a trial.
 // bound shown_descriptors_max: the others are left out; -
@@ -87,30 +87,36 @@ impl TrialRls {
             Err(ReadError::Other(status)) => return status.into_http(),
         };
         let message = message_in(&head.headers, &body).ok();
-        let known = message.and_then(|message| {
+        let decoded = message.and_then(|message| {
             let (query, size) = decode::query(&message).ok()?;
-            let known = self.known(&query, &message, &head.headers, began);
-            charged.hold(size.bytes()).then_some(known)
+            let decoded = self.decoded(&query, &message, &head.headers, began);
+            charged.hold(size.bytes()).then_some(decoded)
         });
         let call = self.forwarded_call(head.headers, body, began);
-        let response = match known {
-            Some(known) => self.answer(known, call, began).await,
+        let response = match decoded {
+            Some(decoded) => self.answer(decoded, call, began).await,
             None => self.forward_only(&call, began).await,
         };
         self.metrics.calls.observe(began, self.limiter.clock());
         response
     }
 
-    fn known(&self, query: &Query<'_>, message: &Bytes, headers: &HeaderMap, began: Time) -> Known {
+    fn decoded(
+        &self,
+        query: &Query<'_>,
+        message: &Bytes,
+        headers: &HeaderMap,
+        began: Time,
+    ) -> DecodedCall {
         let timeout = headers.get(GRPC_TIMEOUT);
-        Known {
+        DecodedCall {
             domain: Text(query.domain).shown().into(),
             message: message.clone(),
             deadline: timeout.and_then(|text| convert::deadline(text.to_str().ok()?, began)),
             answering: if self.worker.answers(query) {
-                Answering::Here
+                Answering::Local
             } else {
-                Answering::There
+                Answering::Upstream
             },
         }
     }
@@ -138,12 +144,12 @@ impl TrialRls {
         self.worker.drop_invalid();
         let forwarded = self.worker.upstream.forward(call).await;
         self.worker.observe_reply(began);
-        ending.outcome = there::outcome_of(&forwarded, &Said::of(&forwarded));
-        there::respond(forwarded)
+        ending.outcome = upstream::outcome_of(&forwarded, &UpstreamReply::of(&forwarded));
+        upstream::respond(forwarded)
     }
 
-    async fn answer(&self, known: Known, call: Call, began: Time) -> Response<UnaryBody> {
-        let mut ending = self.worker.begin(known.domain.clone());
+    async fn answer(&self, decoded: DecodedCall, call: Call, began: Time) -> Response<UnaryBody> {
+        let mut ending = self.worker.begin(decoded.domain.clone());
         let bytes = call.body.len();
         let worker = self.worker.clone();
         let forward: Boxed<Forwarded> = Box::pin(async move {
@@ -151,47 +157,51 @@ impl TrialRls {
             worker.observe_reply(began);
             forwarded
         });
-        let decide: Boxed<Own> = Box::pin(here::decide(self.limiter.clone(), known.clone()));
-        if known.answering == Answering::Here {
-            let (Own { answer, decision }, there) = beside(decide, forward).await;
+        let decide: Boxed<LocalAnswer> =
+            Box::pin(local::decide(self.limiter.clone(), decoded.clone()));
+        if decoded.answering == Answering::Local {
+            let (LocalAnswer { answer, decision }, forwarded) = beside(decide, forward).await;
             ending.outcome = CallOutcome::Enforced;
-            let there = async { Said::of(&there.finish().await) };
-            self.compare(&known, bytes, ready(decision), there);
-            return here::respond(answer);
+            let reply = async { UpstreamReply::of(&forwarded.finish().await) };
+            self.compare(&decoded, bytes, ready(decision), reply);
+            return local::respond(answer);
         }
-        let (forwarded, here) = beside(forward, decide).await;
-        let said = Said::of(&forwarded);
-        let bytes = bytes + said.len();
-        ending.outcome = there::outcome_of(&forwarded, &said);
-        if matches!(said, Said::Message(_))
+        let (forwarded, local_answer) = beside(forward, decide).await;
+        let reply = UpstreamReply::of(&forwarded);
+        let bytes = bytes + reply.len();
+        ending.outcome = upstream::outcome_of(&forwarded, &reply);
+        if matches!(reply, UpstreamReply::Message(_))
             || self.worker.on_upstream_error() == OnUpstreamError::Error
         {
-            let here = async { here.finish().await.decision };
-            self.compare(&known, bytes, here, ready(said));
-            return there::respond(forwarded);
+            let decision = async { local_answer.finish().await.decision };
+            self.compare(&decoded, bytes, decision, ready(reply));
+            return upstream::respond(forwarded);
         }
-        let Own { answer, decision } = here.finish().await;
-        self.compare(&known, bytes, ready(decision), ready(said));
+        let LocalAnswer { answer, decision } = local_answer.finish().await;
+        self.compare(&decoded, bytes, ready(decision), ready(reply));
         if answer.is_err() {
-            return there::respond(forwarded);
+            return upstream::respond(forwarded);
         }
         ending.outcome = CallOutcome::Decided;
-        here::respond(answer)
+        local::respond(answer)
     }
 
     fn compare(
         &self,
-        known: &Known,
+        decoded: &DecodedCall,
         bytes: usize,
-        here: impl Future<Output = Option<Decision>> + Send + 'static,
-        there: impl Future<Output = Said> + Send + 'static,
+        decision: impl Future<Output = Option<Decision>> + Send + 'static,
+        reply: impl Future<Output = UpstreamReply> + Send + 'static,
     ) {
-        let message = known.message.clone();
-        let there = async { there.await.decode() };
-        self.worker
-            .compare_later(known.domain.clone(), bytes, here, there, move |view| {
-                described(&message, view)
-            });
+        let message = decoded.message.clone();
+        let reply = async { reply.await.decode() };
+        self.worker.compare_later(
+            decoded.domain.clone(),
+            bytes,
+            decision,
+            reply,
+            move |view| described(&message, view),
+        );
     }
 }
 
@@ -227,7 +237,7 @@ async fn beside<T, O>(mut first: Boxed<T>, mut other: Boxed<O>) -> (T, Progress<
 /// descriptors that no rule applies to. The number of differences; `None` if it is not comparable.
 /// For fuzz targets.
 pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
-    let reply = there::decoded(&Bytes::copy_from_slice(reply))?;
+    let reply = upstream::decoded(&Bytes::copy_from_slice(reply))?;
     let decision = Decision {
         time: Time::default(),
         response: Ok(false),

@@ -234,7 +234,7 @@ async fn invalid_mapping_files_leave_the_usual_names() {
         .with_env("USE_PROMETHEUS", "true")
         .with_env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml")
         .start();
-    server.assert_logged("PROMETHEUS_MAPPER_YAML: it is not there; metrics keep their usual names");
+    server.assert_logged("PROMETHEUS_MAPPER_YAML: file not found; metrics keep their usual names");
     server.assert_metric("ratelimit_service_config_load_success", 1.0);
 }
 

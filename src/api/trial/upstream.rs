@@ -27,12 +27,12 @@ const GRPC_OK: &str = "0";
 pub(crate) type Forwarded = Result<RawReply, Failure>;
 
 /// A reply before it is decoded.
-pub(crate) enum Said {
+pub(crate) enum UpstreamReply {
     Message(Bytes),
     Error(Arc<str>),
 }
 
-impl Said {
+impl UpstreamReply {
     pub(crate) fn of(forwarded: &Forwarded) -> Self {
         let RawReply { response, trailers } = match forwarded {
             Ok(reply) => reply,
@@ -72,10 +72,10 @@ impl Said {
     }
 }
 
-pub(crate) fn outcome_of(forwarded: &Forwarded, said: &Said) -> CallOutcome {
-    match (forwarded, said) {
-        (Ok(_), Said::Message(_)) => CallOutcome::Forwarded,
-        (Ok(_), Said::Error(_)) => CallOutcome::Error,
+pub(crate) fn outcome_of(forwarded: &Forwarded, reply: &UpstreamReply) -> CallOutcome {
+    match (forwarded, reply) {
+        (Ok(_), UpstreamReply::Message(_)) => CallOutcome::Forwarded,
+        (Ok(_), UpstreamReply::Error(_)) => CallOutcome::Error,
         (Err(Failure::Unavailable(_)), _) => CallOutcome::Unavailable,
         (Err(Failure::Late(_)), _) => CallOutcome::Late,
     }
@@ -102,7 +102,7 @@ pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
             STATUSES if statuses.len() == DESCRIPTORS_MAX => return None,
             STATUSES => {
                 let status = DescriptorStatus::decode(field.bytes().ok()?).ok()?;
-                statuses.push(status_there(&status));
+                statuses.push(status_of(&status));
             }
             _ => {}
         }
@@ -113,7 +113,7 @@ pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
     })
 }
 
-fn status_there(status: &DescriptorStatus) -> compare::Status {
+fn status_of(status: &DescriptorStatus) -> compare::Status {
     let seconds = |duration: &prost_types::Duration| u64::try_from(duration.seconds).ok();
     let reset = status.duration_until_reset.as_ref().and_then(seconds);
     compare::Status {

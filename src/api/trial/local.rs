@@ -21,13 +21,13 @@ const NO_VERDICT: &str = "(no verdict)";
 /// Whose response the caller gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answering {
-    Here,
-    There,
+    Local,
+    Upstream,
 }
 
 /// A request to decide.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct DecodedCall {
     pub(crate) domain: Arc<str>,
     pub(crate) message: Bytes,
     pub(crate) deadline: Option<Time>,
@@ -35,16 +35,16 @@ pub(crate) struct Known {
 }
 
 /// A decided request.
-pub(crate) struct Own {
+pub(crate) struct LocalAnswer {
     pub(crate) answer: Result<OwnResponse, LimiterError>,
     /// `None` if there is nothing to compare.
     pub(crate) decision: Option<Decision>,
 }
 
 /// Decides a request. A queued request waits for its slot if the caller gets our response.
-pub(crate) async fn decide(limiter: Limiter, known: Known) -> Own {
-    let (mut query, _) = decode::query(&known.message).expect("it was decoded before");
-    query.deadline = known.deadline;
+pub(crate) async fn decide(limiter: Limiter, call: DecodedCall) -> LocalAnswer {
+    let (mut query, _) = decode::query(&call.message).expect("it was decoded before");
+    query.deadline = call.deadline;
     let time = limiter.clock().now();
     let inspect = |decision: &LimiterDecision<'_, '_, '_>| decision.outcomes();
     let decided = limiter.decide_at_once(&query, time, None, inspect).await;
@@ -62,7 +62,7 @@ pub(crate) async fn decide(limiter: Limiter, known: Known) -> Own {
                     .map(|_| without_verdict())
                     .collect(),
             });
-            return Own {
+            return LocalAnswer {
                 answer: Err(error),
                 decision,
             };
@@ -73,10 +73,10 @@ pub(crate) async fn decide(limiter: Limiter, known: Known) -> Own {
         response: Ok(response.over_limit),
         descriptors: outcomes,
     };
-    if let Some((permit, wait)) = wait.filter(|_| known.answering == Answering::Here) {
+    if let Some((permit, wait)) = wait.filter(|_| call.answering == Answering::Local) {
         permit.wait(wait).await;
     }
-    Own {
+    LocalAnswer {
         answer: Ok(response),
         decision: Some(decision),
     }
