@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::base::environment::{self, Environment};
-use crate::cli::output::{Failure, print_error};
+use crate::cli::output::{CliError, print_error};
 use crate::config::error::did_you_mean;
 
 mod candidate;
@@ -133,9 +133,9 @@ pub fn run() -> ExitCode {
     };
     print_error(&failure.to_string());
     match failure {
-        Failure::Usage(_) => ExitCode::from(USAGE),
-        Failure::Config(_) => ExitCode::from(BAD_CONFIG),
-        Failure::Other(_) => ExitCode::FAILURE,
+        CliError::Usage(_) => ExitCode::from(USAGE),
+        CliError::Config(_) => ExitCode::from(BAD_CONFIG),
+        CliError::Other(_) => ExitCode::FAILURE,
     }
 }
 

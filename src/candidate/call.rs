@@ -17,7 +17,7 @@ use crate::base::time::Time;
 use crate::candidate::tally::Changed;
 use crate::candidate::{Undecided, Worker};
 use crate::check::{Decisions, Key};
-use crate::report::comparison::Change;
+use crate::report::comparison::OverLimitChange;
 use crate::report::outcome::Outcome;
 use crate::rules::RuleSet;
 use crate::rules::query::{OwnedQuery, Query};
@@ -148,7 +148,7 @@ impl Worker {
                     domain,
                     rule,
                     key_hash: hash(key),
-                    change: Change::new(before.over_limit, after.over_limit),
+                    change: OverLimitChange::new(before.over_limit, after.over_limit),
                 };
                 let describe = || self.describe(query, index);
                 full += u64::from(!tally.count(changed, now, describe));

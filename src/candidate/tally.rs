@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::base::time::Time;
-use crate::report::comparison::{CandidateExample, CandidateRule, CandidateView, Change};
+use crate::report::comparison::{CandidateExample, CandidateRule, CandidateView, OverLimitChange};
 use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
 
@@ -24,7 +24,7 @@ pub(crate) struct Changed<'c> {
     pub(crate) domain: &'c str,
     pub(crate) rule: &'c Arc<str>,
     pub(crate) key_hash: u64,
-    pub(crate) change: Change,
+    pub(crate) change: OverLimitChange,
 }
 
 /// The counts of one candidate rule set. Its rules, and so the entries, are bounded by the files.
@@ -39,7 +39,7 @@ pub(crate) struct Tally {
 
 #[derive(Debug, Default)]
 struct RuleTally {
-    /// By [`Change`].
+    /// By [`OverLimitChange`].
     changes: [u64; 3],
     /// Hashes of changed keys.
     keys: HashSet<u64>,
@@ -84,7 +84,7 @@ impl Tally {
         }
         let tally = rules.get_mut(rule).expect("it was added");
         tally.changes[change as usize] += 1;
-        if change == Change::Same || tally.keys.contains(&key_hash) {
+        if change == OverLimitChange::Same || tally.keys.contains(&key_hash) {
             return true;
         }
         if self.keys == KEYS_MAX {
@@ -112,9 +112,9 @@ impl Tally {
             rules.map(move |(rule, tally)| CandidateRule {
                 domain: domain.to_string(),
                 rule: rule.to_string(),
-                same: tally.changes[Change::Same as usize],
-                newly_over: tally.changes[Change::NewlyOver as usize],
-                no_longer_over: tally.changes[Change::NoLongerOver as usize],
+                same: tally.changes[OverLimitChange::Same as usize],
+                newly_over: tally.changes[OverLimitChange::NewlyOver as usize],
+                no_longer_over: tally.changes[OverLimitChange::NoLongerOver as usize],
                 keys_changed: tally.keys.len(),
             })
         });
@@ -129,7 +129,7 @@ impl Tally {
     pub(crate) fn collect(&self, series: &mut Vec<Series>) {
         for (domain, rules) in &self.domains {
             for (rule, tally) in rules {
-                for change in Change::ALL {
+                for change in OverLimitChange::ALL {
                     let labels = vec![
                         ("domain", domain.to_string()),
                         ("rule", rule.to_string()),
@@ -153,7 +153,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn count(tally: &mut Tally, key_hash: u64, change: Change) -> bool {
+    fn count(tally: &mut Tally, key_hash: u64, change: OverLimitChange) -> bool {
         let changed = Changed {
             domain: "d",
             rule: &"d.user".into(),
@@ -172,11 +172,11 @@ mod tests {
     fn a_key_is_counted_once_and_decisions_each_time() {
         let mut tally = Tally::default();
         for (key, change) in [
-            (1, Change::Same),
-            (2, Change::NewlyOver),
-            (2, Change::NewlyOver),
-            (2, Change::NoLongerOver),
-            (3, Change::NoLongerOver),
+            (1, OverLimitChange::Same),
+            (2, OverLimitChange::NewlyOver),
+            (2, OverLimitChange::NewlyOver),
+            (2, OverLimitChange::NoLongerOver),
+            (3, OverLimitChange::NoLongerOver),
         ] {
             assert!(count(&mut tally, key, change));
         }
@@ -187,8 +187,8 @@ mod tests {
     fn examples_are_the_last_keys_and_bounded() {
         let mut tally = Tally::default();
         for key in 0..30 {
-            count(&mut tally, key, Change::NewlyOver);
-            count(&mut tally, key, Change::NewlyOver);
+            count(&mut tally, key, OverLimitChange::NewlyOver);
+            count(&mut tally, key, OverLimitChange::NewlyOver);
         }
         let shown: Vec<&str> = tally
             .examples
@@ -203,11 +203,11 @@ mod tests {
     fn keys_are_bounded_and_decisions_are_counted_beyond() {
         let mut tally = Tally::default();
         for key in 0..KEYS_MAX as u64 {
-            assert!(count(&mut tally, key, Change::NewlyOver));
+            assert!(count(&mut tally, key, OverLimitChange::NewlyOver));
         }
         let key = KEYS_MAX as u64;
-        assert!(!count(&mut tally, key, Change::NewlyOver));
-        assert!(count(&mut tally, 0, Change::NewlyOver));
+        assert!(!count(&mut tally, key, OverLimitChange::NewlyOver));
+        assert!(count(&mut tally, 0, OverLimitChange::NewlyOver));
         assert_eq!(of_user(&tally), ([0, key + 2, 0], KEYS_MAX));
     }
 
@@ -216,11 +216,11 @@ mod tests {
         let (first, second) = (Arc::new(RuleSet::default()), Arc::new(RuleSet::default()));
         let mut tally = Tally::default();
         tally.restart_if_not_of(Some(&first));
-        count(&mut tally, 1, Change::NewlyOver);
+        count(&mut tally, 1, OverLimitChange::NewlyOver);
         tally.restart_if_not_of(Some(&first));
         assert_eq!(of_user(&tally), ([0, 1, 0], 1));
         for rules in [Some(&second), None] {
-            count(&mut tally, 1, Change::NewlyOver);
+            count(&mut tally, 1, OverLimitChange::NewlyOver);
             tally.restart_if_not_of(rules);
             assert!(tally.domains.is_empty() && tally.examples.is_empty());
         }

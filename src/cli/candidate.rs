@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
-use crate::cli::output::{Failure, counted, print};
+use crate::cli::output::{CliError, counted, print};
 use crate::cli::table::table;
 use crate::report::comparison::CandidateView;
 
@@ -29,7 +29,7 @@ enum Command {
 ///
 /// # Errors
 /// The service is unreachable, or its page is not one of `/candidate`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let Command::Report(Service { url }) = &args.command;
     print(&report(&fetch::get_json(url, PAGE)?));
     Ok(ExitCode::SUCCESS)

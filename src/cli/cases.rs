@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, counted, json, print};
+use crate::cli::output::{CliError, counted, json, print};
 use crate::config::Source;
 use crate::report::CaseReport;
 use crate::rule_source::files::read_cases;
@@ -63,7 +63,7 @@ enum Format {
 ///
 /// # Errors
 /// Invalid rules or test cases, or no test.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let rules = args.deciding.rules(args.rules.as_ref(), environment)?;
     let directory = args.deciding.directory(args.rules.as_ref(), environment)?;
     let files = cases(args, &directory)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
 }
 
 /// The tests to run, in files that have any.
-fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, Failure> {
+fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
     let places = if args.cases.is_empty() {
         default_places(rules)
     } else {
@@ -93,12 +93,12 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, Failure> {
     };
     let mut sources: Vec<Source> = Vec::new();
     for place in &places {
-        let read = read_cases(place).map_err(|error| Failure::Config(format!("{error:#}")))?;
+        let read = read_cases(place).map_err(|error| CliError::Config(format!("{error:#}")))?;
         sources.extend(read);
     }
     let mut files = read(sources).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        Failure::Config(format!(
+        CliError::Config(format!(
             "{} in test cases\n\n{}",
             counted(problems.len(), "problem"),
             problems.join("\n\n")
@@ -117,7 +117,7 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, Failure> {
             .collect();
         let named = args.filter.as_ref();
         let named = named.map_or_else(String::new, |text| format!(" whose name contains `{text}`"));
-        return Err(Failure::Config(format!(
+        return Err(CliError::Config(format!(
             "no test{named} in *.test.yaml of {}; --cases names another directory",
             places.join(" and ")
         )));

@@ -7,7 +7,7 @@ use crate::base::environment::Environment;
 use crate::cli::check::format::Format;
 use crate::cli::check::report::Report;
 use crate::cli::input::{Input, compile_options};
-use crate::cli::output::{Failure, counted};
+use crate::cli::output::{CliError, counted};
 use crate::config::error::in_file_order;
 use crate::config::{self, Source};
 use crate::report::Severity;
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Invalid rules, with every problem; with --deny-warnings also rules with a warning.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let paths = match &args.config_dir {
         Some(directory) => std::slice::from_ref(directory),
         None => &args.paths,
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     let warnings = report.count(Severity::Warning);
     if args.deny_warnings && warnings > 0 {
         let warnings = counted(warnings, "warning");
-        return Err(Failure::Config(format!(
+        return Err(CliError::Config(format!(
             "{warnings} in {}, and --deny-warnings is set",
             report.name
         )));
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(input: Input, reading: &Reading) -> Result<Report, Failure> {
+fn check(input: Input, reading: &Reading) -> Result<Report, CliError> {
     let options = compile_options(reading)?;
     let mut report = Report::default();
     for sources in &input.sets {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::base::environment::Environment;
 use crate::base::text::{Escaped, Text};
 use crate::cli::fetch::{self, Response, encoded};
-use crate::cli::output::{Failure, print, print_error};
+use crate::cli::output::{CliError, print, print_error};
 use crate::cli::table::table;
 use crate::limit::Algorithm;
 use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Grant, Reset};
@@ -76,7 +76,7 @@ struct Target {
 ///
 /// # Errors
 /// The command line is invalid, the service is unreachable, or it rejects the request.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     match &args.command {
         Command::Get(target) => get(target),
         Command::Reset(target) => {
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     }
 }
 
-fn get(target: &Target) -> Result<ExitCode, Failure> {
+fn get(target: &Target) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
     let entries = target.entry.iter();
@@ -111,12 +111,12 @@ fn get(target: &Target) -> Result<ExitCode, Failure> {
 }
 
 impl Target {
-    fn query(&self) -> Result<Query<'_>, Failure> {
+    fn query(&self) -> Result<Query<'_>, CliError> {
         Query::of_entries(&*self.domain, self.entry.iter().map(|entry| &**entry))
-            .map_err(Failure::Usage)
+            .map_err(CliError::Usage)
     }
 
-    fn entries(&self) -> Result<Entries, Failure> {
+    fn entries(&self) -> Result<Entries, CliError> {
         let query = self.query()?;
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
         let shown = |part| Text(part).shown().into_owned();
@@ -129,7 +129,7 @@ impl Target {
         action: &str,
         body: &impl Serialize,
         environment: &Environment,
-    ) -> Result<ExitCode, Failure> {
+    ) -> Result<ExitCode, CliError> {
         let token = fetch::token(environment)?;
         let body = json(body).into_bytes();
         let page = format!("/api/v1/counters/{action}");
@@ -141,7 +141,7 @@ impl Target {
         &self,
         response: &Response,
         text: impl Fn(&T) -> String,
-    ) -> Result<ExitCode, Failure> {
+    ) -> Result<ExitCode, CliError> {
         let answer = match read(response)? {
             Ok(answer) => answer,
             Err(code) => return Ok(code),
@@ -162,7 +162,7 @@ impl Target {
 /// Any other answer.
 pub(crate) fn read<T: DeserializeOwned>(
     response: &Response,
-) -> Result<Result<T, ExitCode>, Failure> {
+) -> Result<Result<T, ExitCode>, CliError> {
     let rejected = match response.read()? {
         Ok(answer) => return Ok(Ok(answer)),
         Err(rejected) => rejected,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::base::environment::Environment;
 use crate::cli::input;
-use crate::cli::output::Failure;
+use crate::cli::output::CliError;
 use crate::limiter;
 use crate::rule_source::settings::Reading;
 use crate::rules::{KeyFormat, RuleSet};
@@ -33,7 +33,7 @@ impl Deciding {
         &self,
         directory: Option<&PathBuf>,
         environment: &Environment,
-    ) -> Result<RuleSet, Failure> {
+    ) -> Result<RuleSet, CliError> {
         input::load(directory, &self.reading_for_memory(), environment)
     }
 
@@ -53,11 +53,11 @@ impl Deciding {
         &self,
         rules: Option<&PathBuf>,
         environment: &Environment,
-    ) -> Result<PathBuf, Failure> {
+    ) -> Result<PathBuf, CliError> {
         match rules {
             None => match self.reading.files(None, environment) {
                 Ok(files) => Ok(files.path),
-                Err(error) => Err(Failure::Config(error)),
+                Err(error) => Err(CliError::Config(error)),
             },
             Some(path) if path.is_dir() => Ok(path.clone()),
             Some(path) => {

@@ -10,7 +10,7 @@ use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
 use crate::cli::diff::report::Report;
 use crate::cli::diff::side::{Side, forget_multipliers};
-use crate::cli::output::{Failure, json, print};
+use crate::cli::output::{CliError, json, print};
 use crate::cli::recorded;
 use crate::report::change::diff;
 use crate::report::comparison::TrafficView;
@@ -68,12 +68,12 @@ enum Format {
 ///
 /// # Errors
 /// Rules or traffic that cannot be read or are invalid.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let deciding = &args.deciding;
     let read = |name| Side::read(name, &deciding.reading, environment);
     let sides = [read(&args.old)?, read(&args.new)?];
     let is_served = sides.iter().any(Side::is_served);
-    let compile = |side: &Side| -> Result<RuleSet, Failure> {
+    let compile = |side: &Side| -> Result<RuleSet, CliError> {
         let mut rules = side.compile(&deciding.reading)?;
         if is_served {
             forget_multipliers(&mut rules);
@@ -102,13 +102,13 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
 }
 
 /// Plays a file through the old and the new rules.
-fn compare(sides: &[Side; 2], args: &Args, file: &Path) -> Result<TrafficView, Failure> {
-    let engine = |side: &Side| -> Result<Engine, Failure> {
+fn compare(sides: &[Side; 2], args: &Args, file: &Path) -> Result<TrafficView, CliError> {
+    let engine = |side: &Side| -> Result<Engine, CliError> {
         let rules = side.compile(&args.deciding.reading_for_memory())?;
         Ok(args.deciding.engine(rules))
     };
     let mut answers = AnswerDiff::new(engine(&sides[0])?, engine(&sides[1])?);
     let played = recorded::play(file, args.max_errors, |record| answers.add(record));
-    let played = played.map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let played = played.map_err(|error| CliError::Config(format!("{error:#}")))?;
     Ok(answers.finish(played.stats.requests))
 }

@@ -14,7 +14,7 @@ use crate::base::environment::Environment;
 use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
 use crate::cli::fetch;
 use crate::cli::input;
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{CliError, print};
 use crate::limiter::{self, Modes};
 use crate::observe::record::line;
 use crate::report::counter::CounterList;
@@ -65,11 +65,11 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Invalid rules, a request that cannot be read.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Some(json) = &args.json else {
         let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
         let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
-            .map_err(Failure::Usage)?;
+            .map_err(CliError::Usage)?;
         return run_query(args, &query, line::body(&query), environment);
     };
     let body = if json == "-" {
@@ -78,9 +78,9 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
         json.clone().into_bytes()
     };
     let request =
-        messages::read(&body).map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
+        messages::read(&body).map_err(|error| CliError::Usage(format!("--json: {error:#}")))?;
     let (query, _) =
-        decode::query(&request).map_err(|error| Failure::Usage(format!("--json: {error}")))?;
+        decode::query(&request).map_err(|error| CliError::Usage(format!("--json: {error}")))?;
     run_query(args, &query, body.clone(), environment)
 }
 
@@ -89,8 +89,8 @@ fn run_query(
     query: &Query<'_>,
     body: Vec<u8>,
     environment: &Environment,
-) -> Result<ExitCode, Failure> {
-    limiter::validate(query).map_err(|invalid| Failure::Usage(invalid.to_string()))?;
+) -> Result<ExitCode, CliError> {
+    limiter::validate(query).map_err(|invalid| CliError::Usage(invalid.to_string()))?;
     if let Some(url) = &args.live {
         return explain_live(url, body);
     }
@@ -106,7 +106,7 @@ fn run_query(
 }
 
 /// The walk through the rules in force on a service, and the counters.
-fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, Failure> {
+fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, CliError> {
     let response = fetch::post(url, "/api/v1/counters", body.clone())?;
     let counters = match counter::read(&response)? {
         Ok(CounterList { counters }) => counters,
@@ -128,14 +128,14 @@ fn explain_live(url: &str, body: Vec<u8>) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn read_stdin() -> Result<Vec<u8>, Failure> {
+fn read_stdin() -> Result<Vec<u8>, CliError> {
     let mut body = Vec::new();
     io::stdin()
         .take(MESSAGE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut body)
         .context("read a request from stdin")?;
     if body.len() > MESSAGE_BYTES_MAX {
-        return Err(Failure::Usage(format!(
+        return Err(CliError::Usage(format!(
             "--json: a request has at most {MESSAGE_BYTES_MAX} bytes"
         )));
     }

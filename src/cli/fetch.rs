@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::output::Failure;
+use crate::cli::output::CliError;
 use crate::net::client;
 use crate::report::answer::ErrorBody;
 
@@ -115,9 +115,9 @@ pub(crate) fn post(url: &str, page: &str, body: Vec<u8>) -> anyhow::Result<Respo
 ///
 /// # Errors
 /// It is not set.
-pub(crate) fn token(environment: &Environment) -> Result<Header, Failure> {
+pub(crate) fn token(environment: &Environment) -> Result<Header, CliError> {
     let token = environment.get(TOKEN);
-    let token = token.ok_or_else(|| Failure::Usage(format!("set {TOKEN} to the service's")))?;
+    let token = token.ok_or_else(|| CliError::Usage(format!("set {TOKEN} to the service's")))?;
     Ok((header::AUTHORIZATION, format!("Bearer {token}")))
 }
 

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 
 use crate::base::environment::Environment;
 use crate::cli::manifest::{self, Quoted};
-use crate::cli::output::{Failure, counted};
+use crate::cli::output::{CliError, counted};
 use crate::config::error::{Finding, in_file_order};
 use crate::config::{self, CompileOptions, Source};
 use crate::rule_source::files::{has_cases, read_overlay, read_text_from};
@@ -43,16 +43,16 @@ impl Input {
         paths: &[PathBuf],
         reading: &Reading,
         environment: &Environment,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CliError> {
         let mut input = Self::default();
         let mut rules = Vec::new();
         match paths {
             [] => {
-                let files = reading.files(None, environment).map_err(Failure::Config)?;
+                let files = reading.files(None, environment).map_err(CliError::Config)?;
                 input.name = files.path.display().to_string();
                 let hint = "name the directory of the rules, or set RUNTIME_ROOT";
                 let read = files.read();
-                rules = read.map_err(|error| Failure::Config(format!("{error:#}; {hint}")))?;
+                rules = read.map_err(|error| CliError::Config(format!("{error:#}; {hint}")))?;
                 input.files.clone_from(&rules);
             }
             [first, others @ ..] => {
@@ -112,7 +112,7 @@ impl Input {
 ///
 /// # Errors
 /// The overlay cannot be read.
-pub(crate) fn compile_options(reading: &Reading) -> Result<CompileOptions, Failure> {
+pub(crate) fn compile_options(reading: &Reading) -> Result<CompileOptions, CliError> {
     let overlay = reading.tollgate_overlay.as_deref();
     Ok(CompileOptions {
         overlay: overlay.map(read_overlay).transpose().map_err(invalid)?,
@@ -128,7 +128,7 @@ pub(crate) fn load(
     directory: Option<&PathBuf>,
     reading: &Reading,
     environment: &Environment,
-) -> Result<RuleSet, Failure> {
+) -> Result<RuleSet, CliError> {
     let paths = directory.map_or(&[][..], slice::from_ref);
     let input = Input::read(paths, reading, environment)?;
     let options = compile_options(reading)?;
@@ -140,12 +140,12 @@ pub(crate) fn load(
 }
 
 /// Every problem of rules that are invalid.
-pub(crate) fn rejected(name: &str, problems: Vec<Finding>) -> Failure {
+pub(crate) fn rejected(name: &str, problems: Vec<Finding>) -> CliError {
     let problems: Vec<String> = in_file_order(problems)
         .iter()
         .map(ToString::to_string)
         .collect();
-    Failure::Config(format!(
+    CliError::Config(format!(
         "{} in {name}\n\n{}",
         counted(problems.len(), "problem"),
         problems.join("\n\n")
@@ -183,6 +183,6 @@ fn shown(path: &Path) -> String {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn invalid(error: anyhow::Error) -> Failure {
-    Failure::Config(format!("{error:#}"))
+fn invalid(error: anyhow::Error) -> CliError {
+    CliError::Config(format!("{error:#}"))
 }

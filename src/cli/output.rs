@@ -9,7 +9,7 @@ pub(crate) use crate::base::text::counted;
 
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CliError {
     /// Arguments that contradict each other: 64.
     Usage(String),
     /// Invalid settings or rules: 78.
@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     Other(anyhow::Error),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CliError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) | Self::Config(text) => formatter.write_str(text),
@@ -27,7 +27,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for CliError {
     fn from(error: anyhow::Error) -> Self {
         Self::Other(error)
     }

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::base::environment::Environment;
 use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{Failure, json, print};
+use crate::cli::output::{CliError, json, print};
 use crate::cli::recorded;
 use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
@@ -60,7 +60,7 @@ enum Format {
 ///
 /// # Errors
 /// Invalid rules, a file that cannot be read or has too many invalid lines.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let sources = Sources {
         rules: args.rules.as_ref(),
         compare: &args.compare,

@@ -8,7 +8,7 @@ use http::header;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, encoded};
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{CliError, print};
 use crate::report::json;
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
 
@@ -50,7 +50,7 @@ struct Target {
 ///
 /// # Errors
 /// The command line is invalid, the service is unreachable, or it rejects the request.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Command::Rollback(target) = &args.command;
     let token = fetch::token(environment)?;
     let history = fetch::send(&target.url, &target.page("history"), None, &[])?;

@@ -12,7 +12,7 @@ use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::base::environment::Environment;
 use crate::base::runtime;
-use crate::cli::output::{Failure, error_line, print};
+use crate::cli::output::{CliError, error_line, print};
 use crate::config::error::did_you_mean;
 use crate::settings::{Resolved, Settings};
 use crate::telemetry::log::{self, Format, Level, Log};
@@ -37,14 +37,14 @@ pub(crate) fn run(
     args: Args,
     environment: &Environment,
     subcommands: &[String],
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.rules {
         must_be_a_directory(path, subcommands)?;
     }
     let resolved = args
         .settings
         .resolve(args.rules, environment)
-        .map_err(Failure::Config)?;
+        .map_err(CliError::Config)?;
     let telemetry = &resolved.settings.telemetry;
     let level = telemetry
         .log_level
@@ -99,7 +99,7 @@ fn print_in_background(text: String) -> anyhow::Result<()> {
 
 /// A directory on the command line must exist, because the word may be a mistyped subcommand. Only
 /// the directory of RUNTIME_* may be created later.
-fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), Failure> {
+fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), CliError> {
     let problem = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => "it is not a directory".to_owned(),
@@ -113,7 +113,7 @@ fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), Failur
             subcommands.join(", ")
         ),
     };
-    Err(Failure::Config(format!(
+    Err(CliError::Config(format!(
         "read rules from {}: {problem}; {hint}",
         path.display()
     )))

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{CliError, print};
 
 const NAME: &str = "tollgate";
 
@@ -41,11 +41,11 @@ pub(crate) fn complete(args: &Completions, mut command: Command) -> ExitCode {
 ///
 /// # Errors
 /// There is no such subcommand.
-pub(crate) fn man(args: &Man, mut command: Command) -> Result<ExitCode, Failure> {
+pub(crate) fn man(args: &Man, mut command: Command) -> Result<ExitCode, CliError> {
     command.build();
     if let Some(name) = &args.subcommand {
         let found = command.find_subcommand(name).cloned();
-        command = found.ok_or_else(|| Failure::Usage(format!("there is no subcommand {name}")))?;
+        command = found.ok_or_else(|| CliError::Usage(format!("there is no subcommand {name}")))?;
         let full = format!("{NAME}-{}", command.get_name());
         command = command.name(full).version(env!("CARGO_PKG_VERSION"));
     }

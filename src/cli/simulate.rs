@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::base::environment::Environment;
 use crate::base::time::Span;
 use crate::cli::input;
-use crate::cli::output::{Failure, json, print};
+use crate::cli::output::{CliError, json, print};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::report::Simulation;
 use crate::rule_source::settings::Reading;
@@ -87,12 +87,12 @@ enum Format {
 ///
 /// # Errors
 /// Arguments that contradict each other, or invalid rules.
-pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let compared = compared(args, environment)?;
     let hold = args.options.hold.unwrap_or(Span::ZERO);
     let scenes = args.traffic.iter();
     let scenes = scenes.map(|&pattern| args.extent.scene(&compared, pattern, hold));
-    let scenes = scenes.collect::<Result<_, _>>().map_err(Failure::Usage)?;
+    let scenes = scenes.collect::<Result<_, _>>().map_err(CliError::Usage)?;
     let simulation = Simulation {
         title: compared.title,
         notes: compared.notes,
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn compared(args: &Args, environment: &Environment) -> Result<Compared, Failure> {
+fn compared(args: &Args, environment: &Environment) -> Result<Compared, CliError> {
     let (named, options) = (&args.algorithm, &args.options);
     let compared = if let Some(domain) = &args.domain {
         let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
@@ -119,5 +119,5 @@ fn compared(args: &Args, environment: &Environment) -> Result<Compared, Failure>
         };
         Compared::of_terms(&terms, named, options)
     };
-    compared.map_err(Failure::Usage)
+    compared.map_err(CliError::Usage)
 }

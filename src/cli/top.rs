@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, URL_DEFAULT, encoded};
-use crate::cli::output::{Failure, print};
+use crate::cli::output::{CliError, print};
 use crate::cli::table::table;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::{KeyHits, TopKeys};
@@ -64,7 +64,7 @@ enum Format {
 ///
 /// # Errors
 /// The service is unreachable, or its answer is not one of `/api/v1/top`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let (answer, page) = read(args)?;
     if args.format == Format::Json {
         print(&format!("{}\n", answer.trim_end()));

@@ -10,7 +10,7 @@ use crate::limit::{Limit, Unit};
 
 named_enum! {
     /// A change of a descriptor's status.
-    pub enum Change {
+    pub enum OverLimitChange {
         /// Over limit with both rule sets, or with neither.
         Same = "same",
         /// Over limit with the new rules only.
@@ -47,7 +47,7 @@ pub(crate) struct CandidateExample {
     pub(crate) time: String,
     pub(crate) domain: String,
     pub(crate) rule: String,
-    pub(crate) change: Change,
+    pub(crate) change: OverLimitChange,
     pub(crate) descriptor: String,
 }
 
@@ -173,7 +173,7 @@ impl TrafficRule {
     }
 }
 
-impl Change {
+impl OverLimitChange {
     /// From over limit before to over limit after.
     pub(crate) const fn new(before: bool, after: bool) -> Self {
         match (before, after) {

@@ -94,7 +94,7 @@ pub(crate) struct RawReply {
 
 /// Why there is no response, as the caller gets it.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum ForwardError {
     /// No connection, or the response was reset or too large.
     Unavailable(Status),
     /// The deadline.
@@ -144,15 +144,15 @@ impl Upstream {
     ///
     /// # Errors
     /// There is no complete response in time.
-    pub(crate) async fn forward(&self, call: &Call) -> Result<RawReply, Failure> {
+    pub(crate) async fn forward(&self, call: &Call) -> Result<RawReply, ForwardError> {
         let now = self.clock.now();
         let left = call
             .reply_by
             .map_or(UPSTREAM_TIMEOUT_MAX, |by| by.since(now));
         match timeout(left.min(UPSTREAM_TIMEOUT_MAX).into(), self.exchange(call)).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(status)) => Err(Failure::Unavailable(status)),
-            Err(_) => Err(Failure::Late(Status::deadline_exceeded(
+            Ok(Err(status)) => Err(ForwardError::Unavailable(status)),
+            Err(_) => Err(ForwardError::Late(Status::deadline_exceeded(
                 "the trial's upstream did not reply in time",
             ))),
         }

@@ -47,7 +47,7 @@ pub(crate) struct RuleCheck {
 
 /// A rules file with another text. There need be no such file yet.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct ChangedFile {
     pub(crate) file: FileName,
     pub(crate) text: Arc<str>,
 }
@@ -79,7 +79,7 @@ impl RuleCheck {
     ///
     /// # Errors
     /// The rules do not come from files.
-    pub(crate) fn check(&self, change: Change, top: &[RuleKeys]) -> Result<Checked, NoResult> {
+    pub(crate) fn check(&self, change: ChangedFile, top: &[RuleKeys]) -> Result<Checked, NoResult> {
         let Compiled { rules, warnings } = match self.compile(change)? {
             Ok(compiled) => compiled,
             Err(errors) => {
@@ -119,7 +119,7 @@ impl RuleCheck {
     /// The rules do not come from files, or are invalid, or the requests cannot be played.
     pub(crate) fn simulate(
         &self,
-        change: Change,
+        change: ChangedFile,
         scenario: &Scenario,
     ) -> Result<report::RuleSimulation, NoResult> {
         let compiled = self.compile(change)?.map_err(|errors| {
@@ -142,7 +142,7 @@ impl RuleCheck {
     /// Errors are a result, too.
     fn compile(
         &self,
-        Change { file, text }: Change,
+        ChangedFile { file, text }: ChangedFile,
     ) -> Result<Result<Compiled, Vec<report::Finding>>, NoResult> {
         let files = self.files.as_ref().ok_or(NoResult::NoFiles)?;
         Ok(files.compiler.compile(&file, text, Sender::Unknown))

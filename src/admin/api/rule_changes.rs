@@ -16,7 +16,7 @@ use crate::admin::api::token::TokenCheck;
 use crate::base::named_enum::named_enum;
 use crate::report::rule_file::{RuleCounts, RulesChanged, RulesRollback};
 use crate::rule_source::edit::change::{
-    Change, ChangeError, Changed, NotInForce, Replacement, RulesWriter,
+    ChangeError, Changed, NotInForce, Replacement, RuleFileChange, RulesWriter,
 };
 use crate::rule_source::edit::etag::Expected;
 use crate::rule_source::edit::name::FileName;
@@ -63,7 +63,7 @@ pub(crate) struct RuleChanges {
 /// An authorized change.
 struct Authorized {
     writer: Arc<RulesWriter>,
-    change: Change,
+    change: RuleFileChange,
     remote: Option<IpAddr>,
     /// The memory of the text, until the change is made.
     _text: ArrivedText,
@@ -160,7 +160,7 @@ impl RuleChanges {
                 (expected.unwrap_or(Expected::Any), version, body)
             }
         };
-        let change = Change {
+        let change = RuleFileChange {
             name,
             expected,
             replacement,

@@ -26,7 +26,7 @@ use crate::rule_source::files::read_text_from;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::what_if::check::keys::{ChangedKey, Treatment};
 use crate::what_if::check::scenario::{PERIODS_MAX, Scenario};
-use crate::what_if::check::{Change, NoResult, RuleCheck};
+use crate::what_if::check::{ChangedFile, NoResult, RuleCheck};
 use crate::what_if::simulate::traffic::Pattern;
 
 /// Bytes of a text to check or simulate: as many as a ConfigMap has. Less than a rules file may
@@ -66,7 +66,7 @@ pub(crate) struct RuleChecks {
 
 /// A change that was read, and the place of its request among [`RULE_CHECKS_MAX`].
 struct Held {
-    change: Change,
+    change: ChangedFile,
     text: ArrivedText,
     permit: OwnedSemaphorePermit,
 }
@@ -146,7 +146,7 @@ impl RuleChecks {
         // Bytes that are not UTF-8 are errors of their line.
         let read = read_text_from(&text.bytes[..], file.as_str())
             .map_err(|error| Rejected::bad_request(format!("{error:#}")))?;
-        let change = Change {
+        let change = ChangedFile {
             file,
             text: read.into(),
         };
@@ -165,7 +165,7 @@ impl RuleChecks {
             text,
             permit,
         }: Held,
-        call: impl FnOnce(Change) -> Result<T, NoResult> + Send + 'static,
+        call: impl FnOnce(ChangedFile) -> Result<T, NoResult> + Send + 'static,
     ) -> Result<T, Rejected> {
         let compiling = self.compiling.clone().acquire_owned().await;
         let held = (text, permit, compiling);

@@ -17,14 +17,14 @@ use crate::report::comparison::StatedLimit;
 use crate::trial::compare;
 use crate::trial::request::Reply;
 use crate::trial::tally::CallOutcome;
-use crate::trial::upstream::{Failure, RawReply};
+use crate::trial::upstream::{ForwardError, RawReply};
 
 /// Fields of a RateLimitResponse.
 const OVERALL_CODE: u32 = 1;
 const STATUSES: u32 = 2;
 const GRPC_OK: &str = "0";
 
-pub(crate) type Forwarded = Result<RawReply, Failure>;
+pub(crate) type Forwarded = Result<RawReply, ForwardError>;
 
 /// A reply before it is decoded.
 pub(crate) enum UpstreamReply {
@@ -36,7 +36,7 @@ impl UpstreamReply {
     pub(crate) fn of(forwarded: &Forwarded) -> Self {
         let RawReply { response, trailers } = match forwarded {
             Ok(reply) => reply,
-            Err(Failure::Unavailable(status) | Failure::Late(status)) => {
+            Err(ForwardError::Unavailable(status) | ForwardError::Late(status)) => {
                 return Self::Error(format!("{:?}: {}", status.code(), status.message()).into());
             }
         };
@@ -76,8 +76,8 @@ pub(crate) fn outcome_of(forwarded: &Forwarded, reply: &UpstreamReply) -> CallOu
     match (forwarded, reply) {
         (Ok(_), UpstreamReply::Message(_)) => CallOutcome::Forwarded,
         (Ok(_), UpstreamReply::Error(_)) => CallOutcome::Error,
-        (Err(Failure::Unavailable(_)), _) => CallOutcome::Unavailable,
-        (Err(Failure::Late(_)), _) => CallOutcome::Late,
+        (Err(ForwardError::Unavailable(_)), _) => CallOutcome::Unavailable,
+        (Err(ForwardError::Late(_)), _) => CallOutcome::Late,
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn outcome_of(forwarded: &Forwarded, reply: &UpstreamReply) -> CallOu
 pub(crate) fn respond(forwarded: Forwarded) -> Response<UnaryBody> {
     match forwarded {
         Ok(RawReply { response, trailers }) => response.map(|body| UnaryBody::raw(body, trailers)),
-        Err(Failure::Unavailable(status) | Failure::Late(status)) => status.into_http(),
+        Err(ForwardError::Unavailable(status) | ForwardError::Late(status)) => status.into_http(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 
 use crate::cli::check::report::Report;
-use crate::cli::output::{self, Failure, counted};
+use crate::cli::output::{self, CliError, counted};
 use crate::report::Severity;
 
 /// --format
@@ -23,7 +23,7 @@ pub(super) enum Format {
 ///
 /// # Errors
 /// The rules are invalid.
-pub(super) fn print(report: &Report, format: Format) -> Result<(), Failure> {
+pub(super) fn print(report: &Report, format: Format) -> Result<(), CliError> {
     let problems = report.count(Severity::Error);
     let summary = if problems == 0 {
         format!("{}: ok, {}", report.name, contents(report))
@@ -37,7 +37,7 @@ pub(super) fn print(report: &Report, format: Format) -> Result<(), Failure> {
     }
     match problems {
         0 => Ok(()),
-        _ => Err(Failure::Config(summary)),
+        _ => Err(CliError::Config(summary)),
     }
 }
 
@@ -51,7 +51,7 @@ fn contents(report: &Report) -> String {
 }
 
 /// Problems go to stderr, everything else to stdout.
-fn print_text(report: &Report, summary: &str, problems: usize) -> Result<(), Failure> {
+fn print_text(report: &Report, summary: &str, problems: usize) -> Result<(), CliError> {
     let color = Color::of(&io::stdout());
     for severity in [Severity::Warning, Severity::Note] {
         for finding in report.of(severity) {
@@ -67,7 +67,7 @@ fn print_text(report: &Report, summary: &str, problems: usize) -> Result<(), Fai
     let found = report.of(Severity::Error);
     let found = found.map(|finding| color.apply(Severity::Error, &finding.to_string()));
     let found: Vec<String> = found.collect();
-    Err(Failure::Config(format!(
+    Err(CliError::Config(format!(
         "{summary}\n\n{}",
         found.join("\n\n")
     )))

@@ -8,7 +8,7 @@ use crate::cli::diff::git;
 use crate::cli::fetch;
 use crate::cli::input::{Input, compile_options, rejected};
 use crate::cli::manifest;
-use crate::cli::output::Failure;
+use crate::cli::output::CliError;
 use crate::config::{self, Source};
 use crate::limit::Limit;
 use crate::rule_source::settings::Reading;
@@ -43,8 +43,8 @@ impl Side {
         name: &str,
         reading: &Reading,
         environment: &Environment,
-    ) -> Result<Self, Failure> {
-        let invalid = |error: anyhow::Error| Failure::Config(format!("{error:#}"));
+    ) -> Result<Self, CliError> {
+        let invalid = |error: anyhow::Error| CliError::Config(format!("{error:#}"));
         let rules = if let Some(revision) = name.strip_prefix(GIT) {
             let mut files = git::read(revision, reading, environment).map_err(invalid)?;
             if let [file] = &files[..]
@@ -74,7 +74,7 @@ impl Side {
     ///
     /// # Errors
     /// They are invalid.
-    pub(super) fn compile(&self, reading: &Reading) -> Result<RuleSet, Failure> {
+    pub(super) fn compile(&self, reading: &Reading) -> Result<RuleSet, CliError> {
         let options = compile_options(reading)?;
         match &self.rules {
             Rules::Files(sources) => match config::load(sources, &options) {
@@ -82,7 +82,7 @@ impl Side {
                 Err(problems) => Err(rejected(&self.name, problems)),
             },
             Rules::Served(page) => served::rules(page, &self.name, options)
-                .map_err(|error| Failure::Config(format!("{error:#}"))),
+                .map_err(|error| CliError::Config(format!("{error:#}"))),
         }
     }
 }

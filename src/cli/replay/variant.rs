@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::Failure;
+use crate::cli::output::CliError;
 use crate::limit::{Algorithm, LimitOption};
 use crate::what_if::replay::{Variant, change_algorithm};
 use crate::what_if::simulate::compared::{BUCKETS_DEFAULT, Named};
@@ -22,7 +22,7 @@ pub(super) fn load(
     sources: &Sources<'_>,
     deciding: &Deciding,
     environment: &Environment,
-) -> Result<Vec<Variant>, Failure> {
+) -> Result<Vec<Variant>, CliError> {
     let rules = || deciding.rules(sources.rules, environment);
     let mut variants = vec![Variant::new("rules".to_owned(), deciding.engine(rules()?))];
     for directory in sources.compare {
@@ -43,12 +43,12 @@ pub(super) fn load(
 }
 
 /// Each algorithm that was named, and a sliding window with buckets among all of them.
-fn algorithms(named: &[Named]) -> Result<Vec<(Algorithm, Option<u32>)>, Failure> {
+fn algorithms(named: &[Named]) -> Result<Vec<(Algorithm, Option<u32>)>, CliError> {
     let mut wanted = Vec::new();
     for name in named {
         match *name {
             Named::One(algorithm) if algorithm.counts_holders() => {
-                return Err(Failure::Usage(
+                return Err(CliError::Usage(
                     "--algorithm: a log does not say when requests end, as concurrency needs; name another algorithm"
                         .to_owned(),
                 ));

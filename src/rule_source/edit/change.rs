@@ -78,7 +78,7 @@ pub(crate) enum Replacement {
 
 /// A change that was asked for.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct RuleFileChange {
     pub(crate) name: FileName,
     pub(crate) expected: Expected,
     pub(crate) replacement: Replacement,
@@ -199,7 +199,10 @@ impl RulesWriter {
     ///
     /// # Errors
     /// Nothing is written.
-    pub(crate) async fn make(self: Arc<Self>, change: Change) -> Result<Changed, ChangeError> {
+    pub(crate) async fn make(
+        self: Arc<Self>,
+        change: RuleFileChange,
+    ) -> Result<Changed, ChangeError> {
         let turn = timeout(TURN_TIMEOUT, self.turn.lock()).await;
         let _turn = turn.map_err(|_| ChangeError::Busy)?;
         let reading = self.files.reading().await;
@@ -229,7 +232,7 @@ impl RulesWriter {
         })
     }
 
-    fn write(&self, change: Change) -> Result<Written, ChangeError> {
+    fn write(&self, change: RuleFileChange) -> Result<Written, ChangeError> {
         let name = &change.name;
         let path = self.files.path(name);
         if let Some(reason) = self.unwritable() {

@@ -41,7 +41,7 @@ struct Entry {
 
 /// The effect of [`Shard::set`].
 #[derive(Debug, Clone, Copy)]
-pub struct Change {
+pub struct SetEffect {
     /// Whether a counter was added.
     pub added: bool,
     /// How many counters were evicted.
@@ -74,7 +74,7 @@ impl Shard {
         counter: Counter,
         expires: Time,
         bytes_max: usize,
-    ) -> Change {
+    ) -> SetEffect {
         let heap_bytes = counter.heap_bytes();
         let known = self.find(fingerprint);
         if let Some(at) = known {
@@ -107,7 +107,7 @@ impl Shard {
                 expires,
             }),
         }
-        Change { added, evicted }
+        SetEffect { added, evicted }
     }
 
     /// Removes a counter. Returns whether there was one.

@@ -74,7 +74,7 @@ pub(super) enum Sender {
 
 /// Why a batch was not accepted.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct SendError {
     pub(super) text: String,
     /// Whether a retry may succeed.
     pub(super) may_retry: bool,
@@ -119,7 +119,7 @@ impl Sender {
     ///
     /// # Errors
     /// The collector did not accept the request.
-    pub(super) async fn send<R: Request>(&mut self, request: &R) -> Result<u64, Failure> {
+    pub(super) async fn send<R: Request>(&mut self, request: &R) -> Result<u64, SendError> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,
             Self::Grpc(client, headers) => {
@@ -139,9 +139,9 @@ impl Sender {
 }
 
 impl Http {
-    async fn send<R: Request>(&mut self, request: &R) -> Result<R::Response, Failure> {
+    async fn send<R: Request>(&mut self, request: &R) -> Result<R::Response, SendError> {
         let posted = self.post(request.encode_to_vec()).await;
-        let (status, body) = posted.map_err(|error| Failure {
+        let (status, body) = posted.map_err(|error| SendError {
             text: format!("{error:#}"),
             may_retry: true,
         })?;
@@ -149,7 +149,7 @@ impl Http {
             // Accepted, even if the body is not a valid message.
             return Ok(R::Response::decode(body).unwrap_or_default());
         }
-        Err(Failure {
+        Err(SendError {
             text: format!("HTTP status {status}"),
             may_retry: matches!(
                 status,
@@ -212,9 +212,9 @@ async fn call<R: Request>(
     Ok(client.unary(request, path, codec).await?.into_inner())
 }
 
-fn grpc_failure(status: &tonic::Status) -> Failure {
+fn grpc_failure(status: &tonic::Status) -> SendError {
     let causes = anyhow::Error::from(status.clone());
-    Failure {
+    SendError {
         text: format!("gRPC status {:?}: {:#}", status.code(), causes.root_cause()),
         // By the OTLP specification.
         may_retry: matches!(

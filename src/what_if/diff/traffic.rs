@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use crate::base::text::Text;
-use crate::report::comparison::{Change, KeyChanges, TrafficRule, TrafficView};
+use crate::report::comparison::{KeyChanges, OverLimitChange, TrafficRule, TrafficView};
 use crate::report::outcome::Outcome;
 use crate::rules::explain::counter_entries;
 use crate::what_if::engine::Engine;
@@ -75,10 +75,10 @@ impl AnswerDiff {
             let domain = Text(record.query.domain).to_string();
             let tally = self.rules.entry((domain, path.clone())).or_default();
             tally.requests += 1;
-            match Change::new(before.over_limit, after.over_limit) {
-                Change::Same => continue,
-                Change::NewlyOver => tally.newly_over += 1,
-                Change::NoLongerOver => tally.no_longer_over += 1,
+            match OverLimitChange::new(before.over_limit, after.over_limit) {
+                OverLimitChange::Same => continue,
+                OverLimitChange::NewlyOver => tally.newly_over += 1,
+                OverLimitChange::NoLongerOver => tally.no_longer_over += 1,
             }
             let key = counter_entries(&rules, record.query.domain, descriptor);
             if tally.changed_keys.len() < KEYS_COUNTED_MAX {

@@ -55,7 +55,7 @@ impl World {
     }
 
     async fn make(&self) -> Changed {
-        let change = Change {
+        let change = RuleFileChange {
             name: FileName::new("a.yaml").expect("it is one"),
             expected: Expected::Any,
             replacement: Replacement::Text(CHANGED.as_bytes().into()),
@@ -108,7 +108,7 @@ async fn rules_that_are_rejected_with_another_change_are_reported() {
 async fn changes_wait_for_their_turn_within_a_bound() {
     let world = World::new();
     let _turn = world.writer.turn.lock().await;
-    let change = Change {
+    let change = RuleFileChange {
         name: FileName::new("a.yaml").expect("it is one"),
         expected: Expected::Any,
         replacement: Replacement::Version(1),
