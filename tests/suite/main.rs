@@ -19,7 +19,6 @@ mod endpoints;
 mod explain;
 mod faults;
 mod generated_docs;
-mod golden;
 mod grpc_tls;
 mod hostile;
 mod in_process;

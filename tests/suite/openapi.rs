@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use crate::support::TestServer;
 use crate::support::http::{self, Connection, Reply};
 
+mod record;
+
 const TOKEN: &str = "token";
 
 const RULES: &str = "\
@@ -20,7 +22,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 5}
 ";
 
-pub(crate) fn document(server: &TestServer) -> Value {
+fn document(server: &TestServer) -> Value {
     let reply = http::get(server.admin, "/api/v1/openapi.json");
     assert_eq!(reply.status, 200);
     assert!(
@@ -31,7 +33,7 @@ pub(crate) fn document(server: &TestServer) -> Value {
 }
 
 /// Follows a reference within the document.
-pub(crate) fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
+fn resolved<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
     match value["$ref"]
         .as_str()
         .and_then(|path| path.strip_prefix('#'))
