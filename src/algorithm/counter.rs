@@ -161,7 +161,8 @@ impl Counter {
     /// algorithm's `extra` values.
     pub(crate) fn verdict_of_reply(
         limit: &Limit,
-        (at, now): (Time, Time),
+        at: Time,
+        now: Time,
         call: Call<'_>,
         over: bool,
         spent: u64,

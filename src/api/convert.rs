@@ -181,13 +181,13 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
             .limit
             .is_some()
             .then_some(Duration { seconds, nanos: 0 }),
-        current_limit: status.limit.map(limit),
+        current_limit: status.limit.map(|(of, name)| limit(of, name)),
         limit_remaining: status.remaining,
         quota: None,
     }
 }
 
-fn limit((limit, name): (Limit, Box<str>)) -> RateLimit {
+fn limit(limit: Limit, name: Box<str>) -> RateLimit {
     // Without a unit Envoy writes the limit without a window, which is correct for a period that is
     // not one unit.
     let of_limit = limit.unit();

@@ -32,7 +32,9 @@ pub(crate) enum Values {
 
 /// The script owns everything in it.
 pub(crate) fn editor(
-    (name, etag, text): (&FileName, &ETag, &str),
+    name: &FileName,
+    etag: &ETag,
+    text: &str,
     changes: Changes,
     values: Values,
 ) -> Markup {

@@ -23,7 +23,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
-    let top = top_keys::section(parts, &pairs, (&domain, &path), &open).await;
+    let top = top_keys::section(parts, &pairs, &domain, &path, &open).await;
     let content = html! {
         p.crumbs { a href="/console/rules" { "Rules" } " / " (domain) }
         h1 { (path) }

@@ -26,7 +26,8 @@ const ORDERS: [(By, &str); 2] = [(By::OverLimit, "over limit"), (By::Hits, "hits
 pub(crate) async fn section(
     parts: &Parts,
     pairs: &Pairs,
-    (domain, rule): (&str, &str),
+    domain: &str,
+    rule: &str,
     open: &[bool],
 ) -> Markup {
     let parameter = |name| Text(pairs.first(name)).shown();

@@ -90,14 +90,15 @@ pub(crate) fn diff(old: &RuleSet, new: &RuleSet, on_store_error: OnStoreError) -
     sides.extend(removed.map(|(identity, before)| (identity, (Some(before), None))));
     let changes = sides.into_iter();
     changes
-        .filter_map(|((domain, _), sides)| change(domain, sides))
+        .filter_map(|((domain, _), (before, after))| change(domain, before, after))
         .collect()
 }
 
 /// `None` if the sides are equal.
 fn change(
     domain: &str,
-    (before, after): (Option<Described<'_>>, Option<Described<'_>>),
+    before: Option<Described<'_>>,
+    after: Option<Described<'_>>,
 ) -> Option<RuleChange> {
     let (change, counter_restarts) = match (&before, &after) {
         (None, _) => (ChangeKind::Added, false),

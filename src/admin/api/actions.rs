@@ -108,7 +108,7 @@ impl Actions {
         };
         let (action, request) = (change.action, change.fingerprint());
         let act = self.change(&change);
-        match self.keys.once((action, key), request, act).await? {
+        match self.keys.once(action, key, request, act).await? {
             Done::Now(answer) => Ok(answer),
             Done::Before(answer) => {
                 self.outcomes.count(action.name(), ActionOutcome::Repeated);

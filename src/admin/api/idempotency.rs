@@ -84,7 +84,8 @@ impl<T: Clone> IdempotencyKeys<T> {
     /// the error of the action.
     pub(crate) async fn once(
         &self,
-        (action, key): (Action, String),
+        action: Action,
+        key: String,
         request: [u8; 32],
         act: impl Future<Output = Result<T, Failed>>,
     ) -> Result<Done<T>, Rejected> {
@@ -186,8 +187,8 @@ mod tests {
         for &end in ends {
             let (keys, granted) = (keys.clone(), granted.clone());
             tasks.spawn(async move {
-                let key = (Action::Grant, "key".to_owned());
-                let done = keys.once(key, [0; 32], act(end, granted)).await;
+                let (action, key) = (Action::Grant, "key".to_owned());
+                let done = keys.once(action, key, [0; 32], act(end, granted)).await;
                 done.map_or_else(|rejected| rejected.status.as_u16(), |_| 200)
             });
             if !at_once {
@@ -232,8 +233,8 @@ mod tests {
         let keys = IdempotencyKeys::new(&Metrics::new());
         let once = async |key: &str, request: u8| {
             let done = async { Ok(request) };
-            let key = (Action::Grant, key.to_owned());
-            let done = keys.once(key, [request; 32], done).await;
+            let (action, key) = (Action::Grant, key.to_owned());
+            let done = keys.once(action, key, [request; 32], done).await;
             done.map_err(|rejected| rejected.status.as_u16())
         };
         assert_eq!(once("key", 1).await, Ok(Done::Now(1)));

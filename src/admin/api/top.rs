@@ -166,7 +166,7 @@ impl Top {
                 // The rules that counted it were withdrawn.
                 (Some(_), None) => continue,
             };
-            sums.add((&rule.domain, &rule.rule), shown, key.counts);
+            sums.add(&rule.domain, &rule.rule, shown, key.counts);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::rules::stats::counts::HitCounts;
 pub(crate) struct Sums(BTreeMap<(String, String), HashMap<Entries, HitCounts>>);
 
 impl Sums {
-    pub(crate) fn add(&mut self, (domain, rule): (&str, &str), key: Entries, counts: HitCounts) {
+    pub(crate) fn add(&mut self, domain: &str, rule: &str, key: Entries, counts: HitCounts) {
         let of_rule = self.0.entry((domain.to_owned(), rule.to_owned()));
         let of_key = of_rule.or_default().entry(key).or_default();
         of_key.add(counts);

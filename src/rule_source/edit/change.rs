@@ -267,7 +267,7 @@ impl RulesWriter {
         let compiled = compiled.map_err(ChangeError::Invalid)?;
         let is_new = bytes != file.bytes;
         if is_new {
-            self.replace(name, &file, (&history, &current), &bytes)?;
+            self.replace(name, &file, &history, &current, &bytes)?;
         }
         Ok(Written {
             version_before: current.version.number,
@@ -286,7 +286,8 @@ impl RulesWriter {
         &self,
         name: &FileName,
         file: &RuleFile,
-        (history, current): (&History, &Current),
+        history: &History,
+        current: &Current,
         bytes: &[u8],
     ) -> Result<(), ChangeError> {
         let (path, own) = (self.files.path(name), self.own_folder());

@@ -157,7 +157,7 @@ fn status(
     let (field, value) = match key {
         "code" => return read_code(node, &name, of(StatusField::Code), findings),
         "remaining" => {
-            let number = whole(node, key, (0, u32::MAX.into()), findings)?;
+            let number = whole(node, key, 0..=u32::MAX.into(), findings)?;
             (StatusField::Remaining, Some(number.to_string()))
         }
         "limit" => (StatusField::Limit, optional(node, key, findings)),

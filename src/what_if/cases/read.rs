@@ -148,7 +148,7 @@ fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
                 let read = request::read(value, &mut findings.at(".request"));
                 request = Some((value.location, read));
             }
-            "times" => times = whole(value, key, (1, TIMES_MAX), findings).unwrap_or(1),
+            "times" => times = whole(value, key, 1..=TIMES_MAX, findings).unwrap_or(1),
             "at" => at = Some((point(value, findings), value.location)),
             "after" => after = Some((span(value, key, findings), value.location)),
             _ => expect = Some(value),

@@ -58,7 +58,7 @@ fn descriptor(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Descript
         match key {
             "entries" => read.entries = entries(value, &mut findings.at(".entries"))?,
             "limit" => read.limit = limit(value, &mut findings.at(".limit")),
-            "hits_addend" => read.hits_addend = whole(value, key, (0, u64::MAX), findings),
+            "hits_addend" => read.hits_addend = whole(value, key, 0..=u64::MAX, findings),
             _ => read.is_negative_hits = reader::flag(value, key, findings),
         }
     }
@@ -134,6 +134,6 @@ fn text(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Vec
 }
 
 fn number(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<u32> {
-    let number = whole(node, key, (0, u32::MAX.into()), findings)?;
+    let number = whole(node, key, 0..=u32::MAX.into(), findings)?;
     u32::try_from(number).ok()
 }

@@ -1,5 +1,7 @@
 //! Reads maps and values of test cases, and reports what is invalid in them.
 
+use std::ops::RangeInclusive;
+
 use crate::base::parse;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
@@ -23,7 +25,7 @@ pub(crate) fn fields<'n>(
 pub(crate) fn whole(
     node: &Node,
     key: &str,
-    (min, max): (u64, u64),
+    range: RangeInclusive<u64>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<u64> {
     let number = match node.value() {
@@ -31,8 +33,9 @@ pub(crate) fn whole(
         Some(Value::BigInt(number)) => Some(number),
         _ => None,
     };
-    let number = number.filter(|number| (min..=max).contains(number));
+    let number = number.filter(|number| range.contains(number));
     if number.is_none() {
+        let (min, max) = (range.start(), range.end());
         let text = format!("`{key}` must be a whole number from {min} to {max}, without quotes");
         findings.problem(Diagnostic::new(node.location, text));
     }

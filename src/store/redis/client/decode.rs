@@ -74,14 +74,7 @@ impl CheckReply {
             Kind::FixedWindow => encoded.at,
             _ => now,
         };
-        Counter::verdict_of_reply(
-            &check.limit,
-            (at, now),
-            call,
-            over,
-            self.spent(),
-            &self.extra,
-        )
+        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), &self.extra)
     }
 
     /// Hits in use after the check.
