@@ -48,12 +48,7 @@ struct RuleTally {
 impl Tally {
     /// Begins again unless it counts these rules.
     pub(crate) fn restart_if_not_of(&mut self, rules: Option<&Arc<RuleSet>>) {
-        let is_same = match (&self.of, rules) {
-            (Some(of), Some(rules)) => Arc::ptr_eq(of, rules),
-            (None, None) => true,
-            _ => false,
-        };
-        if !is_same {
+        if self.of.as_ref().map(Arc::as_ptr) != rules.map(Arc::as_ptr) {
             *self = Self {
                 of: rules.cloned(),
                 ..Self::default()
@@ -79,10 +74,7 @@ impl Tally {
             self.domains.insert(domain.into(), BTreeMap::new());
         }
         let rules = self.domains.get_mut(domain).expect("it was added");
-        if !rules.contains_key(rule) {
-            rules.insert(rule.clone(), RuleTally::default());
-        }
-        let tally = rules.get_mut(rule).expect("it was added");
+        let tally = rules.entry(rule.clone()).or_default();
         tally.changes[change as usize] += 1;
         if change == OverLimitChange::Same || tally.keys.contains(&key_hash) {
             return true;

@@ -153,10 +153,7 @@ impl DomainTally {
 
     /// Counts one descriptor.
     pub(crate) fn add(&mut self, row: &Row) {
-        if !self.rules.contains_key(&row.rule) {
-            self.rules.insert(row.rule.clone(), RuleTally::default());
-        }
-        let tally = self.rules.get_mut(&row.rule).expect("it was added");
+        let tally = self.rules.entry(row.rule.clone()).or_default();
         tally.requests += 1;
         match row.comparison {
             Comparison::Agreed => tally.agreed += 1,
