@@ -10,11 +10,13 @@ use anyhow::{Context as _, bail, ensure};
 use crate::config::error::SourceFindings;
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, RULE_KEYS, RootBlock, read_block};
-use crate::config::yaml::{Located, Location, Node};
+use crate::config::yaml::{self, Located, Location, Node};
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
 use crate::rules::{OnStoreError, Origin, RuleSet};
 
+/// Levels of descriptors of a page: compiling recurses once a level. A rules file has fewer.
+const DEPTH_MAX: usize = yaml::DEPTH_MAX / 2;
 /// Concurrency has no unit, but a rate_limit has to name one.
 const NO_UNIT: &str = "second";
 
@@ -24,9 +26,9 @@ struct Served<'p> {
     domain: &'p DomainView,
 }
 
-/// Descriptors of the page, those inside others included: each is followed by what is inside it.
+/// Descriptors of a level, each with those inside it behind it.
 #[derive(Debug)]
-struct Descriptors<'p>(&'p [DescriptorView]);
+struct Descriptors<'p>(Vec<&'p [DescriptorView]>);
 
 /// Compiles the page of the service `name`.
 ///
@@ -83,6 +85,7 @@ fn check_order(descriptors: &[DescriptorView]) -> anyhow::Result<()> {
         let entries = descriptor.entries.len();
         ensure!(entries > 0, "a descriptor is empty");
         ensure!(entries <= depth + 1, "a descriptor is not in its parent");
+        ensure!(entries <= DEPTH_MAX, "descriptors are nested too deeply");
         depth = entries;
     }
     Ok(())
@@ -105,28 +108,21 @@ impl Input for Served<'_> {
     }
 }
 
-impl<'p> Descriptors<'p> {
-    /// Each descriptor of the outermost level, and what is inside it.
-    fn each(&self) -> impl Iterator<Item = (&'p DescriptorView, &'p [DescriptorView])> {
-        let depth = self.0[0].entries.len();
-        let groups = self.0.chunk_by(move |_, next| next.entries.len() > depth);
-        groups.filter_map(move |group| group.split_first())
-    }
-}
-
 impl Level for Descriptors<'_> {
     fn len(&self) -> usize {
-        self.each().count()
+        self.0.len()
     }
 
     fn read(&self, index: usize, findings: &mut SourceFindings<'_>) -> Option<DescriptorSpec<'_>> {
-        let (descriptor, inside) = self.each().nth(index)?;
+        let (descriptor, inside) = self.0[index].split_first()?;
         Some(spec(descriptor, inside, findings))
     }
 }
 
 fn level(descriptors: &[DescriptorView]) -> Option<Box<dyn Level + '_>> {
-    (!descriptors.is_empty()).then(|| Box::new(Descriptors(descriptors)) as Box<dyn Level>)
+    let depth = descriptors.first()?.entries.len();
+    let groups = descriptors.chunk_by(|_, next| next.entries.len() > depth);
+    Some(Box::new(Descriptors(groups.collect())))
 }
 
 fn spec<'p>(
@@ -249,5 +245,25 @@ descriptors:
             let options = CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
             assert!(rules(page, "http://service", options).is_err(), "{page}");
         }
+    }
+
+    #[test]
+    fn depth_of_a_page_is_bounded() {
+        let descriptor = |depth| {
+            let entries = vec![r#"{"key":"k"}"#; depth].join(",");
+            format!(
+                r#"{{"path":"d","entries":[{entries}],"share_threshold":false,"value_to_metric":false,"limit":null}}"#
+            )
+        };
+        let is_valid = |depth| {
+            let descriptors: Vec<_> = (1..=depth).map(descriptor).collect();
+            let descriptors = descriptors.join(",");
+            let page = format!(
+                r#"{{"domains":[{{"domain":"d","all_or_nothing":false,"descriptors":[{descriptors}]}}]}}"#
+            );
+            let options = CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
+            rules(&page, "http://service", options).is_ok()
+        };
+        assert_eq!([DEPTH_MAX, DEPTH_MAX + 1].map(is_valid), [true, false]);
     }
 }
