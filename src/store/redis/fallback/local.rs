@@ -20,7 +20,7 @@ use crate::base::time::{Clock, Span, Time};
 use crate::check::{Check, CheckError, Effect, Hits, Key, StoreError, Verdict, Verdicts};
 use crate::limit::{Limit, Share};
 use crate::store::memory::Counters;
-use crate::store::redis::fallback::pending::{Change, Pending, PendingHits};
+use crate::store::redis::fallback::pending::{LocalChange, Pending, PendingHits};
 use crate::telemetry::metric::{self, Metrics};
 
 /// Bytes of the counters of an outage.
@@ -341,11 +341,11 @@ fn whole_key(local: &Key) -> Key {
 }
 
 /// The effect of an admitted check on its counter.
-fn change(own: &Check) -> Change {
+fn change(own: &Check) -> LocalChange {
     let charge = Counter::charge(&own.limit, own.call());
     match own.hits {
-        Hits::Refund(_) => Change::Refund(charge.cost.unsigned_abs()),
-        Hits::Add(_) | Hits::Peek => Change::Hits(charge.wanted()),
+        Hits::Refund(_) => LocalChange::Refund(charge.cost.unsigned_abs()),
+        Hits::Add(_) | Hits::Peek => LocalChange::Hits(charge.wanted()),
     }
 }
 

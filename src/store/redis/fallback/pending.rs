@@ -61,7 +61,7 @@ pub struct Pending {
 
 /// The effect of a check on a local counter, in its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum LocalChange {
     /// A charge.
     Hits(u64),
     /// A refund.
@@ -103,8 +103,8 @@ impl PendingHits {
     }
 
     /// Adds a change of a counter. `none` is its entry if it has none yet, or an outdated one.
-    pub fn add(&self, key: &Key, change: Change, none: Pending) {
-        if matches!(change, Change::Hits(0) | Change::Refund(0)) {
+    pub fn add(&self, key: &Key, change: LocalChange, none: Pending) {
+        if matches!(change, LocalChange::Hits(0) | LocalChange::Refund(0)) {
             return;
         }
         let mut shard = self.shard(key);
@@ -171,8 +171,8 @@ impl PendingHits {
             pending.refund = refund;
             pending.hits = hits;
         }
-        pending.add(Change::Refund(later.refund));
-        pending.add(Change::Hits(later.hits));
+        pending.add(LocalChange::Refund(later.refund));
+        pending.add(LocalChange::Hits(later.hits));
         if pending.refund == 0 && pending.hits == 0 {
             shard.remove(key);
             self.bytes.fetch_sub(entry_bytes(key), Relaxed);
@@ -214,10 +214,10 @@ impl Pending {
         }
     }
 
-    fn add(&mut self, change: Change) {
+    fn add(&mut self, change: LocalChange) {
         match change {
-            Change::Hits(hits) => self.hits = self.hits.saturating_add(hits),
-            Change::Refund(refund) => {
+            LocalChange::Hits(hits) => self.hits = self.hits.saturating_add(hits),
+            LocalChange::Refund(refund) => {
                 let settled = self.hits.min(refund);
                 self.hits -= settled;
                 self.refund = self.refund.saturating_add(refund - settled);
