@@ -18,7 +18,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service as _;
 
-use crate::api::budget::{Call, ConnectionBudget};
+use crate::api::budget::{CallInFlight, ConnectionBudget};
 use crate::api::request_body::{BYTES_REASON, RequestBody};
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
@@ -49,7 +49,7 @@ pub(crate) struct Admission {
 /// The body of a response. Its call, if it was admitted, is in flight until the body is sent.
 pub(crate) struct ResponseBody {
     body: Either<UnaryBody, Body>,
-    _call: Option<Arc<Call>>,
+    _call: Option<Arc<CallInFlight>>,
 }
 
 impl Admission {
@@ -81,7 +81,7 @@ impl Admission {
         })
     }
 
-    fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {
+    fn admit(&self, headers: &HeaderMap) -> Result<CallInFlight, &'static str> {
         let call = self.budget.begin().ok_or(STREAMS_REASON)?;
         if call.hold(bytes_of(headers)) {
             Ok(call)

@@ -61,7 +61,7 @@ pub(crate) struct ConnectionBudget {
 
 /// A call in flight. Returns its stream and bytes to the budget when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallInFlight {
     connection: Arc<ConnectionBudget>,
     bytes: AtomicUsize,
     /// [`ARRIVING`], [`OWED`] or [`ANSWERED`].
@@ -110,13 +110,13 @@ impl Budget {
 
 impl ConnectionBudget {
     /// Begins a call; `None`, which is counted, if too many are in flight.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<Call> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<CallInFlight> {
         let shared = &self.shared;
         let of_connection = self.streams.fetch_add(1, Relaxed);
         let of_all = count(&shared.streams);
         shared.streams.inc();
         // From here on its drop undoes the additions.
-        let call = Call {
+        let call = CallInFlight {
             connection: self.clone(),
             bytes: AtomicUsize::new(0),
             progress: AtomicU8::new(ARRIVING),
@@ -138,7 +138,7 @@ impl ConnectionBudget {
     }
 }
 
-impl Call {
+impl CallInFlight {
     /// Charges bytes until the call ends. `false`, which is counted, if there are not enough.
     #[must_use]
     pub(crate) fn hold(&self, bytes: usize) -> bool {
@@ -181,7 +181,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
         self.answer();
         let shared = &self.connection.shared;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     /// Begins calls until the connection gets no more.
-    fn all_of(connection: &Arc<ConnectionBudget>) -> Vec<Call> {
+    fn all_of(connection: &Arc<ConnectionBudget>) -> Vec<CallInFlight> {
         std::iter::from_fn(|| connection.begin())
             .take(STREAMS_PER_CONNECTION_MAX as usize)
             .collect()

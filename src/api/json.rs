@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, StatusCode, header};
 
 use crate::api::body::{BodyError, bad_request, read_body};
-use crate::api::budget::{Budget, Call};
+use crate::api::budget::{Budget, CallInFlight};
 use crate::api::messages::{self, EXAMPLE};
 use crate::api::request_size::{MESSAGE_BYTES_MAX, RequestSize};
 use crate::api::{convert, decode};
@@ -35,7 +35,7 @@ pub struct JsonHandler {
 
 impl JsonHandler {
     /// Reads and encodes a request, and charges what it takes to its call.
-    async fn read(&self, body: Body, call: &Call) -> Result<Vec<u8>, Response> {
+    async fn read(&self, body: Body, call: &CallInFlight) -> Result<Vec<u8>, Response> {
         let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes))
             .await
             .map_err(|error| {

@@ -11,7 +11,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use crate::api::budget::Call;
+use crate::api::budget::CallInFlight;
 
 /// Time for a gRPC request to arrive, from its head to the end of its stream. Envoy sends a call at
 /// once, and waits 20 ms.
@@ -22,13 +22,13 @@ pub(crate) const BYTES_REASON: &str =
 
 pub(crate) struct RequestBody {
     body: Incoming,
-    pub(crate) call: Arc<Call>,
+    pub(crate) call: Arc<CallInFlight>,
     /// Set when the body is pending for the first time.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, call: Arc<Call>) -> Self {
+    pub(crate) fn new(body: Incoming, call: Arc<CallInFlight>) -> Self {
         Self {
             body,
             call,
