@@ -191,7 +191,7 @@ descriptors:
     #[test]
     fn what_happens_beyond_a_limit_is_the_rules_own_then_its_domains_as_far_as_it_fits() {
         let rules = loaded(&[("d.yaml", BEYOND_THE_LIMIT)]);
-        let told = |key: &str| {
+        let on_limit_of = |key: &str| {
             let rules = rules.rules();
             let rule = rules
                 .iter()
@@ -211,15 +211,18 @@ descriptors:
                 .map(|&(name, value)| (name.into(), value.into()))
                 .collect(),
         };
-        assert_eq!(told("bucket"), (OnLimit::Queue, Span::from_micros(5_000)));
-        assert_eq!(told("longer"), (OnLimit::Queue, Span::from_secs(1)));
-        assert_eq!(told("hard"), (reject("no\nnever"), Span::ZERO));
-        assert_eq!(told("window"), (reject("later"), Span::ZERO));
         assert_eq!(
-            told("cheap"),
+            on_limit_of("bucket"),
+            (OnLimit::Queue, Span::from_micros(5_000))
+        );
+        assert_eq!(on_limit_of("longer"), (OnLimit::Queue, Span::from_secs(1)));
+        assert_eq!(on_limit_of("hard"), (reject("no\nnever"), Span::ZERO));
+        assert_eq!(on_limit_of("window"), (reject("later"), Span::ZERO));
+        assert_eq!(
+            on_limit_of("cheap"),
             (degrade(&[("x-slow", "Yes"), ("x-by", "d")]), Span::ZERO)
         );
-        assert_eq!(told("cheaper"), (degrade(&[]), Span::ZERO));
+        assert_eq!(on_limit_of("cheaper"), (degrade(&[]), Span::ZERO));
     }
 
     #[test]
