@@ -32,13 +32,13 @@ pub struct CheckRequest {
 pub struct Check {
     /// The counter.
     pub key: Key,
-    /// How it counts.
+    /// The limit of the counter.
     pub limit: Limit,
     /// The hits on the counter.
     pub hits: Hits,
-    /// Who takes or releases a lease of a concurrency limit.
+    /// The holder that takes or releases a lease of a concurrency limit.
     pub holder: Option<Box<[u8]>>,
-    /// How long the response may be delayed if a bucket is full; zero books no slot.
+    /// The longest delay of the response if a bucket is full; zero books no slot.
     pub book_ahead: Span,
     /// Whether the request is over limit if this check is. False for shadow and quota rules.
     pub enforcing: bool,
@@ -185,8 +185,8 @@ impl Check {
 }
 
 impl Reading {
-    /// Of a peek. `one_more` is the verdict of a hit that may book a slot, which passes although
-    /// nothing remains.
+    /// A reading by a peek. `one_more` is the verdict of a hit that may book a slot, which passes
+    /// although nothing remains.
     pub fn new(peek: Verdict, one_more: Option<Verdict>) -> Self {
         let one_more = one_more.filter(|_| peek.remaining == 0);
         Self {

@@ -67,7 +67,7 @@ pub struct Shared {
 pub struct Parts {
     /// The rules in force.
     pub rules: Arc<LiveRules>,
-    /// Where hits are counted.
+    /// The store of the counters.
     pub backend: Backend,
     /// Fills verdicts that the store did not give.
     pub fallback: Fallback,

@@ -18,7 +18,7 @@ pub mod memory;
 pub mod redis;
 pub mod settings;
 
-/// Where a process counts.
+/// The store of a process.
 #[derive(Debug, Clone)]
 pub enum Backend {
     /// In this process, for a single replica.
@@ -27,7 +27,7 @@ pub enum Backend {
     Redis(Arc<redis::Redis>),
 }
 
-/// Where a worker counts.
+/// The store of a worker.
 #[derive(Debug, Clone)]
 pub enum Store {
     /// See [`Backend::Memory`].
@@ -156,7 +156,7 @@ impl Store {
         }
     }
 
-    /// Gives hits back, and what is spent over the limit: of an exhausted counter so many hits pass
+    /// Gives back hits, and all units over the limit: an exhausted counter admits that many hits
     /// afterwards, up to its capacity.
     ///
     /// # Errors

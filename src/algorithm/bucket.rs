@@ -107,7 +107,7 @@ impl Decide for Bucket {
 }
 
 impl Bucket {
-    /// How long after `now` this bucket, which is as of now, will have fallen to `level`.
+    /// The time from `now` until this bucket, advanced to `now`, has fallen to `level`.
     fn falls_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
         if self.spent <= level {
             return Span::ZERO;
@@ -123,13 +123,13 @@ impl Bucket {
     }
 }
 
-/// What comes back in that time.
+/// Units that leak within `time`.
 fn returned_in(limit: &Limit, time: Span) -> u64 {
     time.as_micros() / limit.tick.span().as_micros() * u64::from(limit.requests)
 }
 
-/// As much as can be spent: all that there is and all that can be booked ahead, and as much as
-/// there is once more where over-limit hits count.
+/// The most units that can be spent: the capacity and slots booked ahead, and the capacity again if
+/// over-limit hits count.
 fn deepest(limit: &Limit) -> u64 {
     let full = u64::from(limit.capacity) * limit.period_ticks();
     let debt = match limit.over_limit_hits {

@@ -86,7 +86,7 @@ impl Charge {
         self.cost.max(0).unsigned_abs()
     }
 
-    /// Whether it exceeds the limit.
+    /// Whether the charge exceeds the limit.
     pub fn is_over(self, spent: u64) -> bool {
         spent.saturating_add_signed(self.cost) > self.full
     }
@@ -96,7 +96,7 @@ impl Charge {
         spent.saturating_add_signed(self.cost).min(self.deepest)
     }
 
-    /// What it adds and what it returns; one of them is 0.
+    /// Units added and units given back; one of them is 0.
     pub fn change(self, spent: u64) -> (u64, u64) {
         (
             self.charged(spent).saturating_sub(spent),

@@ -69,7 +69,7 @@ macro_rules! with_each {
 pub enum Kind {
     /// An integer at a key that ends with the window's start.
     FixedWindow,
-    /// What is spent, and as of when.
+    /// Units spent, and the time they are as of.
     Bucket,
     /// Two counts.
     SlidingWindow,
@@ -116,7 +116,7 @@ impl Counter {
         counter
     }
 
-    /// What is spent as of `now`, in its units.
+    /// Units spent as of `now`.
     pub fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
         with_each!(self.clone(), mut state => {
             state.advance(limit, now);
@@ -124,7 +124,7 @@ impl Counter {
         })
     }
 
-    /// Whether it equals a new counter, and need not be kept.
+    /// Whether the counter equals a new one, and need not be kept.
     pub fn is_new(&self) -> bool {
         with_each!(self, state => state.is_new())
     }

@@ -47,7 +47,7 @@ pub trait Decide: Default {
         self.fill(limit, now, spent);
     }
 
-    /// Whether it equals a new counter, and need not be kept.
+    /// Whether the counter equals a new one, and need not be kept.
     fn is_new(&self) -> bool;
 
     /// Memory in addition to that of a [`Counter`](crate::algorithm::Counter).
@@ -69,8 +69,8 @@ pub trait Decide: Default {
         self.verdict(limit, now, call, over)
     }
 
-    /// Gives the hits of a refund back, and what is spent over the limit: of an exhausted counter
-    /// so many hits pass afterwards.
+    /// Gives back the hits of a refund, and all units over the limit: an exhausted counter admits
+    /// that many hits afterwards.
     fn grant(&mut self, limit: &Limit, now: Time, refund: Call<'_>) -> Verdict {
         self.advance(limit, now);
         let charge = self.charge_here(limit, refund).granting();

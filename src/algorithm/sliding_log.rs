@@ -1,6 +1,6 @@
 //! Sliding log: exactly at most N hits in any period, because every call is stored for a period.
 //!
-//! Its state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is
+//! The state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is
 //! added to the newest entry, which takes the later time. Its hits then leave later than they
 //! could, and never sooner: the promise holds. Hits of the same µs are one entry.
 
@@ -12,7 +12,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Limit};
 
-/// As many hits as a log can count: half as many as others, since its twin adds two such numbers.
+/// The most hits of a log: half of [`EXACT_MAX`], since the Lua twin adds two such numbers.
 pub const LOG_HITS_MAX: u64 = EXACT_MAX / 2;
 
 /// The calls of one period, oldest first.
@@ -105,12 +105,12 @@ impl Decide for SlidingLog {
 }
 
 impl SlidingLog {
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has none.
+    /// Whether the log has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

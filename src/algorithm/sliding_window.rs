@@ -25,7 +25,7 @@ use crate::limit::{EXACT_MAX, Limit};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(Rust, packed(4))]
 pub struct SlidingWindow {
-    /// How many windows were before the present one.
+    /// The index of the present window.
     window: u64,
     /// Hits of the present one.
     used: u64,
@@ -63,7 +63,7 @@ impl Decide for SlidingWindow {
             .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
 
-    /// What has to come back of the window before is counted by its weight.
+    /// Hits of the window before are refunded by their weight.
     fn granted(&self, limit: &Limit, now: Time, grant: Charge) -> Charge {
         let spent = self.spent(limit, now);
         let left_over = spent
@@ -123,18 +123,17 @@ impl Decide for SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// How many windows were before the present one, its hits, and those of the one before.
+    /// The index of the present window, its hits, and those of the window before.
     pub const fn parts(self) -> (u64, u64, u32) {
         (self.window, self.used, self.before)
     }
 
-    /// What weighs of the window before. More than the limit weighs as the limit, so that the
-    /// product stays exact.
+    /// Hits of the window before, at most the limit, so that their product with a weight is exact.
     fn fading(&self, limit: &Limit) -> u64 {
         self.before.min(limit.requests).into()
     }
 
-    /// How long after `now` no more than `level` will be spent.
+    /// The time from `now` until no more than `level` is spent.
     fn fades_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
         // In this window if that is enough, and else in the next, in which it is this one's hits
         // that fade.

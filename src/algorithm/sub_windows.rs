@@ -20,7 +20,7 @@ use crate::limit::{EXACT_MAX, Limit};
 /// The newest sub-window and those before it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubWindows {
-    /// How many sub-windows were before the newest one.
+    /// The index of the newest sub-window.
     newest: u64,
     /// Hits of each, oldest first. None at all before it was first touched.
     counts: Box<[u64]>,
@@ -100,7 +100,7 @@ impl Decide for SubWindows {
 }
 
 impl SubWindows {
-    /// How many sub-windows were before the newest one, and the hits of each, oldest first.
+    /// The index of the newest sub-window, and the hits of each, oldest first.
     pub const fn parts(&self) -> (u64, &[u64]) {
         (self.newest, &self.counts)
     }
@@ -121,7 +121,7 @@ impl SubWindows {
     }
 }
 
-/// How long a sub-window is: rounded up, so that k of them are never shorter than the period.
+/// The length of a sub-window, rounded up so that k of them are never shorter than the period.
 pub fn width(limit: &Limit) -> Span {
     Span::from_micros(
         limit

@@ -1,6 +1,6 @@
 //! Admits gRPC calls: each needs a stream and bytes in the budget of its connection.
 //!
-//! It is in front of all services, so that health checks, watches and reflection are bounded as
+//! Admission is in front of all services, so health checks, watches and reflection are bounded as
 //! ShouldRateLimit is.
 
 use std::convert::Infallible;

@@ -22,13 +22,11 @@ pub(crate) const REASON_BYTES_MAX: usize = 1_024;
 /// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// It has more bytes than this.
+    /// The bound that was exceeded, in bytes.
     #[error("the body has more than {0} bytes")]
     Oversized(usize),
-    /// It did not arrive in time.
     #[error("timed out reading the request body")]
     Late,
-    /// Its connection ended, or its encoding is invalid.
     #[error("the request body ended early or has an invalid encoding")]
     Broken,
     #[error("too many calls, or bytes of calls, are in flight")]

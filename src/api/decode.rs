@@ -35,16 +35,16 @@ mod limit {
     pub(super) const REQUESTS_PER_UNIT: u32 = 1;
     pub(super) const UNIT: u32 = 2;
 }
-/// Of google.protobuf.UInt64Value.
+/// The field of google.protobuf.UInt64Value.
 const WRAPPED: u32 = 1;
 
 /// Why a message is no query.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum QueryError {
-    /// It is not a RateLimitRequest.
+    /// The message is not a RateLimitRequest.
     #[error(transparent)]
     Invalid(#[from] DecodeError),
-    /// It has more descriptors or entries than a request may have.
+    /// The message has too many descriptors or entries.
     #[error(transparent)]
     TooLarge(#[from] RequestTooLarge),
 }

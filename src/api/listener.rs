@@ -92,7 +92,7 @@ impl Listeners {
         })
     }
 
-    /// Where gRPC is bound, as gRPC clients take it.
+    /// The bound address of gRPC, in the form that gRPC clients accept.
     ///
     /// # Errors
     /// The kernel does not return the address.
@@ -107,7 +107,7 @@ impl Listeners {
         })
     }
 
-    /// Where HTTP is bound.
+    /// The bound address of HTTP.
     ///
     /// # Errors
     /// The kernel does not return the address.
@@ -241,8 +241,8 @@ impl Acceptor {
         let accepted = Accepted { socket, peer, open };
         let is_taken = match protocol {
             Protocol::Grpc => connections.try_send(accepted).is_ok(),
-            // A worker makes room for every HTTP connection, if not at once: until then probes wait
-            // in the kernel's queue.
+            // A worker frees a slot for every HTTP connection, if not at once. Until then probes
+            // wait in the kernel's queue.
             Protocol::Http => connections.send(accepted).await.is_ok(),
         };
         if !is_taken {

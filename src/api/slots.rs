@@ -41,7 +41,7 @@ struct Silent {
 }
 
 impl Slot {
-    /// What is notified when the connection is to be closed. It is silent until that is dropped.
+    /// The notification to close the connection, which counts as silent until this is dropped.
     pub(crate) fn take_eviction(&mut self) -> Option<Arc<Notify>> {
         self.eviction.take()
     }

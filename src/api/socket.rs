@@ -89,7 +89,7 @@ impl OpenGuard {
         self
     }
 
-    /// As that of [`Slot`].
+    /// See [`Slot::take_eviction`].
     pub(crate) fn take_eviction(&mut self) -> Option<Arc<Notify>> {
         self.slot.as_mut()?.take_eviction()
     }

@@ -27,13 +27,13 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Why there is no message.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// It has more than [`MESSAGE_BYTES_MAX`].
+    /// More bytes than [`MESSAGE_BYTES_MAX`].
     Oversized(Status),
-    /// It is invalid, or did not arrive.
+    /// An invalid or incomplete message.
     Other(Status),
 }
 
-/// What was received of a message with its prefix, and perhaps of what follows it.
+/// The bytes received of a message with its prefix, and possibly bytes that follow it.
 enum Received {
     /// In one piece.
     Whole(Bytes),

@@ -77,7 +77,7 @@ pub(crate) fn go_text_in_message(node: &Node) -> String {
     text
 }
 
-/// As Go prints the value in the messages of envoyproxy/ratelimit.
+/// The value as Go prints it in the messages of envoyproxy/ratelimit.
 fn go_text(node: &Node) -> String {
     let mut text = String::new();
     write_go_text(node, usize::MAX, &mut text);

@@ -1,8 +1,8 @@
 //! Reads a mapping file of statsd_exporter: which of the reference's metrics has which name and
 //! labels on the page for Prometheus.
 //!
-//! What statsd_exporter takes is taken, and means the same, but for what needs every single time
-//! (quantiles) or forgets metrics (`ttl`): that is passed over with a warning.
+//! Everything that statsd_exporter accepts is accepted and means the same. Options that need every
+//! single time (quantiles) or drop metrics (`ttl`) are ignored with a warning.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -70,12 +70,11 @@ pub(crate) struct Loaded {
 struct Defaults {
     is_regex: bool,
     times: Times,
-    /// Of several globs the one with fewer stars wins, looked at from the left, instead of the
-    /// first.
+    /// Whether the glob with the fewest stars wins, compared from the left, instead of the first.
     most_specific_first: bool,
 }
 
-/// How times are shown, by a rule or by the defaults.
+/// The presentation of times, by a rule or by the defaults.
 #[derive(Default)]
 struct Times {
     observer: Option<Observer>,
@@ -316,7 +315,7 @@ fn buckets(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Vec<f64>> {
     Some(bounds)
 }
 
-/// A name for Prometheus, in which `$1` may stand anywhere.
+/// A name for Prometheus, with `$1` anywhere in it.
 fn metric_name(node: &Node, findings: &mut SourceFindings<'_>) -> Option<String> {
     let name = node.text();
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_${}".contains(letter);

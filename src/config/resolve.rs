@@ -74,14 +74,14 @@ impl ResolvedOptions<'_> {
         (!inherited.is_empty()).then(|| format!("set elsewhere: {}", inherited.join("; ")))
     }
 
-    /// Where the rule itself has `on_limit: queue`.
+    /// The location of `on_limit: queue` in the rule itself.
     pub(crate) fn own_queue(&self) -> Option<Location> {
         let option = self.on_limit?;
         (option.layer.provenance == Provenance::Rule && *option == OnLimitWord::Queue)
             .then_some(option.located.location)
     }
 
-    /// Where the rule itself has `enforce_percent`.
+    /// The location of `enforce_percent` in the rule itself.
     pub(crate) fn own_enforce_percent(&self) -> Option<Location> {
         let option = self.enforce_percent?;
         (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
@@ -161,7 +161,7 @@ impl ResolvedOptions<'_> {
         Some((location(self.lease_by), text))
     }
 
-    /// Where the option is that makes a limit invalid; `None` if that is in the `rate_limit`.
+    /// The location of the option that makes a limit invalid; `None` if it is in the `rate_limit`.
     pub(crate) fn location_of(&self, error: &LimitError) -> Option<Location> {
         match error {
             LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => {

@@ -11,10 +11,10 @@ use crate::rules::tree::Dots;
 /// A file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// As envoyproxy/ratelimit names it in messages: the path below the watched directory, with
+    /// The name in messages of envoyproxy/ratelimit: the path below the watched directory, with
     /// dots for slashes.
     pub name: Arc<str>,
-    /// Where an operator finds it.
+    /// The path, for operators.
     pub path: Arc<str>,
     /// The content.
     pub text: Arc<str>,

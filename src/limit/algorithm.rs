@@ -136,22 +136,22 @@ impl Algorithm {
         }
     }
 
-    /// Whether a rule with it may have the option.
+    /// Whether a rule with this algorithm may have the option.
     pub fn takes(self, option: LimitOption) -> bool {
         self.traits().options.contains(&option)
     }
 
-    /// Whether it has a counter for each window aligned to the epoch.
+    /// Whether each window, aligned to the epoch, has a counter.
     pub const fn has_windows(self) -> bool {
         matches!(self.traits().kind, Kind::Windows)
     }
 
-    /// Whether it is a bucket, which has a burst and can queue.
+    /// Whether the algorithm is a bucket, which has a burst and can queue.
     pub const fn is_bucket(self) -> bool {
         matches!(self.traits().kind, Kind::Bucket)
     }
 
-    /// Whether it counts holders, each known by name. Such a limit has a lease and no period.
+    /// Whether holders are counted, each known by name. Such a limit has a lease and no period.
     pub const fn counts_holders(self) -> bool {
         matches!(self.traits().kind, Kind::Holders)
     }

@@ -11,7 +11,7 @@ use crate::limiter::settings::Settings;
 use crate::rules::plan::Modes;
 use crate::rules::{OnLimit, Plan, Rule, Step};
 
-/// How a status contributes to the response.
+/// The contribution of a status to the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The request is over limit if this status is.

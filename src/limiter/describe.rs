@@ -139,7 +139,7 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// The text that `write` writes, up to `bytes_max`; `...` stands for the rest.
+/// The text that `write` writes, up to `bytes_max`; `...` replaces the rest.
 fn bounded(bytes_max: usize, write: impl FnOnce(&mut Bounded) -> fmt::Result) -> String {
     let mut bounded = Bounded {
         text: String::new(),

@@ -23,7 +23,7 @@ pub struct Fallback {
     /// Whatever the rule is.
     policy_of_all: Option<OnStoreError>,
     store_errors: metric::Counter,
-    /// By policy, then by cause.
+    /// Indexed by policy, then by cause.
     verdicts: [[metric::Counter; 4]; 4],
 }
 

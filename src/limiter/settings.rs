@@ -84,7 +84,7 @@ pub struct Settings {
     pub refusals_log_lines_per_second_max: NonZeroU32,
 }
 
-/// As without flags.
+/// The settings without flags.
 impl Default for Settings {
     fn default() -> Self {
         let command = Self::augment_args(Command::new(env!("CARGO_PKG_NAME")));

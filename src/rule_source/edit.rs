@@ -72,7 +72,7 @@ pub(crate) struct Listed {
 /// A rules file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RuleFile {
-    /// As it is: rules that are not UTF-8 are invalid, and can be read and replaced all the same.
+    /// The unchecked content: rules that are not UTF-8 are invalid, but can be read and replaced.
     pub(crate) bytes: Vec<u8>,
     pub(crate) etag: ETag,
     pub(crate) modified: Time,
@@ -83,10 +83,9 @@ pub(crate) struct RuleFile {
 pub(crate) enum ReadError {
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There is none of this name.
     #[error("no rules file {0}; GET /api/v1/rules lists them")]
     Missing(FileName),
-    /// It has more bytes than were asked for.
+    /// The file, its bytes and the most that the caller reads.
     #[error("{0} has {1} bytes, more than the {2} that are read")]
     TooLarge(FileName, usize, usize),
     #[error("too many rules files are being read (rules_reads_max); repeat the request")]

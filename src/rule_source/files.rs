@@ -35,7 +35,7 @@ pub struct Directory {
     pub(crate) path: PathBuf,
     /// A directory above, which may be a link that changes.
     pub(crate) root: Option<PathBuf>,
-    /// What the names of its files in messages begin with.
+    /// The prefix of the names of its files in messages.
     pub(crate) name_prefix: String,
     pub(crate) ignore_dot_files: bool,
     /// A directory below, whose files are other rules.
@@ -116,7 +116,7 @@ impl Directory {
         }
     }
 
-    /// Whether it has files, or cannot be read.
+    /// Whether the directory has files, or cannot be read.
     pub(crate) fn has_files(&self) -> bool {
         self.path.is_dir() && self.files().map_or(true, |files| !files.is_empty())
     }

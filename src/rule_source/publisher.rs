@@ -27,7 +27,7 @@ pub(crate) struct RulePublisher {
     role: Role,
 }
 
-/// What the rules are for, and where the result of a load is reported besides the log.
+/// The use of the rules, with the metrics and health that report a load besides the log.
 #[derive(Debug)]
 enum Role {
     InForce(Box<InForce>),
@@ -118,7 +118,7 @@ impl RulePublisher {
         }
     }
 
-    /// What is reported about the newest rules.
+    /// Findings about the newest rules.
     pub(crate) fn findings(&self) -> &LastFindings {
         &self.findings
     }
@@ -236,7 +236,7 @@ impl RulePublisher {
         self.role.record_load(0, 0, 0);
     }
 
-    /// What stays in force after a rejection, for the log.
+    /// The configuration that stays in force after a rejection, for the log.
     fn in_force(&self) -> &'static str {
         if self.live.load().is_some() {
             "last good configuration"

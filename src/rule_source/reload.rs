@@ -6,7 +6,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::Source;
 
-/// Shared by a loader and those who change its files. Clones are the same.
+/// Shared by a loader and the writers of its files. Clones share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Reload {
     requested: Arc<Notify>,

@@ -176,7 +176,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
     }
 }
 
-/// Where a limit in a request comes from.
+/// The origin of a limit in a request.
 fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
     let Step::Override { rule, .. } = step else {
         return None;

@@ -16,7 +16,7 @@ pub(crate) struct Hop<'r> {
     pub(crate) found: Found,
 }
 
-/// How a lookup ended.
+/// The end of a lookup.
 #[derive(Debug)]
 pub(crate) enum End<'r> {
     Rule(&'r Rule),

@@ -224,7 +224,7 @@ impl Planner<'_, '_> {
         })
     }
 
-    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline.
+    /// The longest delay of the call: `max_wait` of the limit, at most until the caller's deadline.
     /// A peek books nothing; its verdict says whether hits would be held back.
     fn book_ahead(&self, limit: &Limit) -> Span {
         let max_wait = limit.max_wait;
@@ -234,7 +234,7 @@ impl Planner<'_, '_> {
     }
 }
 
-/// The name of the holder who takes a slot or gives it back: the value of the last entry.
+/// The name of the holder that takes or releases a slot: the value of the last entry.
 fn holder(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
     let last = descriptor
         .entries

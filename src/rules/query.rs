@@ -62,7 +62,7 @@ pub struct Entry<'q> {
 /// A limit that comes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Override {
-    /// How many in a unit.
+    /// Requests per unit.
     pub requests_per_unit: u32,
     /// The unit's number on the wire.
     pub wire_unit: i32,

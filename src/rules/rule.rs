@@ -47,7 +47,7 @@ pub struct Rule {
     pub on_store_error: Option<OnStoreError>,
     /// The options of `tollgate` blocks in force, and where they were set.
     pub options: Box<[EffectiveOption]>,
-    /// Where it is defined.
+    /// The location of the definition.
     pub origin: Origin,
 }
 
@@ -65,7 +65,7 @@ pub struct EffectiveOption {
 }
 
 named_enum! {
-    /// Where an option was set, highest precedence first, as `explain` shows it.
+    /// The place where an option was set, highest precedence first, as `explain` shows it.
     pub enum Provenance {
         /// The rule itself.
         Rule = "the rule",
@@ -156,7 +156,7 @@ impl fmt::Display for Origin {
 }
 
 impl Provenance {
-    /// Whether it is in the same file as the rule.
+    /// Whether the option is in the same file as the rule.
     pub const fn is_in_rules_file(self) -> bool {
         matches!(self, Self::Rule | Self::Defaults)
     }

@@ -94,7 +94,7 @@ pub struct Node {
     pub below: Option<Box<Level>>,
 }
 
-/// How a node was found.
+/// The match of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// By its key and value.
@@ -128,12 +128,12 @@ impl RuleSet {
         domains
     }
 
-    /// How many domains.
+    /// The number of domains.
     pub fn domain_count(&self) -> usize {
         self.domains.len()
     }
 
-    /// How many limits.
+    /// The number of limits.
     pub fn rule_count(&self) -> usize {
         self.rules().len()
     }

@@ -88,8 +88,8 @@ impl Counters {
         )
     }
 
-    /// Decides each check on the counter that `state` returns for its index and for the counter
-    /// that is there, if one is.
+    /// Decides each check on the counter that `state` returns for its index and the stored counter,
+    /// if any.
     pub fn decide_from(
         &self,
         checks: &[Check],

@@ -43,8 +43,8 @@ impl Tagging {
         }
     }
 
-    /// Those of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings that
-    /// are named after them.
+    /// The names of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings
+    /// that are named after them.
     ///
     /// # Errors
     /// The first that is incomplete or invalid, by the name of its setting.

@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// What was written.
+    /// The lines written.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -37,7 +37,7 @@ pub struct Rule {
     pub scale: f64,
     /// The help text.
     pub help: Option<String>,
-    /// How times are shown; `None` for the default of the file.
+    /// The presentation of times; `None` for the default of the file.
     pub observer: Option<Observer>,
     /// Upper bounds of a histogram; empty for the defaults of the file.
     pub buckets: Vec<f64>,

@@ -77,7 +77,7 @@ pub enum Protocol {
 pub enum Requested {
     /// A setting asks for it.
     Explicitly,
-    /// It is the default of envoyproxy/ratelimit; there may be no statsd at all.
+    /// The default of envoyproxy/ratelimit; there may be no statsd.
     ByDefault,
 }
 

@@ -70,7 +70,7 @@ fn without_the_order_of_the_file_the_most_specific_glob_wins() {
     );
 }
 
-/// What is wrong, where, and a part of what is said.
+/// Invalid mappings, each with the location of the problem and a part of the message.
 const WRONG: &[(&str, (u32, u32), &str)] = &[
     ("mappings: x", (1, 11), "expected a list"),
     ("mappings:\n  - match: a.*\n", (2, 5), "no name"),

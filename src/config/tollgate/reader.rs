@@ -96,7 +96,7 @@ pub(crate) fn flag(node: &Node, key: &str, findings: &mut SourceFindings<'_>) ->
     false
 }
 
-/// What the items of a list are; none of a null.
+/// The items of a list; none for a null.
 pub(crate) fn list<T>(
     node: &Node,
     findings: &mut SourceFindings<'_>,

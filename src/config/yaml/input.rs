@@ -1,7 +1,7 @@
 //! The characters of a text for the parser, which ends early if the parser would keep too many
 //! tokens.
 //!
-//! The parser keeps the tokens of brackets (`[..]`, `{..}`) up to their end, because what stands in
+//! The parser keeps the tokens of brackets (`[..]`, `{..}`) up to their end, because text in
 //! brackets may turn out to be a key. Two characters of `[:,:,:,` are four tokens of 100 bytes, so
 //! what it reads between two events is counted. Rules are no keys: text of JSON is introduced by
 //! `---`, after which the parser expects no key and keeps nothing of the outer brackets.
@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 use saphyr_parser::{Input, Marker, Span, StrInput};
 
-/// What introduces text of JSON, in front of its first bracket.
+/// Prefix of JSON text, before its first bracket.
 const INTRODUCTION: &str = "--- ";
 
-/// How many tokens the parser keeps, and may keep.
+/// The number of tokens that the parser keeps, and its bound.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeptTokens {
     count: Rc<Cell<usize>>,
@@ -148,7 +148,7 @@ impl Introduced {
         self.text.as_deref().unwrap_or(written)
     }
 
-    /// Where a mark of the parser is in the text as written.
+    /// The location of a mark of the parser in the text as written.
     pub(super) fn mark(&self, mark: Marker) -> Marker {
         if self.text.is_none() || mark.line() < self.line {
             return mark;

@@ -60,7 +60,7 @@ impl TreeMemory {
         self.tokens = self.tokens.max(count);
     }
 
-    /// How many tokens the parser may keep at a time.
+    /// The number of tokens that the parser may keep at a time.
     pub(super) fn tokens_max(&self) -> usize {
         TREE_BYTES_MAX.saturating_sub(self.bytes) / TOKEN_BYTES
     }

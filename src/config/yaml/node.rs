@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 // ratelimit_service_config_load_error
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
-/// Stands for bytes that are not UTF-8, so that the error about them has a line and a column. YAML
+/// Replaces bytes that are not UTF-8, so that the error about them has a line and a column. YAML
 /// does not allow this character.
 pub const NOT_UTF8: char = '\u{FFFF}';
 
@@ -59,7 +59,7 @@ pub struct Location {
 pub struct Located<T> {
     /// The value.
     pub value: T,
-    /// Where it is written.
+    /// The location in the file.
     pub location: Location,
 }
 
@@ -119,7 +119,7 @@ pub enum Value {
 pub struct Document {
     /// `None` for an empty file or only comments.
     pub root: Option<Node>,
-    /// What yaml.v2 ignores silently and an operator would want to know, in file order, at most
+    /// Warnings about text that yaml.v2 ignores silently, in file order; at most
     /// [`WARNINGS_MAX`].
     pub warnings: Vec<Diagnostic>,
 }

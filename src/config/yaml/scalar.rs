@@ -9,7 +9,7 @@ use saphyr_parser::{ScalarStyle, Tag};
 use crate::config::yaml::node::{Diagnostic, Location, Scalar, Value, shortened};
 
 impl Scalar {
-    /// As in yaml.v2, `!!int "7"` is a number and unknown tags make text.
+    /// A scalar by its tag, as in yaml.v2: `!!int "7"` is a number, and unknown tags make text.
     ///
     /// # Errors
     /// Text and tag do not agree, as in `!!int x`.

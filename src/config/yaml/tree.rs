@@ -1,6 +1,6 @@
 //! Builds the tree from the parser's events: anchors, aliases, bounds on nodes and depth.
 //!
-//! It has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
+//! The builder has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
 
 use std::collections::HashMap;
 
@@ -29,11 +29,11 @@ struct Builder<'t> {
     root: Option<Node>,
     /// By anchor number: what its aliases expand to, sharing lists and maps with the tree.
     kept: HashMap<usize, (Node, Size)>,
-    /// So far, aliases expanded.
+    /// Nodes so far, with aliases expanded.
     nodes: usize,
     nodes_max: usize,
     memory: TreeMemory,
-    /// Those that come from aliases, and the last alias.
+    /// Nodes so far that come from aliases.
     nodes_aliased: usize,
     last_alias: Location,
     warnings: Vec<Diagnostic>,

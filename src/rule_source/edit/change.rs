@@ -68,7 +68,7 @@ pub(crate) struct RulesWriter {
     dropped: Counter,
 }
 
-/// What a file is to be replaced by.
+/// The new content of a file.
 #[derive(Debug)]
 pub(crate) enum Replacement {
     Text(Bytes),
@@ -92,7 +92,7 @@ pub(crate) struct Changed {
     pub(crate) version: u64,
     pub(crate) etag: ETag,
     pub(crate) diff: String,
-    /// Of the compiler.
+    /// Warnings of the compiler.
     pub(crate) warnings: Vec<Finding>,
     /// Domains and limits of the rules.
     pub(crate) counts: [usize; 2],

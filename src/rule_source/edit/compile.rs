@@ -21,7 +21,7 @@ pub(crate) struct Compiler {
     pub(crate) overlay: Option<PathBuf>,
 }
 
-/// Who sent a text.
+/// The sender of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A request without a token.

@@ -45,7 +45,7 @@ pub(crate) struct Version {
 }
 
 impl History {
-    /// Of a file of the folder `rules`.
+    /// The history of a file of the folder `rules`.
     pub(crate) fn of(rules: &Path, name: &FileName) -> Self {
         let own = rules.join(OWN_FOLDER);
         Self {

@@ -13,7 +13,7 @@ use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::hash::hash;
 use crate::rule_source::files::Directory;
 
-/// What kubelet adds to a mounted ConfigMap: a link to the current version of its files.
+/// A link to the current version of the files, which kubelet adds to a mounted ConfigMap.
 const CONFIG_MAP_LINK: &str = "..data";
 /// How often a file is put back that editors replace meanwhile.
 // bound restores_max: what an editor wrote last may be in the folder of versions; -

@@ -90,7 +90,7 @@ impl Resource {
         })
     }
 
-    /// Its canonical encoding: servers encode maps in any order.
+    /// The canonical encoding, since servers encode maps in any order.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.config.encode_to_vec()
     }

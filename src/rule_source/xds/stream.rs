@@ -35,7 +35,7 @@ const REQUESTS_MAX: usize = 1;
 #[derive(Debug, Clone)]
 pub struct XdsOptions {
     pub(crate) server: Server,
-    /// How this process identifies itself.
+    /// The identity of this process.
     pub(crate) node: Node,
     /// Sent with each stream. Their values are sensitive.
     pub(crate) headers: HeaderMap,

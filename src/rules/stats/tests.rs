@@ -37,7 +37,7 @@ fn hits_refused_below_the_limit_are_all_over_it() {
     }
 }
 
-/// What is counted of one call: total, over, near, within.
+/// The counts of one call: total, over, near, within.
 fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
     let stats = RuleStats::default();
     let limit =

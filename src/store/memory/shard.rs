@@ -13,10 +13,10 @@ const _: () = assert!(
     size_of::<Entry>() == 48,
     "ENTRY_BYTES is derived from this size"
 );
-/// How many counters a sweep examines under one lock: a few µs.
+/// Counters that a sweep examines under one lock: a few µs.
 const SWEEP_STEP: usize = 1_024;
 
-/// How many random counters compete for eviction. The closest of 8 to its reset is among the
+/// Random counters that compete for eviction. The closest of 8 to its reset is among the
 /// closest eighth or so of all.
 const EVICTION_SAMPLES: usize = 8;
 
@@ -44,7 +44,7 @@ struct Entry {
 pub struct SetEffect {
     /// Whether a counter was added.
     pub added: bool,
-    /// How many counters were evicted.
+    /// The number of evicted counters.
     pub evicted: u32,
 }
 
@@ -165,15 +165,15 @@ impl Shard {
         });
     }
 
-    /// The index of the counter to evict: of a few random ones the closest to its reset, never the
-    /// one that needs the room.
+    /// The index of the counter to evict: the closest to its reset among a few random ones, never
+    /// the one that is being added.
     fn closest_to_reset(&self, wanting: Fingerprint) -> Option<usize> {
         let is_other = |&at: &usize| self.entries[at].fingerprint != wanting;
         (0..EVICTION_SAMPLES.min(self.entries.len()))
             .map(|_| fastrand::usize(..self.entries.len()))
             .filter(is_other)
             .min_by_key(|&at| self.entries[at].expires)
-            // Among few entries, all samples may be the one that needs the room.
+            // Among few entries, all samples may be the one that is being added.
             .or_else(|| (0..self.entries.len()).find(is_other))
     }
 

@@ -22,7 +22,7 @@ const PINGS_MAX: usize = 64;
 /// A server.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeStatus {
-    /// Whether it has the limits per second only.
+    /// Whether the server has the limits per second only.
     pub(crate) is_per_second: bool,
     /// Without credentials.
     pub(crate) address: String,

@@ -1,4 +1,4 @@
-//! How the mapping file names series, remembered for the names that were seen.
+//! Caches the names that the mapping file gives to series.
 
 use std::collections::HashMap;
 

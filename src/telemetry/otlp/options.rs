@@ -1,4 +1,4 @@
-//! Where OTLP is sent, and how: the settings of OpenTelemetry, read.
+//! Reads the settings of OpenTelemetry for sending over OTLP.
 //!
 //! OpenTelemetry has two names for each setting, one for all signals and one for each, which takes
 //! precedence. Errors name the one that is set.
@@ -18,7 +18,7 @@ use crate::net::tls::{ClientTls, Identity, PemFile};
 // bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}
 const TIMEOUT: Span = Span::from_secs(10);
 
-/// Where and how a signal is sent.
+/// The endpoint of a signal and the options of its export.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub(crate) protocol: Protocol,

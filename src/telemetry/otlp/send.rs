@@ -42,7 +42,7 @@ pub(crate) trait Request: Message + Clone + 'static {
     /// The path of its gRPC method.
     const METHOD: &'static str;
 
-    /// How many items the collector rejected, and its message about them.
+    /// The number of items that the collector rejected, and its message about them.
     fn rejected(response: Self::Response) -> (i64, String);
 }
 

@@ -1,4 +1,4 @@
-//! How traces are sent, by the settings.
+//! The options of sending traces, from the settings.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,6 @@
-//! What gopkg.in/yaml.v2 v2.4.0 made of `v: <text>`, by a program that ran it (Go 1.26).
+//! Values of `v: <text>` as read by gopkg.in/yaml.v2 v2.4.0, recorded by a program (Go 1.26).
 //!
-//! Left out are two of its oddities that rules do not need: `0b-1` is -1 and `.5_0`
-//! is 0.5 there.
+//! Two values that rules do not need are left out: yaml.v2 reads `0b-1` as -1 and `.5_0` as 0.5.
 
 /// Nothing.
 pub const NULLS: &str = "\

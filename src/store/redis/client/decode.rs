@@ -161,7 +161,7 @@ impl ScriptReply {
 }
 
 impl ReplyError {
-    /// The error of each check of a script call with so many of them. Redis 6.2 replies ASK as soon
+    /// The error of each check of a script call with `checks` checks. Redis 6.2 replies ASK as soon
     /// as one key of a call has moved, later versions when all have; so each of several keys is
     /// sent again on its own, to the same node.
     pub(crate) fn of_script_call(self, checks: usize) -> Self {

@@ -58,7 +58,7 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
-    /// Whether it changes its counter if it is not over limit.
+    /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
 }
 
@@ -195,7 +195,7 @@ impl EncodedCheck {
         }
     }
 
-    /// Whether it is sent as commands, without the script.
+    /// Whether the check is sent as commands, without the script.
     pub fn is_direct(&self) -> bool {
         self.window.is_some() && self.argument.is_empty()
     }

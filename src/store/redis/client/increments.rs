@@ -48,7 +48,6 @@ struct Hit {
 }
 
 impl<'b> Increments<'b> {
-    /// For a batch with so many checks.
     pub(crate) fn with_capacity(checks: usize) -> Self {
         let others = if checks > 1 { checks } else { 0 };
         Self {

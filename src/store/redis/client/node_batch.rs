@@ -58,7 +58,7 @@ pub(crate) fn is_one_call(batches: &[NodeBatch<'_>], checks: usize) -> bool {
     batch.checks.len() == checks && (!batch.node.has_slots || shares_slot())
 }
 
-/// How many of the checks, of which there are some, one batch may have.
+/// The number of leading checks that fit into one batch. `checks` is not empty.
 pub(crate) fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
     let mut left = BATCH_SIZE_MAX;
     let fits = |check: &&EncodedCheck| match left.checked_sub(check.size()) {

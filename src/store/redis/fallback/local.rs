@@ -56,13 +56,13 @@ pub struct Undecided<'c> {
     pub effect: Effect,
     /// The last known usage in hits, and when that was by the server's clock.
     pub seen: Option<(u64, Time)>,
-    /// How often the server has recovered so far. No local counter outlives its epoch.
+    /// The number of recoveries of the server. No local counter outlives its epoch.
     pub epoch: u64,
 }
 
 /// A server that is back.
 pub trait WriteBackTarget {
-    /// Whether it has the counter with that key and limit.
+    /// Whether the server has the counter with that key and limit.
     fn owns(&self, key: &Key, limit: &Limit) -> bool;
 
     /// The time of the decision.
@@ -312,7 +312,7 @@ impl LocalFallback {
 }
 
 impl WriteBack {
-    /// How many hits are charged, in whole ones; none for a refund.
+    /// Hits charged, rounded up; 0 for a refund.
     fn hits(&self) -> u64 {
         let one = Counter::charge(&self.check.limit, Hits::Add(1))
             .wanted()
@@ -356,13 +356,13 @@ fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64) -> u64 {
     } else if credits_of_one(whole, own) == 1 {
         share.of_used(used).saturating_mul(own.period_ticks())
     } else {
-        // In credits of a share that is filled more slowly, what is spent of the whole is this
-        // one's part.
+        // A share is filled more slowly, so usage of the whole limit in credits of the share is
+        // already this replica's part.
         used.saturating_mul(whole.period_ticks())
     }
 }
 
-/// How many credits of a share are one of the whole.
+/// Credits of the share that equal one credit of the whole limit.
 const fn credits_of_one(whole: &Limit, own: &Limit) -> u64 {
     let credits = own.period_ticks() / whole.period_ticks();
     if credits == 0 { 1 } else { credits }

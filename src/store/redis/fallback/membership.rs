@@ -3,7 +3,7 @@
 //!
 //! Each process publishes a random name once a second on a channel that all of them subscribe to,
 //! and behind it the address of its admin listener; nothing is stored. A process that subscribes
-//! asks for the heartbeats of the others, who answer at once. A peer that is silent for ten
+//! asks for the heartbeats of the others, which answer at once. A peer that is silent for ten
 //! heartbeats is gone, and a process that drains says so. The rank is the position of the own name
 //! in the sorted list. While Redis is unavailable, the last known membership stays: that is when it
 //! is needed.
@@ -42,7 +42,7 @@ const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// The least time between two answers, each of which all processes receive; it grows like the
 /// interval of heartbeats.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
-/// How soon to look again for a server to use.
+/// The interval of looking for a server to use.
 const HOME_INTERVAL: Duration = Duration::from_millis(20);
 /// An operator has changed a counter.
 const CHANGE: &str = "!";

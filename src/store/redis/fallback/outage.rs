@@ -16,7 +16,7 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 
-/// How often pending hits are written back to servers in use.
+/// The interval of writing pending hits back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time to set the last expiries at shutdown. A server in use replies in a fraction of it.

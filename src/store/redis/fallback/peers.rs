@@ -19,7 +19,7 @@ const REPLICAS_PER_INTERVAL: usize = 100;
 /// Heartbeats that a replica may miss. A failover or a paused process misses fewer.
 // bound heartbeats_missed_max: the replica is gone; tollgate_replicas
 const HEARTBEATS_MISSED_MAX: u32 = 10;
-/// How many intervals of all peers are awaited before the membership is used.
+/// Heartbeat intervals of all peers to await before the membership is used.
 const HEARTBEATS_AWAITED: u32 = 2;
 /// Precedes the name of a process that leaves.
 pub(crate) const LEAVE: char = '-';
@@ -33,7 +33,7 @@ pub struct Peers {
     pub(crate) heartbeats: BTreeMap<String, Heartbeat>,
     /// No peer is missed for heartbeats before this time.
     pub subscribed_at: Option<Time>,
-    /// How many processes have received the question of this one, itself included.
+    /// Processes that received the question of this one, itself included.
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Heartbeat {
 }
 
 impl Peers {
-    /// How many [`HEARTBEAT_INTERVAL`]s are between two heartbeats of a process.
+    /// [`HEARTBEAT_INTERVAL`]s between two heartbeats of a process.
     pub(crate) fn intervals(&self) -> u32 {
         u32::try_from(1 + self.heartbeats.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
     }

@@ -197,9 +197,9 @@ impl Pending {
         }
     }
 
-    /// Whether it still counts at `now`: of a window only while that lasts, of a log for a period
-    /// after its last change, of sub-windows until the last of them has passed. A bucket leaks here
-    /// as it does in Redis.
+    /// Whether the hits still count at `now`: hits of a window while it lasts, of a log for a
+    /// period after the last change, of sub-windows until the last of them has passed. A bucket
+    /// leaks here as in Redis.
     pub fn is_current(&self, now: Time) -> bool {
         match Kind::of(&self.own) {
             Kind::FixedWindow | Kind::SlidingWindow => {

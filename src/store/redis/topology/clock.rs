@@ -15,11 +15,11 @@ const ESTIMATE_AGE_MAX: Span = Span::from_micros(10_000);
 /// The estimate, which all workers share.
 #[derive(Debug)]
 pub(crate) struct RedisClock {
-    /// That of this process.
+    /// The clock of this process.
     here: Clock,
-    /// How far the server's clock is ahead of ours, in µs.
+    /// The lead of the server's clock over ours, in µs.
     ahead: AtomicI64,
-    /// When it was read last, by our clock, in µs since the epoch; 0 until then.
+    /// The time of the last reading by our clock, in µs since the epoch; 0 before the first.
     read_at: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl RedisClock {
         }
     }
 
-    /// Whether it was ever read. Without that, no key is sent that has a window in it.
+    /// Whether the server's clock was ever read. Before that, no key with a window is sent.
     pub(crate) fn is_known(&self) -> bool {
         self.read_at.load(Relaxed) != 0
     }

@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) clock: RedisClock,
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     recoveries: AtomicU64,
-    /// Whether it is one of a cluster: the keys of one command must share a slot.
+    /// Whether the node belongs to a cluster: the keys of one command must share a slot.
     pub(crate) has_slots: bool,
 }
 

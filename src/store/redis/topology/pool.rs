@@ -179,7 +179,7 @@ impl NodePool {
         self.discovery_error.lock().is_none() && nodes.all(|node| !node.health.breaker.is_open())
     }
 
-    /// How often a server came back into use.
+    /// The number of recoveries of a server.
     pub(crate) fn recoveries(&self) -> u64 {
         self.recoveries.load(Relaxed)
     }
