@@ -171,6 +171,7 @@ impl Trial {
     pub(crate) fn results(&self) -> TrialView {
         let shared = &self.0;
         let tally = shared.snapshot();
+        let newest_first = tally.disagreements.iter().rev();
         TrialView {
             since: shared.began.to_rfc3339(),
             upstream: shared.options.server.address.to_string(),
@@ -179,7 +180,7 @@ impl Trial {
             agreed: tally.agreed,
             dropped: shared.dropped.total(),
             rules: tally.rules(),
-            disagreements: tally.disagreements.into_iter().rev().collect(),
+            disagreements: newest_first.map(|one| (**one).clone()).collect(),
         }
     }
 }
@@ -286,24 +287,28 @@ impl Shared {
         } else {
             describe(&self.view)
         };
-        let mut tally = self.tally.lock();
-        tally.requests += 1;
-        tally.agreed += u64::from(differences.is_empty());
-        let (of_domain, _) = tally.domain(domain);
-        for row in &rows {
-            of_domain.add(row);
-        }
-        for difference in differences {
-            let rule = difference.rule.as_deref().map(str::to_owned);
-            tally.add_disagreement(Disagreement {
+        let disagreements = differences.into_iter().map(|difference| {
+            Arc::new(Disagreement {
                 time: here.time.to_rfc3339(),
                 domain: domain.to_string(),
-                rule,
+                rule: difference.rule.as_deref().map(str::to_owned),
                 descriptors: descriptors.clone(),
                 here: difference.here,
                 there: difference.there,
                 class: difference.class.name().to_owned(),
-            });
+            })
+        });
+        // Workers wait for the lock: the texts are written before.
+        let disagreements: Vec<_> = disagreements.collect();
+        let mut tally = self.tally.lock();
+        tally.requests += 1;
+        tally.agreed += u64::from(disagreements.is_empty());
+        let (of_domain, _) = tally.domain(domain);
+        for row in &rows {
+            of_domain.add(row);
+        }
+        for disagreement in disagreements {
+            tally.add_disagreement(disagreement);
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Tally {
     /// Requests with the same code of the response and of each status.
     pub(crate) agreed: u64,
     pub(crate) domains: BTreeMap<Box<str>, DomainTally>,
-    pub(crate) disagreements: VecDeque<Disagreement>,
+    pub(crate) disagreements: VecDeque<Arc<Disagreement>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -102,7 +102,7 @@ impl Tally {
         (copy, self.domains.keys().cloned().collect())
     }
 
-    pub(crate) fn add_disagreement(&mut self, disagreement: Disagreement) {
+    pub(crate) fn add_disagreement(&mut self, disagreement: Arc<Disagreement>) {
         if self.disagreements.len() == DISAGREEMENTS_MAX {
             self.disagreements.pop_front();
         }
@@ -239,7 +239,7 @@ mod tests {
         let mut tally = Tally::default();
         for number in 0..DISAGREEMENTS_MAX as u64 + 3 {
             let (here, there) = (Code::Ok, Code::OverLimit);
-            tally.add_disagreement(Disagreement {
+            tally.add_disagreement(Arc::new(Disagreement {
                 time: number.to_string(),
                 domain: "d".to_owned(),
                 descriptors: Vec::new(),
@@ -247,7 +247,7 @@ mod tests {
                 here: DecidedSide::Response { code: here },
                 there: DecidedSide::Response { code: there },
                 class: Class::ErrorThere.name().to_owned(),
-            });
+            }));
         }
         assert_eq!(tally.disagreements.len(), DISAGREEMENTS_MAX);
         assert_eq!(tally.disagreements[0].time, "3");
