@@ -66,7 +66,14 @@ impl AnsweredShare {
             Err(_) => files.forget(),
         }
         let share = self.clone();
-        reloaded.add(files, move || read(&path), move |next| share.set(next));
+        let replace = move |next: EnforcedShare| {
+            if next != share.current() {
+                let percent = next.percent();
+                tracing::info!(percent, "share of answered callers changed");
+            }
+            share.set(next);
+        };
+        reloaded.add(files, move || read(&path), replace);
         reloaded.polled(POLL_INTERVAL)
     }
 
