@@ -70,16 +70,9 @@ impl Response {
     /// control characters, which are escaped.
     pub(crate) fn rejection(&self, ErrorBody { error, errors, .. }: &ErrorBody) -> anyhow::Error {
         let errors = errors.iter().flatten();
-        let errors: Vec<_> = errors
-            .map(|error| {
-                format!(
-                    "
-{}",
-                    Escaped(error)
-                )
-            })
-            .collect();
-        anyhow!("{}: {}{}", self.status, Escaped(error), errors.concat())
+        let errors = errors.map(|error| format!("\n{}", Escaped(error)));
+        let errors = errors.collect::<Vec<_>>().concat();
+        anyhow!("{}: {}{}", self.status, Escaped(error), errors)
     }
 }
 

@@ -138,13 +138,15 @@ impl RuleChange {
     /// The names of options whose values differ, without those that follow from others.
     pub(crate) fn changed_options(&self) -> Vec<&str> {
         let sides = [&self.before, &self.after].map(Option::as_ref);
-        let value = |side: Option<&RuleSide>, name: &str| side?.values.get(name).cloned();
         let names = sides
             .into_iter()
             .flatten()
             .flat_map(|side| side.values.keys());
         let names: BTreeSet<&str> = names.map(String::as_str).collect();
-        let differs = |name: &&str| value(sides[0], name) != value(sides[1], name);
+        let differs = |name: &&str| {
+            let [before, after] = sides.map(|side| side?.values.get(*name));
+            before != after
+        };
         let is_own = |name: &&str| *name != "period_seconds";
         names.into_iter().filter(is_own).filter(differs).collect()
     }

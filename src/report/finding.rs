@@ -5,6 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::base::named_enum::named_enum;
+
 /// An error or a warning about rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Finding {
@@ -40,15 +42,16 @@ pub(crate) struct CheckFinding {
     pub(crate) line_within: Option<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Severity {
-    /// The rules are invalid.
-    Error,
-    /// The rules may not mean what their author thinks.
-    Warning,
-    /// A requirement of the rules on other systems.
-    Note,
+named_enum! {
+    /// How serious a finding is.
+    pub enum Severity {
+        /// The rules are invalid.
+        Error = "error",
+        /// The rules may not mean what their author thinks.
+        Warning = "warning",
+        /// A requirement of the rules on other systems.
+        Note = "note",
+    }
 }
 
 impl Finding {
@@ -72,17 +75,6 @@ impl fmt::Display for Finding {
             (Some(file), Some(line)) => write!(formatter, "{file}:{line}: {message}"),
             (Some(file), None) => write!(formatter, "{file}: {message}"),
             (None, _) => formatter.write_str(message),
-        }
-    }
-}
-
-impl Severity {
-    /// The name in texts and in JSON.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Note => "note",
         }
     }
 }

@@ -88,7 +88,7 @@ impl AnswerDiff {
         }
     }
 
-    /// The rules with changed answers, of so many requests.
+    /// The rules with changed answers. `requests` were decided.
     pub(crate) fn finish(self, requests: u64) -> TrafficView {
         let rules = self.rules.into_iter();
         let mut rules: Vec<_> = rules

@@ -64,6 +64,18 @@ impl World {
         handle
     }
 
+    /// Sends three requests, and one that Redis decides 70 ms later, too late for its slot.
+    async fn ask_during_an_outage(&mut self) {
+        for _ in 0..3 {
+            self.ask(None).await;
+        }
+        self.service.server.fail(Fault::Stopped);
+        self.ask(Some("300m")).await;
+        tokio::time::sleep(millis(70)).await;
+        self.service.server.recover();
+        settle().await;
+    }
+
     /// The answer to one hit on each, awaited.
     async fn decide(&self, keys: &[&str]) -> (Verdict, Duration) {
         let called = decide(&self.service.limiter, &request_of(keys), None).await;
@@ -213,14 +225,7 @@ async fn slots_after_the_deadline_are_not_booked() {
 #[tokio::test(start_paused = true)]
 async fn slots_booked_too_late_are_rejected_and_lost() {
     let mut world = world().await;
-    for _ in 0..3 {
-        world.ask(None).await;
-    }
-    world.service.server.fail(Fault::Stopped);
-    world.ask(Some("300m")).await;
-    tokio::time::sleep(millis(70)).await;
-    world.service.server.recover();
-    settle().await;
+    world.ask_during_an_outage().await;
     world.ask(None).await;
     let late = vec![(Verdict::OverLimit, millis(70))];
     // The last one has the slot at 400 ms, and came at 70 ms.
@@ -242,14 +247,7 @@ async fn candidate_rules_reject_late_slots_as_rules_in_force_do() {
         service: Service::with_loaded(&network, single(), clock, &rules, metrics),
         callers: JoinSet::new(),
     };
-    for _ in 0..3 {
-        world.ask(None).await;
-    }
-    world.service.server.fail(Fault::Stopped);
-    world.ask(Some("300m")).await;
-    tokio::time::sleep(millis(70)).await;
-    world.service.server.recover();
-    settle().await;
+    world.ask_during_an_outage().await;
     assert_eq!(world.answers().await[3], (Verdict::OverLimit, millis(70)));
     let decisions = |change| {
         let labels = format!("domain=\"d\",rule=\"d.turn\",change=\"{change}\"");
