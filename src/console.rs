@@ -13,6 +13,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use crate::admin;
+use crate::admin::query_string::Pairs;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 
@@ -22,13 +23,13 @@ mod editor;
 mod file;
 mod files;
 mod frame;
-pub(crate) mod history;
 mod key;
 mod live;
 mod overview;
 pub(crate) mod parts;
 mod rule;
 mod rules;
+mod scope;
 mod store;
 mod top_keys;
 mod widgets;
@@ -80,6 +81,13 @@ impl Console {
         self.page(tab, tab.name(), content).await
     }
 
+    /// The same of a page in the scope of its URL, whose links to others keep it.
+    async fn scoped(&self, tab: Tab, query: &str, content: &Markup) -> Response {
+        let mut head = self.0.head().await;
+        head.scope = scope::scope_of(&Pairs::new(query));
+        frame::page(&head, tab, tab.name(), StatusCode::OK, content)
+    }
+
     async fn page(&self, tab: Tab, title: &str, content: &Markup) -> Response {
         let head = self.0.head().await;
         frame::page(&head, tab, title, StatusCode::OK, content)
@@ -93,14 +101,16 @@ impl Console {
     }
 }
 
-async fn overview(State(console): State<Console>) -> Response {
-    let content = overview::content(&console.0).await;
-    console.tab(Tab::Overview, &content).await
+async fn overview(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let content = overview::content(&console.0, &query).await;
+    console.scoped(Tab::Overview, &query, &content).await
 }
 
 async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let content = rules::content(&console.0, &query.unwrap_or_default()).await;
-    console.tab(Tab::Rules, &content).await
+    let query = query.unwrap_or_default();
+    let content = rules::content(&console.0, &query).await;
+    console.scoped(Tab::Rules, &query, &content).await
 }
 
 async fn rule(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
@@ -135,10 +145,10 @@ async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Resp
     }
 }
 
-async fn over_limit(State(console): State<Console>) -> Response {
-    console
-        .tab(Tab::OverLimit, &live::content(&console.0))
-        .await
+async fn over_limit(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let content = live::content(&console.0, &query);
+    console.scoped(Tab::OverLimit, &query, &content).await
 }
 
 async fn store(State(console): State<Console>) -> Response {

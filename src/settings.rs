@@ -88,7 +88,7 @@ impl Settings {
     /// # Errors
     /// Settings that contradict each other, or files that cannot be used.
     pub(crate) fn resolve(
-        self,
+        mut self,
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
@@ -96,6 +96,8 @@ impl Settings {
             self.store
                 .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
         let admin_token = self.admin.token()?;
+        let host_name = || environment.get("HOSTNAME").map(str::to_owned);
+        self.admin.pod_name = self.admin.pod_name.take().or_else(host_name);
         warnings.extend(admin_token.warning());
         Ok(Resolved {
             record: self.record.options(),

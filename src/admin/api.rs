@@ -23,6 +23,7 @@ use crate::admin::api::counters::Counters;
 use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
+use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
 use crate::base::shutdown::Lifecycle;
 use crate::http::RemoteAddress;
@@ -37,6 +38,7 @@ mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
+mod fleet_events;
 mod idempotency;
 mod openapi;
 mod outcome;
@@ -44,6 +46,7 @@ mod over_limit;
 pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
 pub(crate) mod rules;
+pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
@@ -53,9 +56,12 @@ mod top_sums;
 pub(crate) struct Api {
     /// The name of this process.
     pub(crate) replica: Arc<str>,
+    /// The name of its pod.
+    pub(crate) pod: Arc<str>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) actions: Arc<Actions>,
     pub(crate) top: Arc<Top>,
+    pub(crate) statuses: Arc<Statuses>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
@@ -92,11 +98,12 @@ impl Api {
 
     /// Routes that bound by themselves how many responses are prepared. A query of the fleet must
     /// not take the place that the query of another replica waits for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 4] {
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 5] {
         [
             ("/over-limit", get(follow_over_limit)),
             ("/replica", get(read_replica)),
             ("/rules", get(list_rules)),
+            ("/status", get(read_status)),
             ("/top", get(read_top)),
         ]
     }
@@ -115,6 +122,13 @@ impl Api {
             .merge(unplaced)
             .fallback(unknown_path)
             .with_state(self)
+    }
+
+    fn names(&self) -> Replica {
+        Replica {
+            replica: self.replica.to_string(),
+            pod: Some(self.pod.to_string()),
+        }
     }
 
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
@@ -151,14 +165,25 @@ async fn act(
     api.respond(api.actions.clone().act(request).await)
 }
 
-async fn follow_over_limit(State(api): State<Api>) -> Response {
-    over_limit::events(&api.feed, &api.lifecycle)
+async fn follow_over_limit(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let sources = over_limit::Sources {
+        feed: &api.feed,
+        fleet: &api.statuses.fleet,
+        replica: api.names(),
+        lifecycle: &api.lifecycle,
+    };
+    let followed = over_limit::events(sources, &query);
+    followed.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 /// Other replicas compare the name with that of a heartbeat.
 async fn read_replica(State(api): State<Api>) -> Response {
-    let replica = api.replica.to_string();
-    answer::found(report::json(&Replica { replica }))
+    answer::found(report::json(&api.names()))
+}
+
+async fn read_status(State(api): State<Api>) -> Response {
+    answer::found(api.statuses.read().await)
 }
 
 async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {

@@ -12,6 +12,7 @@ use crate::admin::api::fleet::Fleet;
 use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
+use crate::admin::api::status::{self, Statuses};
 use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
 use crate::admin::{self, Admin, Pages};
@@ -59,15 +60,28 @@ pub(super) fn build(
         backend.advertise(address);
     }
     let (rules, redaction) = (shown.rules, &shown.redaction);
-    let replica = backend.replica();
+    let replica: Arc<str> = backend.replica().into();
+    let pod = settings.admin.pod_name.as_deref();
+    let pod: Arc<str> = pod.unwrap_or(&replica).into();
     let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
     let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
     let observers = Observers::new(stats, feed, limiter, clock, metrics);
     let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
     background.watch(token_file);
     let counters = counters(core, rules);
-    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(port.address), metrics);
+    let own = advertised.unwrap_or(port.address);
+    let fleet = Arc::new(Fleet::new(backend.clone(), own, clock, metrics));
     let keys = observers.top_keys.clone();
+    let sources = status::Sources {
+        replica: replica.clone(),
+        pod: pod.clone(),
+        rules: rules.live.clone(),
+        history: rules.history.clone(),
+        metrics: metrics.clone(),
+        lifecycle: lifecycle.clone(),
+        clock: clock.clone(),
+    };
+    let statuses = Statuses::new(sources, fleet.clone());
     let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
     let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
@@ -75,10 +89,12 @@ pub(super) fn build(
     let checks = RuleChecks::new(check, keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
-        replica: replica.into(),
+        replica,
+        pod,
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         top: Arc::new(top),
+        statuses: Arc::new(statuses),
         feed: observers.feed.clone(),
         rules: answers,
         rule_checks: Arc::new(checks),

@@ -11,6 +11,8 @@ const main = document.getElementById("main");
 const connection = document.getElementById("connection");
 let lastAnswer = new Date();
 let refreshing = false;
+// Names of pods by those of replicas in heartbeats.
+const pods = new Map();
 
 // Makes an element like another. Elements with an id are found again by it; the script owns what has
 // data-keep.
@@ -67,7 +69,7 @@ async function refresh() {
       morph(main, fresh);
     }
   } catch {
-    connection.textContent = `This replica does not answer. The page is of ${lastAnswer.toLocaleTimeString()}.`;
+    connection.textContent = `This replica does not answer. The page is of ${clockTime(lastAnswer)}.`;
     connection.hidden = false;
   } finally {
     refreshing = false;
@@ -111,18 +113,32 @@ if (feed) {
   events.addEventListener("open", () => (state.textContent = "Connected."));
   events.addEventListener("error", () => (state.textContent = "Not connected; trying again."));
   events.addEventListener("message", (event) => {
-    if (isPaused) return;
-    document.getElementById("feed-none").hidden = true;
-    feed.prepend(feedRow(JSON.parse(event.data)));
-    while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
+    feedEvent(JSON.parse(event.data), isPaused);
   });
 }
 
-function feedRow({ time, domain, rule, descriptor }) {
+// A response of OVER_LIMIT, or with scope=fleet the replicas that are followed.
+function feedEvent(event, isPaused) {
+  if (event.replicas) return showFollowed(event);
+  if (isPaused) return;
+  document.getElementById("feed-none").hidden = true;
+  feed.prepend(feedRow(event));
+  while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
+}
+
+function showFollowed({ replicas, missing }) {
+  for (const { replica, pod } of [...replicas, ...missing]) pods.set(replica, pod);
+  const all = replicas.length + missing.length;
+  const names = missing.map(({ pod }) => pod).join(", ");
+  const covered = missing.length ? `${replicas.length} of ${all} replicas; ${names} did not answer, trying again` : `${all} ${all === 1 ? "replica" : "replicas"}`;
+  document.getElementById("feed-replicas").textContent = covered;
+}
+
+function feedRow({ replica, time, domain, rule, descriptor, limit, retry_after_seconds: retryAfter, decided_by: decidedBy }) {
   const row = document.createElement("tr");
   row.className = "new";
-  const at = time ? new Date(time) : new Date();
-  cell(row, at.toLocaleTimeString());
+  cell(row, clockTime(new Date(time)));
+  if (feed.dataset.scope === "fleet") cell(row, pods.get(replica) ?? replica);
   const entries = (descriptor ?? []).map(([key, value]) => `${key}=${value}`);
   const ruleUrl = `/console/rule?${new URLSearchParams({ domain, rule: rule ?? "" })}`;
   if (rule) link(cell(row, ""), ruleUrl, rule);
@@ -131,8 +147,24 @@ function feedRow({ time, domain, rule, descriptor }) {
   // The counter of a hash is not that of its value.
   if (feed.hasAttribute("data-redacted")) cell(row, entries.join(", "));
   else link(cell(row, ""), `/console/key?${keyUrl}`, entries.join(", "));
+  cell(row, limit);
+  cell(row, retryAfter === undefined ? "never" : `${retryAfter} s`);
+  cell(row, decidedBy);
   return row;
 }
+
+// The time of the day in UTC, as the service renders it.
+function clockTime(date) {
+  return date.toISOString().slice(11, 19);
+}
+
+// The bar under the pointer, below its chart.
+document.addEventListener("pointerover", ({ target }) => {
+  if (!(target instanceof Element)) return;
+  const bar = target.closest(".chart g");
+  const readout = target.closest(".chart")?.querySelector(".readout");
+  if (readout) readout.textContent = bar?.querySelector("title").textContent ?? "";
+});
 
 function cell(row, text) {
   const cell = row.insertCell();

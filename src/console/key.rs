@@ -4,12 +4,13 @@ use maud::{Markup, html};
 
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::console::dialogs::actions;
-use crate::console::history::Chart;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
-use crate::console::widgets::{bar, bars, duration};
+use crate::console::widgets::{TimeAxis, bar, chart, duration};
 use crate::limit::Algorithm;
+use crate::observe::history::Chart;
 use crate::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
 use crate::report::counter::{CountedIn, CounterLimit, CounterView};
 use crate::report::top::TOP_KEYS_MAX;
@@ -39,7 +40,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
             Ok(counter) => {
                 (shown(counter))
                 (actions(&domain, &descriptor(&pairs)))
-                (history(hour.as_ref()))
+                (history(hour.as_ref(), parts.clock.now()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
         }
@@ -103,22 +104,20 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     let step = plan.steps.first()?;
     let key = &plan.request.checks[step.check()?].key;
     let keys = &parts.api.top.keys;
-    let history = keys.history(domain, &step.rule()?.path, key).await?;
-    let counts = history.iter();
-    Some(
-        counts
-            .map(|counts| [counts.hits, counts.over_limit])
-            .collect(),
-    )
+    keys.history(domain, &step.rule()?.path, key).await
 }
 
-fn history(hour: Option<&Chart>) -> Markup {
+fn history(hour: Option<&Chart>, now: Time) -> Markup {
+    let axis = TimeAxis {
+        last: now,
+        bar: Span::from_secs(60 * HISTORY_SLOT_MINUTES as u64),
+    };
     html! {
         section aria-labelledby="hour" {
             h2 #hour { "Last hour, on this replica" }
             @match hour {
                 Some(hour) => {
-                    (bars(hour, HISTORY_SLOT_MINUTES))
+                    (chart(hour, axis))
                     p.dim { "Without times in which " (TOP_KEYS_MAX) " other keys of the rule had more hits." }
                 },
                 None => p.empty { "None of its hits is known: this replica had none, or " (TOP_KEYS_MAX) " other keys of the rule had more." },

@@ -10,12 +10,13 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
+use crate::admin::api::top::Scope;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
-use crate::console::history::History;
 use crate::limiter::Modes;
+use crate::observe::history::History;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::history::Version;
 use crate::rule_source::edit::name::FileName;
@@ -233,7 +234,8 @@ impl Parts {
         tabs.extend(self.trial.is_some().then_some(Tab::Trial));
         tabs.extend(self.candidate.has_rules().then_some(Tab::Candidate));
         Head {
-            replica: self.api.replica.to_string(),
+            replica: self.api.pod.to_string(),
+            scope: Scope::Replica,
             status,
             note,
             tabs,

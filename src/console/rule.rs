@@ -6,8 +6,9 @@ use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::console::parts::Parts;
 use crate::console::rules::{algorithm, amount, chart_of};
+use crate::console::scope::since;
 use crate::console::top_keys;
-use crate::console::widgets::{bar, chart};
+use crate::console::widgets::{MINUTE, TimeAxis, bar, chart};
 use crate::limiter::Modes;
 use crate::rules::explain::explain;
 use crate::rules::tree::Node;
@@ -22,6 +23,13 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
     let nodes = find(&rules, &domain, &path)?;
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
+    let now = parts.clock.now();
+    let axis = TimeAxis {
+        last: now,
+        bar: MINUTE,
+    };
+    let started = &parts.api.statuses.own().await.started;
+    let since = since(started, now);
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
     let top = top_keys::section(parts, &pairs, &domain, &path, &open).await;
     let content = html! {
@@ -33,14 +41,14 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
             @if let Some(usage) = usages.get(&rule.path) {
                 div.tile { dt { "Utilization" } dd { (bar(usage.used, usage.capacity)) } }
             }
-            div.tile { dt { "Hits" } dd { (hits) } }
-            div.tile { dt { "Over limit" } dd { (over) } }
+            div.tile { dt { "Hits" } dd { (hits) } dd.note { "this replica, " (since) } }
+            div.tile { dt { "Over limit" } dd { (over) } dd.note { "this replica, " (since) } }
             div.tile { dt { "Source" } dd { code { (rule.origin) } } }
         }
         section aria-labelledby="hour" {
-            h2 #hour { "Last hour" }
+            h2 #hour { "Last hour, on this replica" }
             @match chart_of(&parts.history, rule) {
-                Some(hour) => (chart(&hour)),
+                Some(hour) => (chart(&hour, axis)),
                 None => p.empty { "Hits are counted under names that depend on requests: see " a href="/metrics" { "/metrics" } "." },
             }
         }

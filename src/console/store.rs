@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use crate::console::history::Recent;
 use crate::console::parts::Parts;
 use crate::console::widgets::{seconds, table, tile};
+use crate::observe::history::Recent;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
 

@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::check::DecidedBy;
+use crate::report::answer::Replica;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
 
@@ -14,6 +16,10 @@ use crate::rules::stats::counts::HitCounts;
 /// slot.
 // bound top_keys_max: the keys with the most hits are kept, and counts are lower bounds; -
 pub(crate) const TOP_KEYS_MAX: usize = 100;
+
+/// Entries of a descriptor in an event.
+// bound event_entries_max: left out; -
+pub(crate) const EVENT_ENTRIES_MAX: usize = 32;
 
 /// The keys with the most hits of each rule.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -51,17 +57,34 @@ pub(crate) struct KeyHits {
 }
 
 /// A response of OVER_LIMIT.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct OverLimitEvent<'e> {
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct OverLimitEvent {
     /// The name of the process that answered, as in heartbeats
-    pub(crate) replica: &'e str,
+    pub(crate) replica: String,
     #[schemars(extend("format" = "date-time"))]
     pub(crate) time: String,
     pub(crate) domain: String,
     /// The path of the rule
-    pub(crate) rule: &'e str,
+    pub(crate) rule: String,
     /// Key and value of each entry
+    #[serde(deserialize_with = "list_of::<_, _, 0, EVENT_ENTRIES_MAX>")]
     pub(crate) descriptor: Entries,
+    /// Such as `100 per minute, sliding_window`
+    pub(crate) limit: String,
+    /// Seconds until the same hits would be admitted; without it they never are: they exceed the
+    /// limit
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub(crate) retry_after_seconds: Option<u64>,
+    pub(crate) decided_by: DecidedBy,
+}
+
+/// Whose responses follow, with scope=fleet: the first line of the stream, and again when it changes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Followed {
+    pub(crate) replicas: Vec<Replica>,
+    /// Those that do not answer; they are asked again
+    pub(crate) missing: Vec<Replica>,
 }
 
 impl KeyHits {

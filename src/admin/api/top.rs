@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::Rejected;
+use crate::admin::api::fleet::reply::{Reply as _, TopReply};
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
 use crate::admin::query_string::Pairs;
@@ -46,7 +47,7 @@ pub(crate) struct Top {
     rules: Arc<LiveRules>,
     /// `None` shows values as they are.
     pub(crate) redaction: Option<Arc<Redaction>>,
-    fleet: Fleet,
+    fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -72,7 +73,7 @@ impl Top {
         keys: TopKeys,
         rules: Arc<LiveRules>,
         redaction: Option<Arc<Redaction>>,
-        fleet: Fleet,
+        fleet: Arc<Fleet>,
     ) -> Self {
         Self {
             keys,
@@ -100,9 +101,9 @@ impl Top {
         let mut replies = Vec::new();
         if query.scope == Scope::Fleet {
             // First: a replica that asks this one must not wait until all others have answered.
-            let fleet = self.fleet.ask(&query.path(), replica).await;
+            let fleet = self.fleet.ask::<TopReply>(&query.path(), replica).await;
             let Replies { answers, missing } = fleet.ok_or_else(busy)?;
-            let names = answers.iter().map(|reply| &*reply.replica);
+            let names = answers.iter().map(TopReply::replica);
             let names = std::iter::once(replica).chain(names);
             answer.replicas = Some(names.map(str::to_owned).collect());
             answer.missing = Some(missing);
@@ -218,7 +219,7 @@ impl TopQuery {
 }
 
 /// The value of a parameter that has a few.
-fn one_of<T: FromStr<Err = String>>(
+pub(crate) fn one_of<T: FromStr<Err = String>>(
     name: &str,
     value: Option<String>,
     default: T,
