@@ -25,6 +25,8 @@ const HEARTBEATS_AWAITED: u32 = 2;
 pub(crate) const LEAVE: char = '-';
 /// Precedes the name of a process that asks for heartbeats. Earlier versions ignore it.
 pub(crate) const ASK: char = '?';
+/// Precedes the key of the hashes of values. Earlier versions ignore it.
+const KEY: char = '~';
 
 /// Messages of the heartbeat channel. Public for fuzzing.
 #[derive(Debug, Default)]
@@ -36,6 +38,17 @@ pub struct Peers {
     /// Processes that received the question of this one, itself included.
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
+    /// `None` if the processes agree on none.
+    pub(crate) key: Option<FleetKey>,
+}
+
+/// A key that processes agree on: the oldest one that they know, so that one that starts takes over
+/// that of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FleetKey {
+    /// When its process made it.
+    pub(crate) made_at: Time,
+    pub(crate) key: u128,
 }
 
 /// The last heartbeat of a process.
@@ -43,6 +56,21 @@ pub struct Peers {
 pub(crate) struct Heartbeat {
     pub(crate) at: Time,
     pub(crate) admin: Option<SocketAddr>,
+}
+
+impl FleetKey {
+    pub(crate) fn message(&self) -> String {
+        format!("{KEY}{}:{:032x}", self.made_at.as_micros(), self.key)
+    }
+
+    /// `None` for another message.
+    fn read(message: &str) -> Option<Self> {
+        let (made_at, key) = message.strip_prefix(KEY)?.split_once(':')?;
+        Some(Self {
+            made_at: Time::from_micros(made_at.parse().ok()?),
+            key: u128::from_str_radix(key, 16).ok()?,
+        })
+    }
 }
 
 impl Peers {
@@ -58,6 +86,12 @@ impl Peers {
 
     /// Returns whether another process asks for heartbeats. Unknown messages are ignored.
     pub fn on_message(&mut self, message: &str, own: &str, now: Time) -> bool {
+        if let Some(known) = &mut self.key
+            && let Some(received) = FleetKey::read(message)
+        {
+            *known = received.min(*known);
+            return false;
+        }
         let asker = message.strip_prefix(ASK);
         if asker.is_none() {
             self.on_heartbeat(message, now);
