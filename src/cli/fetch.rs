@@ -121,8 +121,8 @@ pub(crate) fn token(environment: &Environment) -> Result<Header, CliError> {
 
 /// The header of requests that only read: with a token, the service shows values of descriptors.
 pub(crate) fn read_token(environment: &Environment) -> Vec<Header> {
-    let token = [TOKEN, READ_TOKEN].into_iter();
-    let token = token.filter_map(|name| environment.get(name)).next();
+    let token = [TOKEN, READ_TOKEN];
+    let token = token.into_iter().find_map(|name| environment.get(name));
     let header = token.map(|token| (header::AUTHORIZATION, format!("Bearer {token}")));
     header.into_iter().collect()
 }
