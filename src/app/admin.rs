@@ -55,26 +55,16 @@ pub(super) fn build(
         metrics,
         backend,
     } = core;
-    let advertised = settings.admin.advertised(port.address);
-    if let Some(address) = advertised {
-        backend.advertise(address);
-    }
     let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica = backend.replica();
     let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
     let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
     let observers = Observers::new(stats, feed, limiter, clock, metrics);
-    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
-    background.watch(token_file);
-    let viewers = Viewers::new(
-        &replica,
-        redaction.clone(),
-        token.clone(),
-        clock.clone(),
-        metrics,
-    );
-    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(port.address), metrics);
+    let (token, token_files) = TokenCheck::new(token, clock.clone(), metrics);
+    background.watch(token_files);
+    let viewers = Viewers::new(&replica, redaction.as_ref(), &token, clock, metrics);
     let keys = observers.top_keys.clone();
+    let fleet = fleet(core, port.address);
     let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
     let top = Arc::new(top);
     let counters = counters(core, rules, &top);
@@ -119,6 +109,16 @@ pub(super) fn build(
         }
     });
     observers
+}
+
+/// Has other replicas ask this one, and asks them. The listener is bound to `address`.
+fn fleet(core: &Core, address: SocketAddr) -> Fleet {
+    let advertised = core.settings.admin.advertised(address);
+    if let Some(address) = advertised {
+        core.backend.advertise(address);
+    }
+    let own = advertised.unwrap_or(address);
+    Fleet::new(core.backend.clone(), own, &core.metrics)
 }
 
 fn counters(core: &Core, rules: &Rules, top: &Arc<Top>) -> Arc<Counters> {

@@ -75,8 +75,11 @@ pub(crate) type Key = Arc<observe::top_keys::entries::Entries>;
 #[derive(Default)]
 struct Prepared {
     sums: Sums,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Permit,
 }
+
+/// `None` only at the end of the process.
+type Permit = Option<OwnedSemaphorePermit>;
 
 impl Top {
     /// Without a redaction values are shown as they are.
@@ -199,7 +202,7 @@ impl Top {
         self: &Arc<Self>,
         selection: Selection,
         window: Window,
-        prepare: impl FnOnce(&Self, &[RuleKeys], Option<OwnedSemaphorePermit>) -> T + Send + 'static,
+        prepare: impl FnOnce(&Self, &[RuleKeys], Permit) -> T + Send + 'static,
     ) -> T {
         let permit = self.queries.clone().acquire_owned().await.ok();
         let top = self.clone();

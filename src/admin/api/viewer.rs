@@ -66,18 +66,18 @@ impl Viewers {
     /// Registers the metric.
     pub(crate) fn new(
         replica: &str,
-        redaction: Option<Arc<Redaction>>,
-        token: Arc<TokenCheck>,
-        clock: Clock,
+        redaction: Option<&Arc<Redaction>>,
+        token: &Arc<TokenCheck>,
+        clock: &Clock,
         metrics: &Metrics,
     ) -> Self {
         Self(Arc::new(Shared {
             replica: replica.into(),
-            redaction,
-            token,
+            redaction: redaction.cloned(),
+            token: token.clone(),
             logged: Mutex::default(),
             outcomes: Outcomes::new(&[REVEAL], metrics),
-            clock,
+            clock: clock.clone(),
         }))
     }
 

@@ -3,11 +3,10 @@
 //!
 //! Each process publishes a random name once a second on a channel that all of them subscribe to,
 //! and behind it the address of its admin listener; nothing is stored. A process that subscribes
-//! asks for the heartbeats of the others, which answer at once. Behind them is the key of hashes, if
-//! no setting determines it. A peer that is silent for ten
-//! heartbeats is gone, and a process that drains says so. The rank is the position of the own name
-//! in the sorted list. While Redis is unavailable, the last known membership stays: that is when it
-//! is needed.
+//! asks for the heartbeats of the others, which answer at once. With them is the key of hashes, if
+//! no setting determines it. A peer that is silent for ten heartbeats is gone, and a process that
+//! drains says so. The rank is the position of the own name in the sorted list. While Redis is
+//! unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text
 //!  messages   a ?a   b ?b a   a b   a b   a      …      a

@@ -208,6 +208,39 @@ mod tests {
     }
 
     #[test]
+    fn processes_agree_on_the_oldest_key_in_any_order() {
+        let key = |made_at: u64, key| FleetKey {
+            made_at: at(made_at),
+            key,
+        };
+        let keys = [key(3, 7), key(1, u128::MAX), key(1, 5), key(2, 0)];
+        for own in keys {
+            for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+                let mut peers = Peers {
+                    key: Some(own),
+                    ..subscribed()
+                };
+                for index in order {
+                    assert!(!peers.on_message(&keys[index].message(), OWN, at(4)));
+                }
+                assert_eq!(peers.key, Some(key(1, 5)));
+                assert!(peers.heartbeats.is_empty(), "a key is no heartbeat");
+            }
+        }
+        for invalid in ["~", "~1", "~:5", "~x:5", "~1:g", "~-1:5", "~1:5 x"] {
+            let mut peers = Peers {
+                key: Some(keys[0]),
+                ..subscribed()
+            };
+            peers.on_message(invalid, OWN, at(4));
+            assert_eq!(peers.key, Some(keys[0]), "{invalid}");
+        }
+        let mut configured = subscribed();
+        configured.on_message(&keys[2].message(), OWN, at(4));
+        assert_eq!(configured.key, None);
+    }
+
+    #[test]
     fn known_share_stays_until_all_peers_had_the_time_for_a_heartbeat() {
         let mut peers = subscribed();
         assert_eq!(after(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
