@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
@@ -25,6 +25,8 @@ use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
+use crate::admin::api::viewer::{Viewer, Viewers};
+use crate::admin::query_string::Pairs;
 use crate::base::shutdown::Lifecycle;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
@@ -38,7 +40,6 @@ mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
-mod fleet_events;
 mod idempotency;
 mod openapi;
 mod outcome;
@@ -50,6 +51,7 @@ pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
+pub(crate) mod viewer;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -60,6 +62,7 @@ pub(crate) struct Api {
     pub(crate) pod: Arc<str>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) actions: Arc<Actions>,
+    pub(crate) viewers: Viewers,
     pub(crate) top: Arc<Top>,
     pub(crate) statuses: Arc<Statuses>,
     pub(crate) feed: OverLimitFeed,
@@ -69,6 +72,12 @@ pub(crate) struct Api {
     pub(crate) responses: ResponseBudget,
     pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
+}
+
+impl FromRef<Api> for Viewers {
+    fn from_ref(api: &Api) -> Self {
+        api.viewers.clone()
+    }
 }
 
 impl Api {
@@ -140,9 +149,13 @@ impl Api {
     }
 }
 
-async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    api.respond(api.counters.read_by_query(&query).await)
+async fn read_counter(
+    State(api): State<Api>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let pairs = Pairs::new(&query.unwrap_or_default());
+    api.respond(api.counters.read_by_query(&pairs, viewer.values()).await)
 }
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {
@@ -165,16 +178,8 @@ async fn act(
     api.respond(api.actions.clone().act(request).await)
 }
 
-async fn follow_over_limit(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    let sources = over_limit::Sources {
-        feed: &api.feed,
-        fleet: &api.statuses.fleet,
-        replica: api.names(),
-        lifecycle: &api.lifecycle,
-    };
-    let followed = over_limit::events(sources, &query);
-    followed.unwrap_or_else(|rejected| api.reject(rejected))
+async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
+    over_limit::events(&api.feed, viewer.values(), &api.lifecycle)
 }
 
 /// Other replicas compare the name with that of a heartbeat.
@@ -183,12 +188,13 @@ async fn read_replica(State(api): State<Api>) -> Response {
 }
 
 async fn read_status(State(api): State<Api>) -> Response {
-    answer::found(api.statuses.read().await)
+    answer::found(api.statuses.own(|status| report::json(&status)).await)
 }
 
-async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    match api.top.read(&api.replica, &query).await {
+    let json = |answer| report::json(&answer);
+    match api.top.read(&api.replica, &query, &viewer, json).await {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }
@@ -207,12 +213,13 @@ async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejec
 
 async fn check_rules(
     State(api): State<Api>,
+    viewer: Viewer,
     file: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Response {
     let query = query.unwrap_or_default();
-    let checked = async { api.rule_checks.check(&file?.0, &query, body).await };
+    let checked = async { api.rule_checks.check(&file?.0, &query, body, viewer).await };
     api.respond(checked.await)
 }
 

@@ -1,59 +1,187 @@
-//! The latest decisions that are over limit: the script reads them from `/api/v1/over-limit`.
+//! Responses of OVER_LIMIT: of this replica as they are decided, which the script reads from
+//! `/api/v1/over-limit`; of the fleet the keys over limit in the last minute.
+
+use std::cmp::Reverse;
 
 use maud::{Markup, html};
 
 use crate::admin::api::top::Scope;
+use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
+use crate::console::dialogs::hidden_values;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
-use crate::console::rules::encoded;
-use crate::console::scope::{scope_of, switch};
+use crate::console::rules::{encoded, href_of};
+use crate::console::scope::{covered, scope_of, switch};
+use crate::console::top_keys::key_href;
+use crate::console::widgets::{percent, table};
+use crate::report::counter::Entries;
+use crate::report::top::{KeyHits, TopKeys};
 
-/// The filters, with their names and examples on the page.
-const FILTERS: [[&str; 3]; 3] = [
-    ["domain", "Domain", "shop"],
-    ["rule", "Rule", "shop.user"],
-    ["key", "Key", "user or user=ann"],
-];
+/// Keys of the fleet on the page.
+// bound over_limit_rows_max: left out; -
+const ROWS_MAX: usize = 200;
 
-pub(crate) fn content(parts: &Parts, query: &str) -> Markup {
-    let is_redacted = parts.api.top.redaction.is_some();
+/// What the page is limited to, as it is in the URL. Empty texts include everything.
+#[derive(Debug, Clone)]
+struct Filter {
+    domain: String,
+    /// The path of a rule.
+    rule: String,
+    /// `KEY` or `KEY=VALUE` of an entry.
+    key: String,
+}
+
+/// A key that was over limit.
+struct Row {
+    domain: String,
+    rule: String,
+    key: KeyHits,
+}
+
+pub(crate) async fn content(parts: &Parts, query: &str, viewer: &Viewer) -> Markup {
     let pairs = Pairs::new(query);
     let scope = scope_of(&pairs);
-    let filters = FILTERS.map(|[name, ..]| (name, Text(pairs.first(name)).shown()));
-    let filters = filters.each_ref().map(|(name, value)| (*name, &**value));
-    let mut source = format!("/api/v1/over-limit?scope={}", scope.name());
-    for (name, value) in filters.iter().filter(|(_, value)| !value.is_empty()) {
-        source += &format!("&{name}={}", encoded(value));
-    }
+    let filter = Filter::of(&pairs);
     html! {
         div.heading {
             h1 { "Over limit" }
-            (switch(Tab::OverLimit, scope, &filters))
-            p.dim #feed-state role="status" { "The feed needs JavaScript." }
-            @if scope == Scope::Fleet { p.dim #feed-replicas role="status" data-keep {} }
-            button #feed-pause type="button" aria-pressed="false" hidden { "Pause" }
+            (switch(Tab::OverLimit, scope, &filter.parameters()))
+            @if scope == Scope::Replica {
+                p.dim #feed-state role="status" { "The feed needs JavaScript." }
+                button #feed-pause type="button" aria-pressed="false" hidden { "Pause" }
+            }
         }
-        p.lead { "Requests over limit as they are decided; above 10 a second of a replica, a sample of them." }
-        form.filters role="search" action="/console/over-limit" {
-            @for ([_, label, example], (name, value)) in FILTERS.iter().zip(filters) {
+        (form(&filter, scope))
+        @match scope {
+            Scope::Replica => (feed(&filter, viewer.links())),
+            Scope::Fleet => (keys_of_fleet(parts, filter, viewer).await),
+        }
+        (hidden_values(viewer))
+    }
+}
+
+impl Filter {
+    fn of(pairs: &Pairs) -> Self {
+        let [domain, rule, key] =
+            ["domain", "rule", "key"].map(|name| Text(pairs.first(name)).shown().into_owned());
+        Self { domain, rule, key }
+    }
+
+    fn parameters(&self) -> [(&str, &str); 3] {
+        let Self { domain, rule, key } = self;
+        [("domain", domain), ("rule", rule), ("key", key)]
+    }
+
+    fn includes(&self, entries: &Entries) -> bool {
+        let mut entries = entries.iter();
+        self.key.is_empty()
+            || entries.any(|[key, value]| match self.key.strip_prefix(&**key) {
+                Some("") => true,
+                Some(rest) => rest.strip_prefix('=') == Some(value),
+                None => false,
+            })
+    }
+}
+
+fn form(filter: &Filter, scope: Scope) -> Markup {
+    let labels = ["Domain", "Rule", "Key"];
+    let examples = ["shop", "shop.user", "user or user=ann"];
+    html! {
+        form.filters role="search" action=(Tab::OverLimit.path()) {
+            @for (((name, value), label), example) in filter.parameters().iter().zip(labels).zip(examples) {
                 label { (label) input type="search" name=(name) value=(value) placeholder=(example) autocomplete="off" spellcheck="false"; }
             }
             @if scope == Scope::Fleet { input type="hidden" name="scope" value=(scope.name()); }
             button type="submit" { "Filter" }
         }
+    }
+}
+
+fn feed(filter: &Filter, links: Links) -> Markup {
+    let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Decided by"];
+    let Filter { domain, rule, key } = filter;
+    html! {
+        p.lead { "Requests over limit of this replica as they are decided; above 10 a second of all rules, a sample." }
         div.scroll {
             table {
-                thead { tr {
-                    th scope="col" { "Time" }
-                    @if scope == Scope::Fleet { th scope="col" { "Replica" } }
-                    @for name in ["Rule", "Key", "Limit", "Retry after", "Decided by"] { th scope="col" { (name) } }
-                } }
-                tbody #feed data-keep data-source=(source) data-scope=(scope.name()) data-redacted[is_redacted] {}
+                thead { tr { @for name in columns { th scope="col" { (name) } } } }
+                tbody #feed data-keep data-source="/api/v1/over-limit" data-links=(links.name())
+                    data-domain=(domain) data-rule=(rule) data-key=(key) {}
             }
         }
-        p.empty #feed-none data-keep { "No request was over limit since this page was opened." }
-        @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
+        p.empty #feed-none data-keep { "No such request was over limit since this page was opened." }
+    }
+}
+
+/// The keys that all replicas count, as `tollgate top --fleet` has them.
+async fn keys_of_fleet(parts: &Parts, filter: Filter, viewer: &Viewer) -> Markup {
+    let api = &parts.api;
+    let (domain, rule) = (encoded(&filter.domain), encoded(&filter.rule));
+    let query = format!("scope=fleet&domain={domain}&rule={rule}");
+    let show = move |mut answer: TopKeys| {
+        let answered = answer.replicas.as_ref().map_or(0, Vec::len);
+        let missing = answer.missing.take().unwrap_or_default();
+        (answered, missing, rows(answer, &filter))
+    };
+    let (answered, missing, rows) = match api.top.read(&api.replica, &query, viewer, show).await {
+        Ok(shown) => shown,
+        Err(rejected) => return html! { p.empty role="alert" { (rejected.reason()) } },
+    };
+    let covered = covered(
+        answered,
+        &missing,
+        &api.statuses.fleet.peers(),
+        "last minute",
+    );
+    html! {
+        p.lead { "Keys over limit: " (covered) "." }
+        @if rows.is_empty() {
+            p.empty { "No such key was over limit." }
+        } @else {
+            (table(&["Rule", "Key"], &["Over limit", "Hits", "Share over limit"], &html! {
+                @for row in rows.iter().take(ROWS_MAX) { (line(row, viewer.links())) }
+            }))
+        }
+        @if rows.len() > ROWS_MAX { p.dim { "The first " (ROWS_MAX) " of " (rows.len()) "." } }
+    }
+}
+
+/// Keys with the most hits over limit first.
+fn rows(answer: TopKeys, filter: &Filter) -> Vec<Row> {
+    let rules = answer.rules.into_iter();
+    let mut rows: Vec<_> = rules
+        .flat_map(|of_rule| {
+            let (domain, rule) = (of_rule.domain, of_rule.rule);
+            of_rule.keys.into_iter().map(move |key| Row {
+                domain: domain.clone(),
+                rule: rule.clone(),
+                key,
+            })
+        })
+        .filter(|row| filter.includes(&row.key.key))
+        .collect();
+    rows.sort_by_key(|row| Reverse((row.key.over_limit, row.key.hits)));
+    rows
+}
+
+fn line(row: &Row, links: Links) -> Markup {
+    let Row { domain, rule, key } = row;
+    let entries = key.key.iter().map(|[key, value]| format!("{key}={value}"));
+    let name = entries.collect::<Vec<_>>().join(", ");
+    html! {
+        tr {
+            td { a href=(href_of(domain, rule)) { (rule) } }
+            td {
+                @match key_href(domain, &key.key, links) {
+                    Some(href) => a href=(href) { (name) },
+                    None => (name),
+                }
+            }
+            td.number.over { (key.over_limit) }
+            td.number { (key.hits) }
+            td.number { (percent(key.over_limit, key.hits)) }
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::console::frame::Tab;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::href_of;
-use crate::console::scope::{self, View, since};
+use crate::console::scope::{self, View};
 use crate::console::widgets::{
     MINUTE, SECOND, TimeAxis, chart, duration, percent, seconds, table, tile,
 };
@@ -54,6 +54,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     let view = View::read(parts, scope).await;
     let nodes = parts.nodes().await;
     let now = parts.clock.now();
+    let snapshot = parts.metrics.snapshot();
     html! {
         div.heading {
             h1 { "Overview" }
@@ -74,8 +75,8 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
                 }
             }
             section aria-labelledby="totals" {
-                h2 #totals { "Totals" span.dim { " · this replica, " (since(&view.own.started, now)) } }
-                (totals(parts, &parts.metrics.snapshot()))
+                h2 #totals { "Totals" span.dim { " · this replica, " (parts.since_start(&snapshot)) } }
+                (totals(parts, &snapshot))
             }
         }
         (replicas(&view))
@@ -205,7 +206,7 @@ fn replicas(view: &View) -> Markup {
     let peers = &view.peers;
     let counts: &[&str] = match view.scope {
         Scope::Replica => &[],
-        Scope::Fleet => &["Hits/s", "Over limit", "Latency, 99 %", "Rules", "Started"],
+        Scope::Fleet => &["Hits/s", "Over limit", "Latency, 99 %", "Rules version"],
     };
     html! {
         @if !peers.is_empty() {
@@ -242,7 +243,7 @@ fn replicas(view: &View) -> Markup {
 
 fn status_cells(status: Option<&ReplicaStatus>) -> Markup {
     let Some(status) = status else {
-        return html! { td colspan="6" { span.state.bad { "did not answer" } } };
+        return html! { td colspan="5" { span.state.bad { "did not answer" } } };
     };
     let store = match status.store_faults {
         0 => ("good", "no fault"),
@@ -254,8 +255,7 @@ fn status_cells(status: Option<&ReplicaStatus>) -> Markup {
         td.number { (format!("{:.1}", status.hits_per_second)) }
         td.number { (percent(over_limit, hits)) }
         td.number { (status.latency.map_or("–".to_owned(), |latency| seconds(latency.p99))) }
-        td.number { (status.rules_hash) @if status.rules_rejected { span.tag { "new ones rejected" } } }
-        td.number { (prefix(&status.started, TEXT_BYTES_MAX)) }
+        td.number { (status.rules_hash) }
     }
 }
 

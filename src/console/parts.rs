@@ -12,9 +12,10 @@ use tokio::task::spawn_blocking;
 use crate::admin::api::Api;
 use crate::admin::api::top::Scope;
 use crate::base::shutdown::Lifecycle;
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
+use crate::console::widgets::since;
 use crate::limiter::Modes;
 use crate::observe::history::History;
 use crate::rule_source::edit::etag::ETag;
@@ -25,7 +26,7 @@ use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
 use crate::store::{Backend, NodeStatus};
-use crate::telemetry::metric::Metrics;
+use crate::telemetry::metric::{Metrics, Snapshot};
 use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.
@@ -105,6 +106,12 @@ pub(crate) enum StoreStatus {
 }
 
 impl Parts {
+    /// When the process started, such as `since 13:52`.
+    pub(crate) fn since_start(&self, snapshot: &Snapshot) -> String {
+        let started = snapshot.count("process_start_time_seconds") * MICROS_PER_SECOND;
+        since(Time::from_micros(started), self.clock.now())
+    }
+
     pub(crate) fn rules_in_force(&self) -> Option<Arc<RuleSet>> {
         Option::clone(&self.rules.load())
     }

@@ -9,7 +9,6 @@ use crate::admin::api::fleet::{Peer, Replies};
 use crate::admin::api::top::Scope;
 use crate::admin::query_string::Pairs;
 use crate::base::text::{Text, counted};
-use crate::base::time::Time;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 use crate::console::rules::encoded;
@@ -24,7 +23,7 @@ const MISSING_MAX: usize = 5;
 /// The statuses that a view adds up.
 pub(crate) struct View {
     pub(crate) scope: Scope,
-    pub(crate) own: Arc<ReplicaStatus>,
+    pub(crate) own: ReplicaStatus,
     /// The answers of the others; `None` in the scope of this replica.
     others: Option<Arc<Replies<ReplicaStatus>>>,
     /// The replicas by their heartbeats.
@@ -59,15 +58,24 @@ pub(crate) fn switch(tab: Tab, current: Scope, parameters: &[(&str, &str)]) -> M
     }
 }
 
-/// When a process started: the time of a day in UTC, with the day unless it is today.
-pub(crate) fn since(started: &str, now: Time) -> String {
-    let (day, time) = started.split_once('T').unwrap_or_default();
-    let time = time.get(.."13:52".len()).unwrap_or_default();
-    if now.to_rfc3339_secs().starts_with(day) {
-        format!("since {time}")
-    } else {
-        format!("since {day} {time}")
+/// What numbers of a period are about, such as `2 of 3 replicas, last minute; b did not answer`.
+/// `missing` has the names of replicas in heartbeats.
+pub(crate) fn covered(answered: usize, missing: &[String], peers: &[Peer], period: &str) -> String {
+    if missing.is_empty() {
+        return format!("{}, {period}", counted(answered, "replica"));
     }
+    let names = missing.iter().take(MISSING_MAX);
+    let mut pods: Vec<_> = names.map(|name| pod_of(peers, name).to_owned()).collect();
+    let unnamed = missing.len() - pods.len();
+    pods.extend((unnamed > 0).then(|| format!("{unnamed} others")));
+    let all = answered + missing.len();
+    let pods = pods.join(", ");
+    format!("{answered} of {all} replicas, {period}; {pods} did not answer")
+}
+
+fn pod_of<'p>(peers: &'p [Peer], name: &'p str) -> &'p str {
+    let peer = peers.iter().find(|peer| peer.name == name);
+    peer.map_or(name, |peer| &peer.pod)
 }
 
 impl View {
@@ -79,7 +87,7 @@ impl View {
                 Scope::Replica => None,
                 Scope::Fleet => Some(statuses.of_peers().await),
             },
-            own: statuses.own().await,
+            own: statuses.own(|status| status).await,
             peers: statuses.fleet.peers(),
         }
     }
@@ -87,32 +95,22 @@ impl View {
     /// This replica's, and those of others that answered.
     pub(crate) fn statuses(&self) -> impl Iterator<Item = &ReplicaStatus> {
         let others = self.others.iter().flat_map(|others| &others.answers);
-        std::iter::once(&*self.own).chain(others)
+        std::iter::once(&self.own).chain(others)
     }
 
     pub(crate) fn status_of(&self, name: &str) -> Option<&ReplicaStatus> {
         self.statuses().find(|status| status.replica == name)
     }
 
-    /// What numbers of a period are about, such as `2 of 3 replicas, last minute; b did not answer`.
+    /// What numbers of a period are about.
     pub(crate) fn covers(&self, period: &str) -> String {
-        let Some(others) = &self.others else {
-            return format!("this replica, {period}");
-        };
-        let (answered, missing) = (others.answers.len() + 1, &others.missing);
-        if missing.is_empty() {
-            return format!("{}, {period}", counted(answered, "replica"));
+        match &self.others {
+            None => format!("this replica, {period}"),
+            Some(others) => {
+                let answered = others.answers.len() + 1;
+                covered(answered, &others.missing, &self.peers, period)
+            }
         }
-        let pods = missing
-            .iter()
-            .take(MISSING_MAX)
-            .map(|name| self.pod_of(name));
-        let mut pods: Vec<_> = pods.map(str::to_owned).collect();
-        let unnamed = missing.len() - pods.len();
-        pods.extend((unnamed > 0).then(|| format!("{unnamed} others")));
-        let all = answered + missing.len();
-        let pods = pods.join(", ");
-        format!("{answered} of {all} replicas, {period}; {pods} did not answer")
     }
 
     /// The name of a replica's pod.
@@ -120,8 +118,7 @@ impl View {
         if name == self.own.replica {
             return &self.own.pod;
         }
-        let peer = self.peers.iter().find(|peer| peer.name == name);
-        peer.map_or(name, |peer| &peer.pod)
+        pod_of(&self.peers, name)
     }
 
     pub(crate) fn hits_per_second(&self) -> f64 {
@@ -164,13 +161,6 @@ fn sum(counts: impl Iterator<Item = HitCounts>) -> HitCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn start_has_its_day_unless_it_is_today() {
-        let now = Time::from_rfc3339("2026-11-25T14:00:00Z").expect("a time");
-        assert_eq!(since("2026-11-25T13:52:07Z", now), "since 13:52");
-        assert_eq!(since("2026-11-24T13:52:07Z", now), "since 2026-11-24 13:52");
-    }
 
     #[test]
     fn links_keep_the_scope() {

@@ -172,9 +172,30 @@ pub(crate) fn clock_time(time: Time) -> String {
     time.unwrap_or_default().to_owned()
 }
 
+/// Since a start: the time of the day in UTC, with the day unless it is today.
+pub(crate) fn since(start: Time, now: Time) -> String {
+    let [start, now] = [start, now].map(Time::to_rfc3339_secs);
+    let (day, time) = start.split_once('T').unwrap_or_default();
+    let time = time.get(.."13:52".len()).unwrap_or_default();
+    if now.starts_with(day) {
+        format!("since {time}")
+    } else {
+        format!("since {day} {time}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn start_has_its_day_unless_it_is_today() {
+        let time = |text| Time::from_rfc3339(text).expect("a time");
+        let now = time("2026-11-25T14:00:00Z");
+        assert_eq!(since(time("2026-11-25T13:52:07Z"), now), "since 13:52");
+        let yesterday = time("2026-11-24T13:52:07Z");
+        assert_eq!(since(yesterday, now), "since 2026-11-24 13:52");
+    }
 
     #[test]
     fn figures_are_short() {

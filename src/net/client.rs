@@ -19,22 +19,11 @@ impl Connection {
         request: Request<Body>,
         bytes_max: usize,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let (status, body) = self.open(request).await?;
-        Ok((status, to_bytes(body, bytes_max).await?))
-    }
-
-    /// Sends a request, whose target is a path, and returns the status and the body of the
-    /// response, which arrives as it is read.
-    ///
-    /// # Errors
-    /// The connection has ended.
-    pub(crate) async fn open(
-        &mut self,
-        request: Request<Body>,
-    ) -> anyhow::Result<(StatusCode, Body)> {
         self.0.ready().await?;
         let response = self.0.send_request(request).await?;
-        Ok((response.status(), Body::new(response.into_body())))
+        let status = response.status();
+        let body = to_bytes(Body::new(response.into_body()), bytes_max).await?;
+        Ok((status, body))
     }
 }
 

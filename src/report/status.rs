@@ -19,10 +19,6 @@ pub(crate) struct ReplicaStatus {
     pub(crate) replica: String,
     /// The name of its pod: POD_NAME, else HOSTNAME, else the name in heartbeats
     pub(crate) pod: String,
-    #[schemars(extend("format" = "date-time"))]
-    pub(crate) started: String,
-    /// Whether it should receive requests, as `/ready` answers
-    pub(crate) ready: bool,
     /// The store, as in `/ready`
     pub(crate) store: String,
     /// Faults of the store that have not ended
@@ -31,8 +27,6 @@ pub(crate) struct ReplicaStatus {
     pub(crate) rules: u64,
     /// Their hash, as in `tollgate_rules_hash`
     pub(crate) rules_hash: u64,
-    /// Whether newer rules were rejected
-    pub(crate) rules_rejected: bool,
     /// The rate of the last ten seconds
     pub(crate) hits_per_second: f64,
     pub(crate) last_minute: HitCounts,

@@ -8,7 +8,6 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::check::DecidedBy;
-use crate::report::answer::Replica;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
 
@@ -17,12 +16,8 @@ use crate::rules::stats::counts::HitCounts;
 // bound top_keys_max: the keys with the most hits are kept, and counts are lower bounds; -
 pub(crate) const TOP_KEYS_MAX: usize = 100;
 
-/// Entries of a descriptor in an event.
-// bound event_entries_max: left out; -
-pub(crate) const EVENT_ENTRIES_MAX: usize = 32;
-
 /// The keys with the most hits of each rule.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct TopKeys {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
@@ -57,17 +52,16 @@ pub(crate) struct KeyHits {
 }
 
 /// A response of OVER_LIMIT.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct OverLimitEvent {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OverLimitEvent<'e> {
     /// The name of the process that answered, as in heartbeats
-    pub(crate) replica: String,
+    pub(crate) replica: &'e str,
     #[schemars(extend("format" = "date-time"))]
     pub(crate) time: String,
     pub(crate) domain: String,
     /// The path of the rule
-    pub(crate) rule: String,
+    pub(crate) rule: &'e str,
     /// Key and value of each entry
-    #[serde(deserialize_with = "list_of::<_, _, 0, EVENT_ENTRIES_MAX>")]
     pub(crate) descriptor: Entries,
     /// Such as `100 per minute, sliding_window`
     pub(crate) limit: String,
@@ -77,14 +71,6 @@ pub(crate) struct OverLimitEvent {
     #[schemars(with = "u64")]
     pub(crate) retry_after_seconds: Option<u64>,
     pub(crate) decided_by: DecidedBy,
-}
-
-/// Whose responses follow, with scope=fleet: the first line of the stream, and again when it changes.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Followed {
-    pub(crate) replicas: Vec<Replica>,
-    /// Those that do not answer; they are asked again
-    pub(crate) missing: Vec<Replica>,
 }
 
 impl KeyHits {

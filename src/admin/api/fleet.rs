@@ -6,18 +6,16 @@
 //! ```text
 //!  heartbeat NAME ADDRESS    GET /api/v1/replica -> NAME    GET /api/v1/top?... -> hits
 //!                                                           GET /api/v1/status  -> status
-//!                                                           GET /api/v1/over-limit -> events
 //! ```
 //! All of them have the same deadline, so one that hangs delays the answer up to a bound; its name
 //! is then among those that are missing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use axum::body::{Body, BodyDataStream, Bytes};
+use axum::body::{Body, Bytes};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::{Request, StatusCode, header};
@@ -27,7 +25,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::admin::api::fleet::reply::Reply;
-use crate::base::time::Clock;
 use crate::net::client::{self, Connection};
 use crate::report::answer::Replica;
 use crate::store::Backend;
@@ -56,10 +53,6 @@ const REPLIES_BYTES_MAX: usize = 16 << 20;
 /// Entries of keys, or rules, in the replies to one request.
 // bound fleet_entries_max: the replica is missing in the answer; -
 const ENTRIES_MAX: usize = 200_000;
-/// Clients that follow the events of all replicas at a time: each takes a connection to every one.
-// bound fleet_streams_max: the request is answered with 503; -
-const STREAMS_MAX: usize = 4;
-const NO_ADDRESS: &str = "no address that may be asked";
 /// Bytes of the answer with a name.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
@@ -70,8 +63,6 @@ pub(crate) struct Fleet {
     /// The admin listener of this one, by its address for peers if it has one.
     own: SocketAddr,
     queries: Semaphore,
-    pub(crate) streams: Arc<Semaphore>,
-    pub(crate) clock: Clock,
     full: Counter,
     /// Names of pods by those in heartbeats, of peers that answered once.
     pods: Mutex<HashMap<String, String>>,
@@ -99,13 +90,11 @@ pub(crate) struct Replies<R> {
 
 impl Fleet {
     /// Registers the metric.
-    pub(crate) fn new(backend: Backend, own: SocketAddr, clock: &Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn new(backend: Backend, own: SocketAddr, metrics: &Metrics) -> Self {
         Self {
             backend,
             own,
             queries: Semaphore::new(QUERIES_MAX),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            clock: clock.clone(),
             full: metrics.counter(
                 "tollgate_fleet_queries_full_total",
                 "Requests with scope=fleet that were rejected with 503 because others asked the fleet for 2 s (fleet_queries_max, fleet_wait_max).",
@@ -156,8 +145,11 @@ impl Fleet {
             });
             (peer.name, reply.ok())
         });
-        let (mut replies, mut entries) = (self.without_replies(own), 0);
-        replies.missing.clear();
+        let mut replies = Replies {
+            answers: Vec::new(),
+            missing: Vec::new(),
+        };
+        let mut entries = 0;
         let mut calls = stream::iter(calls).buffer_unordered(CALLS_MAX);
         while let Some((name, reply)) = calls.next().await {
             // On another thread, and one at a time: this one answers liveness probes.
@@ -178,49 +170,17 @@ impl Fleet {
         Some(replies)
     }
 
-    /// The answer of a replica that has the name of its heartbeat.
+    /// The answer of a replica that has the name of its heartbeat. Keeps that of its pod.
     async fn call(&self, peer: &Peer, path: &str, bytes_max: usize) -> anyhow::Result<Bytes> {
-        let admin = peer.admin.context(NO_ADDRESS)?;
+        let admin = peer.admin.context("no address that may be asked")?;
         client::connected(admin, async |connection| {
-            self.verify(connection, admin, &peer.name).await?;
+            let named = get(connection, admin, "/api/v1/replica", NAME_BYTES_MAX).await?;
+            let Replica { replica, pod } = serde_json::from_slice(&named)?;
+            ensure!(replica == peer.name, "it has another name");
+            self.pods.lock().extend(pod.map(|pod| (replica, pod)));
             get(connection, admin, path, bytes_max).await
         })
         .await
-    }
-
-    /// Gets a path of a replica that has the name of its heartbeat, and lets `read` read the body as
-    /// it arrives.
-    pub(crate) async fn follow(
-        &self,
-        peer: &Peer,
-        path: &str,
-        read: impl AsyncFnOnce(BodyDataStream) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let admin = peer.admin.context(NO_ADDRESS)?;
-        client::connected(admin, async |connection| {
-            let open = async {
-                self.verify(connection, admin, &peer.name).await?;
-                connection.open(request(admin, path)?).await
-            };
-            let (status, body) = timeout(TIMEOUT, open).await??;
-            ensure!(status == StatusCode::OK, "{status}");
-            read(body.into_data_stream()).await
-        })
-        .await
-    }
-
-    /// Asks for the name of the replica, and keeps that of its pod.
-    async fn verify(
-        &self,
-        connection: &mut Connection,
-        admin: SocketAddr,
-        name: &str,
-    ) -> anyhow::Result<()> {
-        let named = get(connection, admin, "/api/v1/replica", NAME_BYTES_MAX).await?;
-        let Replica { replica, pod } = serde_json::from_slice(&named)?;
-        ensure!(replica == name, "it has another name");
-        self.pods.lock().extend(pod.map(|pod| (replica, pod)));
-        Ok(())
     }
 }
 
@@ -243,15 +203,12 @@ async fn get(
     path: &str,
     bytes_max: usize,
 ) -> anyhow::Result<Bytes> {
-    let request = request(admin, path)?;
-    let (status, body) = connection.send(request, bytes_max).await?;
+    let request = Request::get(path).header(header::HOST, admin.to_string());
+    let (status, body) = connection
+        .send(request.body(Body::empty())?, bytes_max)
+        .await?;
     ensure!(status == StatusCode::OK, "{status}");
     Ok(body)
-}
-
-fn request(admin: SocketAddr, path: &str) -> Result<Request<Body>, http::Error> {
-    let request = Request::get(path).header(header::HOST, admin.to_string());
-    request.body(Body::empty())
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const TYPES: [fn(&mut SchemaGenerator) -> Schema; 18] = [
     answer::<RulesList>,
     schema::<Finding>,
     schema::<Grant>,
-    schema::<OverLimitEvent>,
+    schema::<OverLimitEvent<'_>>,
     schema::<RateLimitRequest>,
     schema::<Replica>,
     schema::<ReplicaStatus>,

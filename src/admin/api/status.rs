@@ -4,20 +4,18 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::base::shutdown::Lifecycle;
-use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Clock, Span, Time};
 use crate::observe::history::History;
-use crate::report;
 use crate::report::status::{Latency, ReplicaStatus, RuleCounts, STATUS_RULES_MAX};
 use crate::rules::LiveRules;
 use crate::telemetry::metric::Metrics;
 
-/// A status is made again after this time, however many clients ask for it.
+/// Replicas are asked again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
 const PATH: &str = "/api/v1/status";
 
@@ -31,83 +29,57 @@ pub(crate) struct Sources {
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) clock: Clock,
 }
 
-/// Answers with the status of this replica.
+/// Answers with the status of this replica, and with those of the others.
 #[derive(Debug)]
 pub(crate) struct Statuses {
-    sources: Sources,
+    /// Locked while a status is made: one at a time, because rules may be many.
+    sources: Mutex<Sources>,
+    replica: Arc<str>,
     pub(crate) fleet: Arc<Fleet>,
-    own: Mutex<Option<(Time, Own)>>,
     of_peers: Mutex<Option<(Time, Arc<Replies<ReplicaStatus>>)>>,
-}
-
-/// The status of this replica, and its JSON.
-#[derive(Debug, Clone, Default)]
-struct Own {
-    status: Arc<ReplicaStatus>,
-    json: Bytes,
+    clock: Clock,
 }
 
 impl Statuses {
-    pub(crate) fn new(sources: Sources, fleet: Arc<Fleet>) -> Self {
+    pub(crate) fn new(sources: Sources, fleet: Arc<Fleet>, clock: &Clock) -> Self {
         Self {
-            sources,
+            replica: sources.replica.clone(),
+            sources: Mutex::new(sources),
             fleet,
-            own: Mutex::default(),
             of_peers: Mutex::default(),
+            clock: clock.clone(),
         }
     }
 
-    /// GET: JSON.
-    pub(crate) async fn read(&self) -> Bytes {
-        self.current().await.json
-    }
-
-    /// The status of this replica.
-    pub(crate) async fn own(&self) -> Arc<ReplicaStatus> {
-        self.current().await.status
+    /// The status of this replica, as `show` shows it.
+    pub(crate) async fn own<T: Default + Send + 'static>(
+        &self,
+        show: impl FnOnce(ReplicaStatus) -> T + Send + 'static,
+    ) -> T {
+        let locked = self.sources.lock().await;
+        let sources = locked.clone();
+        // This thread answers liveness probes.
+        let shown = spawn_blocking(move || show(sources.status())).await;
+        shown.unwrap_or_default()
     }
 
     /// Those of the others, at most 0.9 s old; older ones if other requests ask the fleet.
     pub(crate) async fn of_peers(&self) -> Arc<Replies<ReplicaStatus>> {
         let mut last = self.of_peers.lock().await;
-        if let Some(replies) = self.recent(last.as_ref()) {
-            return replies;
+        if let Some((at, replies)) = &*last
+            && self.clock.now().since(*at) < ASK_AGAIN
+        {
+            return replies.clone();
         }
-        let own = &*self.sources.replica;
-        let replies = match (self.fleet.ask(PATH, own).await, last.take()) {
+        let replies = match (self.fleet.ask(PATH, &self.replica).await, last.take()) {
             (Some(replies), _) => Arc::new(replies),
             (None, Some((_, replies))) => replies,
-            (None, None) => Arc::new(self.fleet.without_replies(own)),
+            (None, None) => Arc::new(self.fleet.without_replies(&self.replica)),
         };
-        *last = Some((self.sources.clock.now(), replies.clone()));
+        *last = Some((self.clock.now(), replies.clone()));
         replies
-    }
-
-    async fn current(&self) -> Own {
-        let mut last = self.own.lock().await;
-        if let Some(own) = self.recent(last.as_ref()) {
-            return own;
-        }
-        let sources = self.sources.clone();
-        // Rules may be many, and this thread answers liveness probes.
-        let make = move || {
-            let status = sources.status();
-            let json = report::json(&status).into();
-            let status = Arc::new(status);
-            Own { status, json }
-        };
-        let own = spawn_blocking(make).await.unwrap_or_default();
-        *last = Some((self.sources.clock.now(), own.clone()));
-        own
-    }
-
-    fn recent<T: Clone>(&self, last: Option<&(Time, T)>) -> Option<T> {
-        let (at, answer) = last?;
-        let age = self.sources.clock.now().since(*at);
-        (age < ASK_AGAIN).then(|| answer.clone())
     }
 }
 
@@ -117,17 +89,13 @@ impl Sources {
         let snapshot = self.metrics.snapshot();
         let recent = history.recent(&history.sample(&snapshot));
         let state = self.lifecycle.state();
-        let started = snapshot.count("process_start_time_seconds") * MICROS_PER_SECOND;
         ReplicaStatus {
             replica: self.replica.to_string(),
             pod: self.pod.to_string(),
-            started: Time::from_micros(started).to_rfc3339_secs(),
-            ready: state.serving(),
             store: state.store_note,
             store_faults: snapshot.count("tollgate_store_fault"),
             rules: snapshot.count("tollgate_rules"),
             rules_hash: snapshot.count("tollgate_rules_hash"),
-            rules_rejected: self.rules.last_error().is_some(),
             hits_per_second: recent.hits_per_second,
             last_minute: recent.hits,
             latency: recent.latency.map(|[p50, p99]| Latency { p50, p99 }),
