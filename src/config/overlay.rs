@@ -13,8 +13,8 @@
 //! A `*` matches any text, also none. Of several blocks that match, the first one counts, option by
 //! option. Blocks that match nothing are warnings, because their absence has no other effect.
 //!
-//! A path may begin with the domain, as `explain` prints it: in the domain `shop`, `shop.user` is the
-//! rule `user`. If the domain has a key of its own name, `shop.user` is the rule `user` below that key.
+//! A path may begin with the domain, as `explain` prints it: in the domain `shop`, `shop.user` is
+//! the rule `user`. If the domain has a key of its own name, it is the rule `user` below that key.
 
 use std::rc::Rc;
 use std::sync::Arc;
