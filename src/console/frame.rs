@@ -8,6 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::console::runbook;
+
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
 const EDITOR: &str = include_str!("editor.js");
@@ -40,6 +42,8 @@ pub(crate) struct Head {
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
+    /// The section of the runbook about a fault.
+    pub(crate) runbook: Option<&'static str>,
     /// The parts of the navigation.
     pub(crate) tabs: Vec<Tab>,
 }
@@ -139,7 +143,11 @@ fn top(head: &Head, current: Tab) -> Markup {
                 }
             }
             div.replica #status role="status" {
-                span.pill.(head.status.class()) { (head.note) }
+                @let class = head.status.class();
+                @match head.runbook {
+                    Some(anchor) => a.pill.(class) href=(runbook::href_of(anchor)) { (head.note) },
+                    None => span.pill.(class) { (head.note) },
+                }
                 span.dim { "replica " code { (head.replica) } }
             }
         }

@@ -9,6 +9,7 @@ use crate::base::time::MICROS_PER_SECOND;
 use crate::console::history::Recent;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::{href_of, last_hour};
+use crate::console::runbook;
 use crate::console::widgets::{chart, duration, percent, seconds, table, tile};
 use crate::rules::RuleSet;
 use crate::store::Backend;
@@ -120,7 +121,6 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
     let store = html! {
         a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
     };
-    let rejected = parts.rules.last_error();
     html! {
         (tile("Store", &store, &html! { (parts.backend) }))
         (tile("Replicas", &html! { (peers) }, &html! {
@@ -133,10 +133,10 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
         (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
             "version " code { (hash) }
         }))
-        @if let Some(error) = rejected {
+        @if let Some(fault) = parts.rules_fault() {
             div.tile.wide.bad role="alert" {
-                dt { "New rules are rejected; the last good ones serve" }
-                dd { pre { (error) } }
+                dt { (fault.text) ". " (runbook::link(fault.anchor)) }
+                dd { pre { (parts.rules.last_error().unwrap_or(state.rules_note)) } }
             }
         }
     }
