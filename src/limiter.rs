@@ -201,6 +201,7 @@ impl Limiter {
             rules,
             plan: &plan,
             verdicts: &verdicts,
+            store: self.store.decides(),
             store_errors: &store_errors,
             blocked,
             now,

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
-use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
+use crate::check::{
+    Check, CheckError, CheckRequest, DecidedBy, Decisions, Hits, Reading, Verdicts,
+};
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
@@ -117,6 +119,14 @@ impl fmt::Display for Backend {
 }
 
 impl Store {
+    /// The source of its verdicts.
+    pub(crate) const fn decides(&self) -> DecidedBy {
+        match self {
+            Self::Memory(_) => DecidedBy::Memory,
+            Self::Redis(_) => DecidedBy::Redis,
+        }
+    }
+
     /// Decides every check of a request, in order. Memory never waits. `parent` is the span of the
     /// request, if it is traced.
     pub async fn decide(
