@@ -32,7 +32,7 @@ descriptors:
 """
 # The error is in the last line.
 INVALID_RULES = RULES.replace("20", "many")
-INVALID_LINE = RULES.count("\n")
+INVALID_LINE, INVALID_REASON = RULES.count("\n"), "expected a whole number"
 # Requests per second of each client, below the limit of a tenant.
 CLIENTS, CLIENT_RATE = 3, 10
 TENANTS = [f"tenant-{number}" for number in range(10)]
@@ -190,10 +190,10 @@ class Fleet:
                 process.stop()
         shutil.rmtree(self.home)
 
-    def start(self):
+    def start(self, envoy_timeout):
         for replica in self.replicas:
             replica.start(f"redis://{self.redis_address}")
-        self.start_envoy(ENVOY_TIMEOUT)
+        self.start_envoy(envoy_timeout)
         is_counted = lambda replica: f"\ntollgate_replicas {len(REPLICAS)}\n" in fetch(replica.admin, "/metrics")[1]
         eventually("replicas count each other", lambda: all(map(is_counted, self.replicas)), self.envoy)
         self.load.start(CLIENTS, CLIENT_RATE, TENANTS)

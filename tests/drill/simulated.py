@@ -31,12 +31,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Scrape:
-    """The samples of all targets, by series, at a time."""
+    """The pages of all targets at a time. They are parsed when nothing is measured any more."""
 
     at: float
-    samples: dict
-    # Names of counters, and of parts of histograms.
-    counters: frozenset
+    # None without an answer.
+    pages: dict
+
+    def samples(self):
+        """By series."""
+        found = {}
+        for target, page in self.pages.items():
+            labels = f'job="{target.job}",instance="{target.instance}"'
+            found |= {f"up{{{labels}}}": float(page is not None)} | series_of(page or "", labels)
+        return found
 
 
 @dataclass(frozen=True)
@@ -48,15 +55,8 @@ class Firing:
 
 
 def scrape(targets, at):
-    samples, counters = {}, set()
-    for target in targets:
-        labels = f'job="{target.job}",instance="{target.instance}"'
-        status, page = fetch(target.port, target.path)
-        samples[f"up{{{labels}}}"] = float(status == 200)
-        if status == 200:
-            counters |= counters_of(page)
-            samples |= series_of(page, labels)
-    return Scrape(at, samples, frozenset(counters))
+    answers = {target: fetch(target.port, target.path) for target in targets}
+    return Scrape(at, {target: page if status == 200 else None for target, (status, page) in answers.items()})
 
 
 def counters_of(page):
@@ -74,13 +74,15 @@ def series_of(page, labels):
 
 def input_series(healthy, faulty):
     """The series of both phases for promtool."""
-    counters = healthy[0].counters | faulty[0].counters
-    names = dict.fromkeys(name for each in [*healthy, *faulty] for name in each.samples)
-    return [{"series": name, "values": values_of(name, name.split("{")[0] in counters, healthy, faulty)} for name in names]
+    pages = [page for each in (healthy[0], faulty[-1]) for page in each.pages.values() if page]
+    counters = set().union(*map(counters_of, pages))
+    before, within = ([(each.at, each.samples()) for each in phase] for phase in (healthy, faulty))
+    names = dict.fromkeys(name for _, samples in [*before, *within] for name in samples)
+    of = lambda name, phase: [(at, samples[name]) for at, samples in phase if name in samples]
+    return [{"series": name, "values": values_of(name.split("{")[0] in counters, of(name, before), of(name, within))} for name in names]
 
 
-def values_of(name, is_counter, healthy, faulty):
-    before, within = ([(each.at, each.samples[name]) for each in phase if name in each.samples] for phase in (healthy, faulty))
+def values_of(is_counter, before, within):
     grid = extended(before, is_counter, HEALTHY_S // SCRAPE_S)
     if within and is_counter and before and within[0][1] >= before[-1][1]:
         # Goes on from the extended value. After a restart it begins anew.
