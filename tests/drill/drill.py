@@ -44,7 +44,7 @@ class Outcome:
 
 
 def run(fault):
-    outcome = Outcome(fault)
+    outcome, patterns = Outcome(fault), patterns_of(fault)
     with Fleet(fault.redis_delay_s) as fleet:
         fleet.start(fault.envoy_timeout)
         targets = [Target("tollgate", replica.name, replica.admin, "/metrics") for replica in fleet.replicas]
@@ -52,17 +52,24 @@ def run(fault):
         healthy = scrapes(targets, SCRAPES_HEALTHY)
         for replica in fleet.replicas:
             replica.mark_log()
+        early = [place for place, found in texts(fleet, fault).items() if place in patterns and any(says(text, patterns[place], fleet) for text in found)]
+        outcome.failures += [f"{PLACES[place]} says `{patterns[place]}` before the fault" for place in early]
         fault.cause(fleet)
         watch(fleet, outcome)
         faulty = scrapes(targets, SCRAPES_FAULTY)
         outcome.texts = texts(fleet, fault)
-    outcome.forgotten = [place for place in outcome.named if not all(says(text, getattr(fault, place), fleet) for text in outcome.texts[place])]
+    outcome.forgotten = [place for place in outcome.named if not all(says(text, patterns[place], fleet) for text in outcome.texts[place])]
     outcome.alerts, series = firings(healthy, faulty)
     expected = next((firing for firing in outcome.alerts if firing.alert == fault.alert), None)
     outcome.texts["alert"] = [text_of(expected, series)] if expected else []
     outcome.cure_in = [place for place, found in outcome.texts.items() if any(says(text, fault.cure, fleet) for text in found)]
     judge(outcome)
     return outcome
+
+
+def patterns_of(fault):
+    """What the places say that name it."""
+    return {place: pattern for place in WATCHED if isinstance(pattern := getattr(fault, place), str)}
 
 
 def scrapes(targets, count):
@@ -76,7 +83,7 @@ def scrapes(targets, count):
 def watch(fleet, outcome):
     """Looks at each place until it names the cause on every affected replica, and until the metrics are those of the fault."""
     fault, begin = outcome.fault, time.monotonic()
-    missing = {place: pattern for place in WATCHED if isinstance(pattern := getattr(fault, place), str)}
+    missing = patterns_of(fault)
     seen = set()
     while (after_s := time.monotonic() - begin) < (WATCHED_S if missing else NAMED_WITHIN_S):
         for place, found in texts(fleet, fault).items():
@@ -100,11 +107,11 @@ def says(text, pattern, fleet):
 
 def judge(outcome):
     fault, failures = outcome.fault, outcome.failures
-    for place in WATCHED:
-        pattern = getattr(fault, place)
-        if isinstance(pattern, str) and outcome.named.get(place, WATCHED_S) > NAMED_WITHIN_S:
+    for place, pattern in patterns_of(fault).items():
+        if outcome.named.get(place, WATCHED_S) > NAMED_WITHIN_S:
             failures.append(f"{PLACES[place]} does not say `{pattern}` within {NAMED_WITHIN_S} s")
-    failures += [f"{PLACES[place]} does not say `{getattr(fault, place)}` any more at the end" for place in outcome.forgotten]
+        elif place in outcome.forgotten:
+            failures.append(f"{PLACES[place]} does not say `{pattern}` any more at the end")
     times = {firing.alert: firing.after_s for firing in outcome.alerts if firing.alert not in SLOW_MACHINE}
     if times.get(fault.alert, FAULTY_S) > ALERT_WITHIN_S:
         failures.append(f"{fault.alert} does not fire within {ALERT_WITHIN_S} s")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import os
+import random
 import re
 import shutil
 import socket
@@ -85,6 +86,8 @@ class Redis:
     def __init__(self, home):
         (self.port,) = free_ports(1)
         words = [SERVER, "--bind", "127.0.0.1", "--port", self.port, "--dir", home, "--save", ""]
+        # Redis 6.2 has no such setting, and allows DEBUG.
+        words += ["--enable-debug-command", "local"] if "valkey" in SERVER.name else []
         self.process = Process(list(map(str, words)), {"PATH": os.environ["PATH"]}, home / "redis.log")
         eventually("Redis answers", lambda: self.command("PING") == "PONG", self.process)
         self.proxy = DelayProxy(self.port)
@@ -99,9 +102,8 @@ class Redis:
 
         def block():
             while not self.process.ended():
-                begin = time.monotonic()
-                self.command("CLIENT", "PAUSE", str(round(blocked_s * 1_000)))
-                time.sleep(max(0, begin + interval_s - time.monotonic()))
+                self.command("DEBUG", "SLEEP", str(blocked_s))
+                time.sleep(interval_s - blocked_s)
 
         threading.Thread(target=block, daemon=True).start()
 
@@ -142,7 +144,7 @@ class DelayProxy:
 
 
 class Load:
-    """Clients that send requests through Envoy at a constant rate."""
+    """Clients that send requests through Envoy at a rate, at random times: others would be in step with a Redis that is blocked at intervals."""
 
     def __init__(self, port):
         self.port, self.has_ended = port, threading.Event()
@@ -153,8 +155,8 @@ class Load:
 
     def run(self, rate, tenants):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        sent = 0
-        while not self.has_ended.wait(1 / rate):
+        times, sent = random.Random(tenants[0]), 0
+        while not self.has_ended.wait(times.uniform(0, 2 / rate)):
             try:
                 connection.request("GET", "/", headers={"x-tenant": tenants[sent % len(tenants)]})
                 connection.getresponse().read()
