@@ -52,7 +52,8 @@ def run(fault):
         healthy = scrapes(targets, SCRAPES_HEALTHY)
         for replica in fleet.replicas:
             replica.mark_log()
-        early = [place for place, found in texts(fleet, fault).items() if place in patterns and any(says(text, patterns[place], fleet) for text in found)]
+        before = texts(fleet, fault)
+        early = [place for place, pattern in patterns.items() if any(says(text, pattern, fleet) for text in before[place])]
         outcome.failures += [f"{PLACES[place]} says `{patterns[place]}` before the fault" for place in early]
         fault.cause(fleet)
         watch(fleet, outcome)

@@ -144,7 +144,7 @@ class DelayProxy:
 
 
 class Load:
-    """Clients that send requests through Envoy at a rate, at random times: others would be in step with a Redis that is blocked at intervals."""
+    """Clients that send requests through Envoy, at random times: at constant intervals they would be in step with a Redis that is blocked."""
 
     def __init__(self, port):
         self.port, self.has_ended = port, threading.Event()
@@ -215,9 +215,10 @@ class Fleet:
         text = ENVOY_CONFIG.read_text()
         endpoint = "endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: PORT}}}"
         endpoints = "\n        - ".join(endpoint.replace("PORT", str(replica.grpc)) for replica in self.replicas)
+        ports = {9901: self.envoy_admin, 10000: self.ingress, 10001: self.backend}
         changes = [
             (endpoint.replace("PORT", "8081"), endpoints),
-            *((f"port_value: {there}}}", f"port_value: {here}}}") for there, here in ((9901, self.envoy_admin), (10000, self.ingress), (10001, self.backend))),
+            *((f"port_value: {there}}}", f"port_value: {here}}}") for there, here in ports.items()),
             ('- request_headers: {header_name: ":path", descriptor_key: path}', TENANT_ACTION),
             ("- remote_address: {}", ""),
             (f" timeout: {ENVOY_TIMEOUT}", f" timeout: {timeout}"),
