@@ -93,7 +93,7 @@ FAULTS = [
         ready="ADDRESS.*unreachable",
         badge="unreachable",
         alert="TollgateStoreNodeUnavailable",
-        cure="[Cc]heck Redis",
+        cure="[Cc]heck Redis|check that it runs",
         also=STORE_ALSO,
     ),
     Fault(
@@ -153,7 +153,7 @@ FAULTS = [
         without_redis_url,
         log="REDIS_URL",
         ready="memory|in this process",
-        badge="memory|in this process",
+        badge="memory|this process|REDIS_URL",
         alert="TollgateCountsInMemory",
         cure="REDIS_URL",
     ),
