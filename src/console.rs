@@ -32,6 +32,7 @@ mod overview;
 pub(crate) mod parts;
 mod rule;
 mod rules;
+mod runbook;
 mod scope;
 mod store;
 mod top_keys;
@@ -47,7 +48,7 @@ impl Console {
     }
 
     /// The views, whose responses are bounded.
-    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 10] {
+    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 11] {
         [
             ("/", get(overview)),
             ("/console/rules", get(rules)),
@@ -59,6 +60,7 @@ impl Console {
             ("/console/store", get(store)),
             ("/console/trial", get(trial)),
             ("/console/candidate", get(candidate)),
+            ("/console/runbook", get(runbook)),
         ]
     }
 
@@ -208,4 +210,9 @@ async fn candidate(State(console): State<Console>) -> Response {
     }
     let content = compare::candidate(&console.0.candidate);
     console.tab(Tab::Candidate, &content).await
+}
+
+async fn runbook(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let content = runbook::content(&query.unwrap_or_default());
+    console.page(Tab::Overview, "Runbook", &content).await
 }

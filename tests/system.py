@@ -75,6 +75,7 @@ PARTS = {
         [[".tools/python/bin/python3", "tests/helm/prometheus.py"], [*SUITE, "system::prometheus::"]],
         ("suite", "helm"),
     ),
+    "drill": Part(["promtool"], [["make", "drill"]]),
     "console": Part(["chromium", "chromedriver"], [[*SUITE, "system::console::"]]),
     "versions": Part(["redis-server"], [[*SUITE, "system::versions::redis_of_the_distribution"]]),
     "redis-7.0": Part(["mvn"], [[*SUITE, "system::versions::redis_7_0_of_maven"]], ("suite", "maven"), is_optional=True),

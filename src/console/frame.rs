@@ -9,6 +9,7 @@ use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::admin::api::top::Scope;
+use crate::console::runbook;
 
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
@@ -44,6 +45,8 @@ pub(crate) struct Head {
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
+    /// The section of the runbook about a fault.
+    pub(crate) runbook: Option<&'static str>,
     /// The parts of the navigation.
     pub(crate) tabs: Vec<Tab>,
 }
@@ -154,7 +157,11 @@ fn top(head: &Head, current: Tab) -> Markup {
                 }
             }
             div.replica #status role="status" {
-                span.pill.(head.status.class()) { (head.note) }
+                @let class = head.status.class();
+                @match head.runbook {
+                    Some(anchor) => a.pill.(class) href=(runbook::href_of(anchor)) { (head.note) },
+                    None => span.pill.(class) { (head.note) },
+                }
                 span.dim { "replica " code { (head.replica) } }
             }
         }

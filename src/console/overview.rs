@@ -11,6 +11,7 @@ use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::console::frame::Tab;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::href_of;
+use crate::console::runbook;
 use crate::console::scope::{self, View};
 use crate::console::widgets::{
     MINUTE, SECOND, TimeAxis, chart, duration, percent, seconds, table, tile,
@@ -171,10 +172,10 @@ fn health(parts: &Parts, view: &View, store: StoreStatus) -> Markup {
                 versions => { span.state.warning { (versions.len()) " versions" } "; " (view.covers("now")) },
             }
         }))
-        @if let Some(error) = parts.rules.last_error() {
+        @if let Some(fault) = parts.rules_fault() {
             div.tile.wide.bad role="alert" {
-                dt { "New rules are rejected; the last good ones serve" }
-                dd { pre { (error) } }
+                dt { (fault.text) ". " (runbook::link(fault.anchor)) }
+                dd { pre { (parts.rules.last_error().unwrap_or(state.rules_note)) } }
             }
         }
     }

@@ -94,6 +94,30 @@ pub(crate) struct Usage {
     pub(crate) capacity: u64,
 }
 
+/// What is wrong with the rules.
+#[derive(Debug)]
+pub(crate) struct RulesFault {
+    status: Status,
+    /// For the top of pages.
+    note: &'static str,
+    pub(crate) text: &'static str,
+    /// Its section of the runbook.
+    pub(crate) anchor: &'static str,
+}
+
+const NO_RULES: RulesFault = RulesFault {
+    status: Status::Bad,
+    note: "no rules",
+    text: "No rules are loaded: calls get an error, and Envoy's failure_mode_deny decides",
+    anchor: "tollgatenorules",
+};
+const REJECTED: RulesFault = RulesFault {
+    status: Status::Warning,
+    note: "new rules rejected",
+    text: "New rules are rejected; the last good ones serve",
+    anchor: "tollgaterulesrejected",
+};
+
 /// Whether the servers of the store reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreStatus {
@@ -114,6 +138,13 @@ impl Parts {
 
     pub(crate) fn rules_in_force(&self) -> Option<Arc<RuleSet>> {
         Option::clone(&self.rules.load())
+    }
+
+    pub(crate) fn rules_fault(&self) -> Option<RulesFault> {
+        if self.rules.load().is_none() {
+            return Some(NO_RULES);
+        }
+        self.rules.last_error().map(|_| REJECTED)
     }
 
     /// The servers of the store; none of them in memory.
@@ -222,14 +253,21 @@ impl Parts {
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
         let store = self.store_status(&self.nodes().await);
-        let (status, note) = if !self.lifecycle.serving() {
-            (Status::Bad, "not ready".to_owned())
-        } else if let StoreStatus::Without(..) | StoreStatus::Unknown = store {
-            (Status::Bad, format!("store {}", store.text()))
-        } else if self.rules.last_error().is_some() {
-            (Status::Warning, "new rules rejected".to_owned())
+        let of_rules = |wanted| {
+            let fault = self.rules_fault();
+            fault.filter(|fault| fault.status == wanted)
+        };
+        let (status, note, runbook) = if let Some(fault) = of_rules(Status::Bad) {
+            (fault.status, fault.note.to_owned(), Some(fault.anchor))
+        } else if !self.lifecycle.serving() {
+            let anchor = "health-and-shutdown";
+            (Status::Bad, "not ready".to_owned(), Some(anchor))
+        } else if let Some(anchor) = store.anchor() {
+            (Status::Bad, format!("store {}", store.text()), Some(anchor))
+        } else if let Some(fault) = of_rules(Status::Warning) {
+            (fault.status, fault.note.to_owned(), Some(fault.anchor))
         } else {
-            (Status::Good, "serving".to_owned())
+            (Status::Good, "serving".to_owned(), None)
         };
         let mut tabs = vec![
             Tab::Overview,
@@ -245,6 +283,7 @@ impl Parts {
             scope: Scope::Replica,
             status,
             note,
+            runbook,
             tabs,
         }
     }
@@ -261,6 +300,15 @@ impl Parts {
 }
 
 impl StoreStatus {
+    /// Its section of the runbook; `None` without a fault.
+    pub(crate) const fn anchor(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::All => None,
+            Self::Unknown => Some("tollgatestorenonodes"),
+            Self::Without(..) => Some("tollgatestorenodeunavailable"),
+        }
+    }
+
     pub(crate) fn text(self) -> String {
         match self {
             Self::Memory => "in this process".to_owned(),

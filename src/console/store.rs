@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::console::parts::Parts;
+use crate::console::runbook;
 use crate::console::widgets::{seconds, table, tile};
 use crate::observe::history::Recent;
 use crate::store::{Backend, NodeStatus};
@@ -16,7 +17,10 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     html! {
         h1 { "Store" }
         dl.tiles {
-            (tile("State", &html! { span.state.(store.status().class()) { (store.text()) } }, &html! { (parts.backend) }))
+            (tile("State", &html! { span.state.(store.status().class()) { (store.text()) } }, &html! {
+                (parts.backend)
+                @if let Some(anchor) = store.anchor() { ". " (runbook::link(anchor)) }
+            }))
             @match &parts.backend {
                 Backend::Memory(_) => (memory(&snapshot)),
                 Backend::Redis(_) => (redis(&snapshot, &recent)),
@@ -123,6 +127,7 @@ fn fallback(snapshot: &Snapshot) -> Markup {
         @if fallbacks.is_empty() {
             p.empty { "The store decided every check since this process started." }
         } @else {
+            p { (runbook::link("tollgatefallbackverdicts")) }
             (table(&["Decided by on_store_error", "Cause"], &["Checks"], &html! {
                 @for ([policy, cause], count) in &fallbacks {
                     tr { th scope="row" { (policy) } td { (cause) } td.number { (count) } }

@@ -427,6 +427,95 @@ async fn unreachable_redis_is_shown_without_a_call() {
     assert!(key.contains("Used 3 of 2"), "{key}");
 }
 
+/// The anchors that a page links to, after a text.
+fn linked(page: &str, before: &str) -> Vec<String> {
+    let links = page.split(before).skip(1);
+    let anchors = links.filter_map(|rest| rest.split('"').next());
+    anchors.map(str::to_owned).collect()
+}
+
+#[test]
+fn runbook_has_every_section_that_it_links_to() {
+    let server = TestServer::with_rules(RULES).start();
+    let page = view(&server, "/console/runbook").body;
+    let anchors = linked(&page, "href=\"#");
+    assert!(anchors.len() > 50, "{anchors:?}");
+    for anchor in &anchors {
+        let id = format!(" id=\"{anchor}\"");
+        assert_eq!(page.matches(&id).count(), 1, "{anchor}");
+    }
+    for absent in ["<img", " style=", "<!--", ".md\"", "href=\"http"] {
+        assert!(!page.contains(absent), "{absent}: {page}");
+    }
+    assert!(page.contains("tollgate top --fleet"), "{page}");
+    // The script asks for the rest of the page.
+    let refreshed = view(&server, "/console/runbook?text=no").body;
+    assert!(refreshed.len() < page.len() / 10, "{refreshed}");
+}
+
+#[tokio::test]
+async fn faults_link_to_their_section_of_the_runbook() {
+    let redis = RedisProcess::start();
+    let bad = RULES.replace("unit: year", "unit: yaer");
+    let without_redis = TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    redis.stop();
+    let rejected = TestServer::with_rules(RULES).start();
+    rejected.write("rules.yaml", &bad);
+    let without_rules = TestServer::with_rules(&bad).start();
+    let runbook = view(&rejected, "/console/runbook").body;
+    let no_rules = "No rules are loaded: calls get an error";
+    let last_good = "New rules are rejected; the last good ones serve";
+    for (server, badge, path, shown, anchor) in [
+        (&without_rules, "bad", "/", no_rules, "tollgatenorules"),
+        (
+            &without_rules,
+            "bad",
+            "/console/files",
+            no_rules,
+            "tollgatenorules",
+        ),
+        (
+            &rejected,
+            "warning",
+            "/",
+            last_good,
+            "tollgaterulesrejected",
+        ),
+        (
+            &rejected,
+            "warning",
+            "/console/file?name=rules.yaml",
+            last_good,
+            "tollgaterulesrejected",
+        ),
+        (
+            &without_redis,
+            "bad",
+            "/console/store",
+            "unreachable",
+            "tollgatestorenodeunavailable",
+        ),
+    ] {
+        eventually(&format!("{path} has: {shown}"), async || {
+            text(server, path).contains(shown)
+        })
+        .await;
+        let page = view(server, path).body;
+        let href = format!("href=\"/console/runbook#{anchor}\"");
+        let pill = format!("class=\"pill {badge}\" {href}");
+        assert!(page.contains(&pill), "{path} has no {pill}: {page}");
+        let links = page.matches(&href).count();
+        assert!(links > 1, "{path} has no other {href}: {page}");
+        for anchor in linked(&page, "/console/runbook#") {
+            let id = format!(" id=\"{anchor}\"");
+            assert!(runbook.contains(&id), "{path} links to {anchor}");
+        }
+    }
+    assert!(!text(&without_rules, "/").contains("last good"));
+}
+
 #[tokio::test]
 async fn replicas_are_listed_with_their_admin_ports() {
     let redis = RedisProcess::start();
