@@ -219,7 +219,7 @@ fn replicas(view: &View) -> Markup {
                         tr {
                             th scope="row" {
                                 @match peer.admin {
-                                    Some(address) if peer.name != view.own.replica => a href={ "http://" (address) "/" } title=(peer.name) { (pod) },
+                                    Some(address) if peer.may_be_asked && peer.name != view.own.replica => a href={ "http://" (address) "/" } title=(peer.name) { (pod) },
                                     _ => span title=(peer.name) { (pod) },
                                 }
                                 @if peer.name == view.own.replica { span.tag { "this one" } }

@@ -555,6 +555,7 @@ async fn fleet_shows_sums_of_replicas_and_names_a_dead_one() {
         }
     }
     let shows = async |path: &str, expected: &[&str]| {
+        eprintln!("{}", text(&replicas[0], path));
         eventually(&format!("{path} has {expected:?}"), async || {
             let shown = text(&replicas[0], path);
             expected.iter().all(|part| shown.contains(part))

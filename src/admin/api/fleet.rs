@@ -75,8 +75,10 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// The name of its pod; that in heartbeats until it answers for the first time.
     pub(crate) pod: String,
-    /// The address of its admin port, if it is plausible.
+    /// The address of its admin port.
     pub(crate) admin: Option<SocketAddr>,
+    /// Whether that is plausible.
+    pub(crate) may_be_asked: bool,
 }
 
 /// The replies of other replicas.
@@ -111,7 +113,10 @@ impl Fleet {
         pods.retain(|name, _| peers.iter().any(|peer| peer.name == *name));
         let peers = peers.into_iter().map(|peer| Peer {
             pod: pods.get(&peer.name).unwrap_or(&peer.name).clone(),
-            admin: peer.admin.filter(|admin| may_be_asked(*admin, self.own)),
+            admin: peer.admin,
+            may_be_asked: peer
+                .admin
+                .is_some_and(|admin| may_be_asked(admin, self.own)),
             name: peer.name,
         });
         peers.collect()
@@ -172,7 +177,8 @@ impl Fleet {
 
     /// The answer of a replica that has the name of its heartbeat. Keeps that of its pod.
     async fn call(&self, peer: &Peer, path: &str, bytes_max: usize) -> anyhow::Result<Bytes> {
-        let admin = peer.admin.context("no address that may be asked")?;
+        let admin = peer.admin.filter(|_| peer.may_be_asked);
+        let admin = admin.context("no address that may be asked")?;
         client::connected(admin, async |connection| {
             let named = get(connection, admin, "/api/v1/replica", NAME_BYTES_MAX).await?;
             let Replica { replica, pod } = serde_json::from_slice(&named)?;
