@@ -15,7 +15,7 @@ use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::scope::{covered, scope_of, switch};
 use crate::console::top_keys::key_href;
-use crate::console::widgets::{percent, table};
+use crate::console::widgets::table;
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, TopKeys};
 
@@ -115,7 +115,8 @@ fn feed(filter: &Filter, links: Links) -> Markup {
     }
 }
 
-/// The keys that all replicas count, as `tollgate top --fleet` has them.
+/// The keys that all replicas count, as `tollgate top --fleet` has them. Without all hits: a replica
+/// leaves out those of keys that it had none over limit of.
 async fn keys_of_fleet(parts: &Parts, filter: Filter, viewer: &Viewer) -> Markup {
     let api = &parts.api;
     let (domain, rule) = (encoded(&filter.domain), encoded(&filter.rule));
@@ -140,7 +141,7 @@ async fn keys_of_fleet(parts: &Parts, filter: Filter, viewer: &Viewer) -> Markup
         @if rows.is_empty() {
             p.empty { "No such key was over limit." }
         } @else {
-            (table(&["Rule", "Key"], &["Over limit", "Hits", "Share over limit"], &html! {
+            (table(&["Rule", "Key"], &["Over limit"], &html! {
                 @for row in rows.iter().take(ROWS_MAX) { (line(row, viewer.links())) }
             }))
         }
@@ -180,8 +181,6 @@ fn line(row: &Row, links: Links) -> Markup {
                 }
             }
             td.number.over { (key.over_limit) }
-            td.number { (key.hits) }
-            td.number { (percent(key.over_limit, key.hits)) }
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::report::top::list_of;
 use crate::rules::stats::counts::HitCounts;
 
 /// Bars of a chart in an answer.
+// bound status_bars_max: the replica is missing in the answer; -
 const BARS_MAX: usize = 60;
 /// Rules of a status: as many as have a history.
 // bound status_rules_max: those with the fewest hits over limit are left out; -
