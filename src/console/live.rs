@@ -12,10 +12,10 @@ use crate::base::text::Text;
 use crate::console::dialogs::hidden_values;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
-use crate::console::rules::{encoded, href_of};
+use crate::console::rules::href_of;
 use crate::console::scope::{covered, scope_of, switch};
 use crate::console::top_keys::key_href;
-use crate::console::widgets::table;
+use crate::console::widgets::{encoded, table};
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, TopKeys};
 
@@ -86,12 +86,19 @@ impl Filter {
 }
 
 fn form(filter: &Filter, scope: Scope) -> Markup {
-    let labels = ["Domain", "Rule", "Key"];
-    let examples = ["shop", "shop.user", "user or user=ann"];
+    let labels = [
+        ("Domain", "shop"),
+        ("Rule", "shop.user"),
+        ("Key", "user or user=ann"),
+    ];
     html! {
         form.filters role="search" action=(Tab::OverLimit.path()) {
-            @for (((name, value), label), example) in filter.parameters().iter().zip(labels).zip(examples) {
-                label { (label) input type="search" name=(name) value=(value) placeholder=(example) autocomplete="off" spellcheck="false"; }
+            @for ((name, value), (label, example)) in filter.parameters().iter().zip(labels) {
+                label {
+                    (label)
+                    input type="search" name=(name) value=(value) placeholder=(example)
+                        autocomplete="off" spellcheck="false";
+                }
             }
             @if scope == Scope::Fleet { input type="hidden" name="scope" value=(scope.name()); }
             button type="submit" { "Filter" }
@@ -115,8 +122,8 @@ fn feed(filter: &Filter, links: Links) -> Markup {
     }
 }
 
-/// The keys that all replicas count, as `tollgate top --fleet` has them. Without all hits: a replica
-/// leaves out those of keys that it had none over limit of.
+/// The keys that all replicas count, as `tollgate top --fleet` has them. Their hits are unknown: a
+/// replica leaves out keys of which none was over limit.
 async fn keys_of_fleet(parts: &Parts, filter: Filter, viewer: &Viewer) -> Markup {
     let api = &parts.api;
     let (domain, rule) = (encoded(&filter.domain), encoded(&filter.rule));

@@ -230,7 +230,9 @@ fn replicas(view: &View) -> Markup {
                                     None => span.dim { "unknown without POD_IP" },
                                 }
                             }
-                            @if view.scope == Scope::Fleet { (status_cells(view.status_of(&peer.name))) }
+                            @if view.scope == Scope::Fleet {
+                                (status_cells(view.status_of(&peer.name)))
+                            }
                         }
                     }
                 }))

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use maud::{Markup, html};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::top::Scope;
@@ -14,7 +13,7 @@ use crate::base::text::Text;
 use crate::console::frame::Tab;
 use crate::console::parts::{Parts, Usages};
 use crate::console::scope::{self, View};
-use crate::console::widgets::bar;
+use crate::console::widgets::{bar, encoded};
 use crate::observe::history::{Chart, History};
 use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Naming, Rule, RuleSet};
@@ -22,14 +21,6 @@ use crate::rules::{Naming, Rule, RuleSet};
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -
 const ROWS_MAX: usize = 1_000;
-/// Characters that need not be encoded in a value of a query string.
-const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b':');
 
 /// The parameters of the URL.
 #[derive(Debug, Clone)]
@@ -77,10 +68,6 @@ pub(crate) fn href_of(domain: &str, path: &str) -> String {
         encoded(domain),
         encoded(path)
     )
-}
-
-pub(crate) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, UNENCODED).to_string()
 }
 
 /// The chart of a rule whose counters have one name.

@@ -11,7 +11,7 @@ use crate::admin::query_string::Pairs;
 use crate::base::text::{Text, counted};
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
-use crate::console::rules::encoded;
+use crate::console::widgets::encoded;
 use crate::observe::history::BARS;
 use crate::report::status::ReplicaStatus;
 use crate::rules::stats::counts::HitCounts;

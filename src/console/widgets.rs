@@ -1,6 +1,7 @@
 //! Parts of views: charts, bars and figures. Counts are whole numbers, as on /metrics.
 
 use maud::{Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::base::time::{Span, Time};
 use crate::rules::stats::counts::HitCounts;
@@ -10,6 +11,14 @@ const BAR_WIDTH: usize = 10;
 const CHART_HEIGHT: u64 = 72;
 pub(crate) const SECOND: Span = Span::from_secs(1);
 pub(crate) const MINUTE: Span = Span::from_secs(60);
+/// Characters that need not be encoded in a value of a query string.
+const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':');
 
 /// A figure with its name, and what it is about.
 pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
@@ -78,6 +87,7 @@ pub(crate) fn chart(chart: &[HitCounts], axis: TimeAxis) -> Markup {
         let height = u128::from(count) * u128::from(CHART_HEIGHT);
         height.div_ceil(u128::from(most.max(1)))
     };
+    let above = |height: u128| u128::from(CHART_HEIGHT) - height;
     let last = chart.len().saturating_sub(1);
     let (from, of_bar) = (axis.start(last), axis.of_bar());
     let HitCounts { hits, over_limit } = sum;
@@ -94,9 +104,10 @@ pub(crate) fn chart(chart: &[HitCounts], axis: TimeAxis) -> Markup {
                             title { (axis.start(last - index)) ": " (bar.hits) " hits, " (bar.over_limit) " over limit" }
                             rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(CHART_HEIGHT) {}
                             @let (x, width) = (index * BAR_WIDTH + 1, BAR_WIDTH - 2);
-                            @let (hits, over) = (height(bar.hits), height(bar.over_limit));
-                            rect.hits x=(x) y=(u128::from(CHART_HEIGHT) - hits) width=(width) height=(hits) {}
-                            rect.over x=(x) y=(u128::from(CHART_HEIGHT) - over) width=(width) height=(over) {}
+                            @let [hits, over] = [bar.hits, bar.over_limit].map(height);
+                            @let [above_hits, above_over] = [hits, over].map(above);
+                            rect.hits x=(x) y=(above_hits) width=(width) height=(hits) {}
+                            rect.over x=(x) y=(above_over) width=(width) height=(over) {}
                         }
                     }
                 }
@@ -170,6 +181,11 @@ pub(crate) fn clock_time(time: Time) -> String {
     let text = time.to_rfc3339_secs();
     let time = text.split(['T', 'Z']).nth(1);
     time.unwrap_or_default().to_owned()
+}
+
+/// A value of a query string.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, UNENCODED).to_string()
 }
 
 /// Since a start: the time of the day in UTC, with the day unless it is today.

@@ -132,7 +132,7 @@ impl Worker {
                 domain: query.domain,
                 descriptor,
                 step,
-                limit: check.limit,
+                check,
                 retry_after: verdict.retry_after,
                 decided_by,
                 now,

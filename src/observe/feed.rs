@@ -12,8 +12,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
 use crate::base::time::{Span, Time};
-use crate::check::DecidedBy;
-use crate::limit::Limit;
+use crate::check::{Check, DecidedBy};
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
@@ -45,7 +44,7 @@ pub(crate) struct OverLimit<'o, 'q> {
     pub(crate) descriptor: &'o Descriptor<'q>,
     /// The step that decided it.
     pub(crate) step: &'o Step<'o>,
-    pub(crate) limit: Limit,
+    pub(crate) check: &'o Check,
     /// `None` is never.
     pub(crate) retry_after: Option<Span>,
     pub(crate) decided_by: DecidedBy,
@@ -153,7 +152,7 @@ impl Shared {
             descriptor: entries
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
-            limit: over.limit.to_string(),
+            limit: over.check.limit.to_string(),
             retry_after_seconds: over.retry_after.map(Span::ceil_secs),
             decided_by: over.decided_by,
         };
@@ -217,8 +216,8 @@ descriptors:
                 domain: query.domain,
                 descriptor,
                 step,
-                limit: Limit::per(Period::Day, 5),
-                retry_after: Some(Span::from_millis(1_500)),
+                check: &plan.request.checks[step.check().expect("it has a limit")],
+                retry_after: Some(Span::from_micros(1_500_000)),
                 decided_by: DecidedBy::Memory,
                 now,
             });
@@ -240,7 +239,7 @@ descriptors:
         let expected = json!({
             "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
             "descriptor": [["plan", "free"], ["user", "a\nb"]],
-            "limit": "5 per day", "retry_after_seconds": 2, "decided_by": "memory",
+            "limit": "5 per day, fixed_window", "retry_after_seconds": 2, "decided_by": "memory",
         });
         assert_eq!(next(&mut reader), Some(expected));
         assert_eq!(next(&mut reader), None);
