@@ -239,7 +239,7 @@ descriptors:
         let expected = json!({
             "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
             "descriptor": [["plan", "free"], ["user", "a\nb"]],
-            "limit": "5 per day, fixed_window", "retry_after_seconds": 2, "decided_by": "memory",
+            "limit": "5 per day, fixed_window, over-limit hits count", "retry_after_seconds": 2, "decided_by": "memory",
         });
         assert_eq!(next(&mut reader), Some(expected));
         assert_eq!(next(&mut reader), None);
