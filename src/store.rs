@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
-use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Reading, Verdicts};
+use crate::check::{
+    Check, CheckError, CheckRequest, Decisions, Hits, Reading, StoreError, Verdicts,
+};
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::telemetry::traces::LiveSpan;
@@ -42,6 +44,14 @@ impl Backend {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
             Self::Redis(redis) => Store::Redis(redis.open()),
+        }
+    }
+
+    /// As BACKEND_TYPE has it.
+    pub(crate) const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
         }
     }
 
@@ -128,6 +138,23 @@ impl Store {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
             Self::Redis(client) => client.decide(request, now, parent).await,
+        }
+    }
+
+    /// Why the caller of a request that was received at this time gave up `now`. `None` if the
+    /// store may still have decided in time.
+    pub(crate) fn cause_of_cancel(
+        &self,
+        request: &CheckRequest,
+        received: Time,
+        now: Time,
+    ) -> Option<StoreError> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(client) => {
+                let lateness = &client.shared.lateness;
+                lateness.cause_of_cancel(received, request.deadline, now)
+            }
         }
     }
 

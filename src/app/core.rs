@@ -46,6 +46,11 @@ impl Core {
                 Backend::Redis(Arc::new(redis))
             }
         };
+        let info = [("type", backend.type_name())];
+        let help = "Where counters are kept; always 1.";
+        metrics
+            .gauge_with("tollgate_store_info", help, &info)
+            .set(1);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let maintained = backend.clone();
         background.thread(

@@ -23,6 +23,7 @@ pub mod client;
 pub mod connect;
 pub(crate) mod direct_mapped;
 pub mod fallback;
+pub(crate) mod lateness;
 mod operator;
 pub mod over_limit_cache;
 pub mod settings;
