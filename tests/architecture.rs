@@ -21,7 +21,7 @@ rules: base check limit telemetry
 report: base check limit rules
 config: base limit report rules telemetry
 store: algorithm base check file_watch limit net telemetry
-observe: base check report rules telemetry
+observe: base check report rules store telemetry
 candidate: base check observe report rules telemetry
 limiter: base candidate check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry

@@ -11,8 +11,9 @@ use tokio::time::MissedTickBehavior;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Span, Time};
 use crate::check::StoreError;
+use crate::observe::store_watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
+use crate::store::Backend;
 use crate::store::redis::Redis;
-use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
 use crate::telemetry::metric::{Metrics, Snapshot, Times};
 
 pub(crate) mod diagnosis;
@@ -105,8 +106,11 @@ impl StoreWatch {
         }))
     }
 
-    /// Takes samples for as long as the process lives.
-    pub async fn run(self, redis: Arc<Redis>, lifecycle: Lifecycle) {
+    /// Takes samples for as long as the process lives. A store in memory decides every check.
+    pub async fn run(self, backend: Backend, lifecycle: Lifecycle) {
+        let Backend::Redis(redis) = backend else {
+            return;
+        };
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
