@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::base::hash_key::HashKey;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
 use crate::check::{
@@ -75,6 +76,13 @@ impl Backend {
     pub(crate) fn advertise(&self, admin: SocketAddr) {
         if let Self::Redis(redis) = self {
             redis.membership.advertise(admin);
+        }
+    }
+
+    /// Replaces a key by the one that the processes that share the store agree on, if there is one.
+    pub(crate) fn exchange(&self, key: &HashKey) {
+        if let Self::Redis(redis) = self {
+            redis.membership.exchange(key.clone(), redis.clock.now());
         }
     }
 

@@ -33,6 +33,7 @@ pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
         history: rules.history.clone(),
         metrics: core.metrics.clone(),
         lifecycle: core.lifecycle.clone(),
+        watch: core.watch.clone(),
         clock: core.clock.clone(),
         reads: RecentReads::default(),
     })

@@ -16,6 +16,7 @@ use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
 use crate::console::history::History;
 use crate::limiter::Modes;
+use crate::observe::store_watch::StoreWatch;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::history::Version;
 use crate::rule_source::edit::name::FileName;
@@ -56,6 +57,7 @@ pub(crate) struct Parts {
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) watch: StoreWatch,
     pub(crate) clock: Clock,
     pub(crate) reads: RecentReads,
 }
@@ -214,8 +216,15 @@ impl Parts {
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
         let store = self.store_status(&self.nodes().await);
-        let (status, note) = if !self.lifecycle.serving() {
+        let state = self.lifecycle.state();
+        let (status, note) = if !state.serving() {
             (Status::Bad, "not ready".to_owned())
+        } else if !state.store_problem.is_empty() {
+            let status = match store.status() {
+                Status::Bad => Status::Bad,
+                _ => Status::Warning,
+            };
+            (status, state.store_problem)
         } else if let StoreStatus::Without(..) | StoreStatus::Unknown = store {
             (Status::Bad, format!("store {}", store.text()))
         } else if self.rules.last_error().is_some() {

@@ -2,27 +2,38 @@
 
 use maud::{Markup, html};
 
-use crate::console::history::Recent;
+use crate::console::frame::Status;
 use crate::console::parts::Parts;
-use crate::console::widgets::{seconds, table, tile};
+use crate::console::store_hour;
+use crate::console::widgets::{seconds, tile};
+use crate::observe::store_watch::diagnosis::SLOW;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
 
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
     let snapshot = parts.metrics.snapshot();
-    let recent = parts.history.recent(&parts.history.sample(&snapshot));
     let store = parts.store_status(&nodes);
+    let problem = parts.lifecycle.state().store_problem;
+    let status = match store.status() {
+        Status::Good if !problem.is_empty() => Status::Warning,
+        status => status,
+    };
     html! {
         h1 { "Store" }
+        @if !problem.is_empty() { p.state.(status.class()) { (problem) } }
         dl.tiles {
-            (tile("State", &html! { span.state.(store.status().class()) { (store.text()) } }, &html! { (parts.backend) }))
+            (tile("State", &html! { span.state.(status.class()) { (store.text()) } }, &html! { (parts.backend) }))
             @match &parts.backend {
                 Backend::Memory(_) => (memory(&snapshot)),
-                Backend::Redis(_) => (redis(&snapshot, &recent)),
+                Backend::Redis(_) => (redis(&snapshot, parts.watch.latency())),
             }
         }
         @if let Backend::Redis(_) = &parts.backend {
+            section aria-labelledby="hour" {
+                h2 #hour { "Last hour" }
+                (store_hour::charts(&parts.watch.hour()))
+            }
             section aria-labelledby="servers" {
                 h2 #servers { "Servers" }
                 (servers(&nodes))
@@ -44,12 +55,12 @@ fn memory(snapshot: &Snapshot) -> Markup {
     }
 }
 
-fn redis(snapshot: &Snapshot, recent: &Recent) -> Markup {
-    let latency = recent.store_latency;
+fn redis(snapshot: &Snapshot, latency: Option<[f64; 2]>) -> Markup {
     let open = snapshot.count("tollgate_store_breaker_open");
     html! {
         (tile("Latency, 99 %", &html! {
             @match latency {
+                Some([_, late]) if late > SLOW => span.state.warning { (seconds(late)) },
                 Some([_, late]) => (seconds(late)),
                 None => "–",
             }
@@ -60,8 +71,8 @@ fn redis(snapshot: &Snapshot, recent: &Recent) -> Markup {
             }
         }))
         (tile("In flight", &html! { (snapshot.count("tollgate_store_calls_in_flight")) }, &html! { "calls without a reply so far" }))
-        (tile("Breakers open", &html! { (open) }, &html! { (snapshot.count("tollgate_store_breaker_opened_total")) " times opened" }))
-        (tile("Connections", &html! { (snapshot.count("ratelimit_redis_pool_cx_active")) }, &html! { (snapshot.count("ratelimit_redis_pool_cx_total")) " made" }))
+        (tile("Breakers open", &html! { (open) }, &html! { (snapshot.count("tollgate_store_breaker_opened_total")) " times opened since the start" }))
+        (tile("Connections", &html! { (snapshot.count("ratelimit_redis_pool_cx_active")) }, &html! { (snapshot.count("ratelimit_redis_pool_cx_total")) " made since the start" }))
     }
 }
 
@@ -112,22 +123,11 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
 }
 
 fn fallback(snapshot: &Snapshot) -> Markup {
-    let fallbacks = snapshot.counts("tollgate_store_fallbacks_total", ["policy", "cause"]);
-    let fallbacks: Vec<_> = fallbacks.filter(|(_, count)| *count > 0).collect();
     html! {
         dl.rows.inline {
             div { dt { "Counters in this process" } dd { (of_use(snapshot, "tollgate_memory_keys", "fallback")) } }
-            div { dt { "Hits written back to Redis" } dd { (snapshot.count("tollgate_write_back_hits_total")) } }
-            div { dt { "Checks not written back, at the bound" } dd { (snapshot.count("tollgate_write_back_full_total")) } }
-        }
-        @if fallbacks.is_empty() {
-            p.empty { "The store decided every check since this process started." }
-        } @else {
-            (table(&["Decided by on_store_error", "Cause"], &["Checks"], &html! {
-                @for ([policy, cause], count) in &fallbacks {
-                    tr { th scope="row" { (policy) } td { (cause) } td.number { (count) } }
-                }
-            }))
+            div { dt { "Hits written back to Redis since the start" } dd { (snapshot.count("tollgate_write_back_hits_total")) } }
+            div { dt { "Checks not written back since the start, at the bound" } dd { (snapshot.count("tollgate_write_back_full_total")) } }
         }
     }
 }

@@ -124,6 +124,11 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
+/// The time of a day in UTC, of a minute since the epoch.
+pub(crate) fn clock_minute(minute: u64) -> String {
+    format!("{:02}:{:02}", minute / 60 % 24, minute % 60)
+}
+
 /// A duration of a process.
 pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);

@@ -245,9 +245,11 @@ impl Kept {
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
         let (now, before) = (self.samples.back(), self.before_fallbacks());
-        let (now, before) = now.zip(before).map_or_else(Default::default, |(now, before)| {
-            (now.clone(), before.clone())
-        });
+        let (now, before) = now
+            .zip(before)
+            .map_or_else(Default::default, |(now, before)| {
+                (now.clone(), before.clone())
+            });
         let norms = Norms {
             store_timeout,
             latency: self.latency,

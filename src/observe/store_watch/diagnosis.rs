@@ -75,7 +75,9 @@ impl Problem {
             if is_current {
                 minute.all > 0 && (recent.all == 0 || recent.is_above(LASTS))
             } else {
-                minute.affected >= AFFECTED_MIN && minute.is_above(BEGINS) && recent.is_above(BEGINS)
+                minute.affected >= AFFECTED_MIN
+                    && minute.is_above(BEGINS)
+                    && recent.is_above(BEGINS)
             }
         };
         let is_undecided = matches!(current, Some(Self::Undecided(_)));
@@ -200,7 +202,10 @@ impl Period {
         );
         match self.p99().or(norms.latency) {
             Some(p99) if p99 > SLOW => {
-                format!("Redis answers in {} (p99), {until}; {FIND_SLOW}", millis(p99))
+                format!(
+                    "Redis answers in {} (p99), {until}; {FIND_SLOW}",
+                    millis(p99)
+                )
             }
             Some(p99) => {
                 let cure = by_caller.map_or(MORE_CPU.to_owned(), |_| longer_timeout());

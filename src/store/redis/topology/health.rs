@@ -270,7 +270,10 @@ impl Health {
             .filter(|kind| self.faults[*kind as usize].is_logged.load(Relaxed));
         active.map(|kind| {
             let [fault, _] = kind.messages();
-            format!("{fault} ({})", self.faults[kind as usize].cause.lock())
+            let record = &self.faults[kind as usize];
+            let since = Time::from_micros(record.first.load(Relaxed)).to_rfc3339_secs();
+            let minute = since.get(11..16).unwrap_or_default();
+            format!("{fault} since {minute} UTC ({})", record.cause.lock())
         })
     }
 
