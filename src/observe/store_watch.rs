@@ -78,7 +78,7 @@ pub(crate) struct Minute {
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
     /// The p99 of its fastest second.
-    fastest: Option<f64>,
+    pub(crate) fastest: Option<f64>,
 }
 
 /// A problem that was logged and has not ended.

@@ -18,7 +18,6 @@ mod llm;
 mod outages;
 mod over_limit;
 mod replay;
-mod short_timeout;
 mod system;
 mod trial;
 

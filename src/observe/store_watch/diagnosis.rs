@@ -17,7 +17,7 @@ const LASTS: u64 = 5;
 /// Fewer in a minute are accidents.
 const AFFECTED_MIN: u64 = 3;
 /// A timeout of Envoy's filter that leaves Redis the default of STORE_TIMEOUT.
-const ENVOY_TIMEOUT: &str = "0.15s";
+const LONG_ENOUGH: &str = "0.15s";
 
 const FIND_SLOW: &str = "find what blocks it with SLOWLOG GET and INFO commandstats";
 const MORE_CPU: &str = "this process waits for CPU, raise its limit";
@@ -197,7 +197,11 @@ impl Period {
         let store_timeout = Duration::from(norms.store_timeout).as_secs_f64();
         let by_caller = self.deadline.filter(|deadline| *deadline <= store_timeout);
         let until = by_caller.map_or_else(
-            || format!("STORE_TIMEOUT is {}", norms.store_timeout),
+            || {
+                // As the setting is written.
+                let value = norms.store_timeout.to_string().replace(" ", "");
+                format!("STORE_TIMEOUT is {value}")
+            },
             |deadline| format!("callers give {}", millis(deadline)),
         );
         match self.p99().or(norms.latency) {
@@ -229,7 +233,7 @@ impl Share {
 }
 
 fn longer_timeout() -> String {
-    format!("set the timeout of Envoy's filter to {ENVOY_TIMEOUT}")
+    format!("set the timeout of Envoy's filter to {LONG_ENOUGH}")
 }
 
 /// A time in ms, or in s if it has many of them.
@@ -242,4 +246,121 @@ fn millis(seconds: f64) -> String {
     let digits = usize::from(number < 10.0);
     let text = format!("{number:.digits$}");
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NORMS: Norms = Norms {
+        store_timeout: Span::from_micros(100_000),
+        latency: Some(0.000_2),
+    };
+
+    /// A hundred checks, of which this many are undecided for this cause.
+    fn undecided(cause: StoreError, count: u64) -> Period {
+        let mut period = Period {
+            decided: 100 - count,
+            ..Period::default()
+        };
+        period.undecided[cause as usize] = count;
+        period
+    }
+
+    #[test]
+    fn sentences_name_cause_and_cure() {
+        use StoreError::{QueueFull, Rejected, ShortDeadline, TimedOut, Unreachable};
+        let with = |deadline: Option<f64>, p99: Option<f64>, cause, count| Period {
+            deadline,
+            latency: p99.map(|p99| [p99 / 2.0, p99]),
+            ..undecided(cause, count)
+        };
+        for (period, cause, expected) in [
+            (
+                with(Some(0.001), None, ShortDeadline, 12),
+                ShortDeadline,
+                "12 % of checks answered by on_store_error: callers give 1 ms, Redis needs 0.2 ms; set the timeout of Envoy's filter to 0.15s",
+            ),
+            (
+                with(None, Some(0.095), TimedOut, 30),
+                TimedOut,
+                "30 % of checks answered by on_store_error: Redis answers in 95 ms (p99), STORE_TIMEOUT is 100ms; find what blocks it with SLOWLOG GET and INFO commandstats",
+            ),
+            (
+                with(Some(0.02), Some(0.08), TimedOut, 50),
+                TimedOut,
+                "50 % of checks answered by on_store_error: Redis answers in 80 ms (p99), callers give 20 ms; find what blocks it with SLOWLOG GET and INFO commandstats",
+            ),
+            (
+                with(None, Some(0.001), TimedOut, 2),
+                TimedOut,
+                "2 % of checks answered by on_store_error: Redis answers in 1 ms (p99), STORE_TIMEOUT is 100ms; this process waits for CPU, raise its limit",
+            ),
+            (
+                undecided(Unreachable, 100),
+                Unreachable,
+                "100 % of checks answered by on_store_error: Redis is unreachable; check that it runs, REDIS_URL, and the network to it",
+            ),
+            (
+                undecided(Rejected, 40),
+                Rejected,
+                "40 % of checks answered by on_store_error: Redis rejects commands, its error is in /ready; check maxmemory, ROLE and ACL LOG",
+            ),
+            (
+                undecided(QueueFull, 5),
+                QueueFull,
+                "5 % of checks answered by on_store_error: more requests wait for Redis than it decides; set LOCAL_CACHE_SIZE_IN_BYTES, or use a cluster",
+            ),
+        ] {
+            let sentence = Problem::Undecided(cause).sentence(&period, NORMS);
+            assert_eq!(sentence, expected);
+        }
+        let slow = with(None, Some(0.012), TimedOut, 0);
+        let sentence = Problem::Slow.sentence(&slow, NORMS);
+        assert_eq!(
+            sentence,
+            "Redis answers in 12 ms (p99), and requests wait for it; find what blocks it with SLOWLOG GET and INFO commandstats"
+        );
+    }
+
+    #[test]
+    fn problem_begins_above_one_percent_and_ends_with_the_last_ten_seconds() {
+        use StoreError::{ShortDeadline, Unreachable};
+        let problem = |minute, recent, current: Option<Problem>| {
+            let [minute, recent] = [minute, recent].map(|count| undecided(Unreachable, count));
+            Problem::find(&minute, &recent, current)
+        };
+        let unreachable = Some(Problem::Undecided(Unreachable));
+        assert_eq!(problem(0, 0, None), None);
+        assert_eq!(problem(50, 50, None), unreachable);
+        // A minute of accidents, and an outage that is over, begin nothing.
+        assert_eq!(problem(1, 50, None), None);
+        assert_eq!(problem(50, 0, None), None);
+        assert_eq!(problem(50, 1, unreachable), unreachable);
+        assert_eq!(problem(50, 0, unreachable), None);
+        // Without checks nothing is known about its end, until the minute has none either.
+        let none = Period::default();
+        let minute = undecided(Unreachable, 50);
+        assert_eq!(Problem::find(&minute, &none, unreachable), unreachable);
+        assert_eq!(Problem::find(&none, &none, unreachable), None);
+        // The cause of now is named.
+        let recent = undecided(ShortDeadline, 50);
+        let found = Problem::find(&minute, &recent, unreachable);
+        assert_eq!(found, Some(Problem::Undecided(ShortDeadline)));
+        assert!(found.is_some_and(|found| found.is_same_kind(Problem::Undecided(Unreachable))));
+    }
+
+    #[test]
+    fn redis_is_slow_above_ten_milliseconds_of_one_percent() {
+        let slow = |slow_calls| Period {
+            calls: 1_000,
+            slow_calls,
+            ..undecided(StoreError::TimedOut, 0)
+        };
+        assert_eq!(Problem::find(&slow(10), &slow(10), None), None);
+        let found = Problem::find(&slow(11), &slow(11), None);
+        assert_eq!(found, Some(Problem::Slow));
+        assert_eq!(Problem::find(&slow(11), &slow(6), found), found);
+        assert_eq!(Problem::find(&slow(11), &slow(5), found), None);
+    }
 }
