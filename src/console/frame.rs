@@ -139,7 +139,7 @@ fn top(head: &Head, current: Tab) -> Markup {
                 }
             }
             div.replica #status role="status" {
-                span.pill.(head.status.class()) { (head.note) }
+                span.pill.(head.status.class()) title=(head.note) { (head.note) }
                 span.dim { "replica " code { (head.replica) } }
             }
         }

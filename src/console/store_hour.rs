@@ -2,10 +2,9 @@
 
 use maud::{Markup, html};
 
-use crate::check::StoreError;
 use crate::console::widgets::{clock_minute, seconds};
 use crate::observe::store_watch::Minute;
-use crate::observe::store_watch::diagnosis::SLOW;
+use crate::observe::store_watch::diagnosis::{ByCause, SLOW, causes};
 
 /// Units of a chart.
 const BAR_WIDTH: usize = 10;
@@ -37,43 +36,34 @@ fn latencies(hour: &[Minute]) -> Markup {
         seconds(worst),
         seconds(SLOW)
     );
-    chart(hour, &about, bars.collect())
+    chart(hour, &about, &bars.collect::<Vec<_>>())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "heights of bars")]
 fn undecided(hour: &[Minute]) -> Markup {
-    let of_hour = |cause| {
-        hour.iter()
-            .map(|minute| minute.undecided[cause as usize])
-            .sum()
-    };
-    let about = match named(of_hour) {
-        causes if causes.is_empty() => "The store decided every check of the last hour".to_owned(),
+    let mut of_hour = ByCause::default();
+    for minute in hour {
+        for (sum, count) in of_hour.iter_mut().zip(minute.undecided) {
+            *sum += count;
+        }
+    }
+    let about = match causes(&of_hour) {
+        none if none.is_empty() => "The store decided every check of the last hour".to_owned(),
         causes => format!("Checks that the store did not decide: {causes}"),
     };
     let bars = hour.iter().map(|minute| {
-        let all = minute.undecided.iter().sum::<u64>();
-        let title = match named(|cause| minute.undecided[cause as usize]) {
-            causes if causes.is_empty() => "none".to_owned(),
+        let title = match causes(&minute.undecided) {
+            none if none.is_empty() => "none".to_owned(),
             causes => causes,
         };
+        let all = minute.undecided.iter().sum::<u64>();
         (title, vec![("over", all as f64)])
     });
-    chart(hour, &about, bars.collect())
-}
-
-/// The counts that are not zero, such as `3 late, 1 refused`.
-fn named(count: impl Fn(StoreError) -> u64) -> String {
-    let counts = StoreError::ALL.map(|cause| (cause.name(), count(cause)));
-    let counts = counts.iter().filter(|(_, count)| *count > 0);
-    let counts: Vec<_> = counts
-        .map(|(cause, count)| format!("{count} {cause}"))
-        .collect();
-    counts.join(", ")
+    chart(hour, &about, &bars.collect::<Vec<_>>())
 }
 
 /// A bar for each minute, with its title; later parts are in front of earlier ones.
-fn chart(hour: &[Minute], about: &str, bars: Vec<(String, Vec<Part>)>) -> Markup {
+fn chart(hour: &[Minute], about: &str, bars: &[(String, Vec<Part>)]) -> Markup {
     let sizes = bars
         .iter()
         .flat_map(|(_, parts)| parts)
@@ -84,13 +74,14 @@ fn chart(hour: &[Minute], about: &str, bars: Vec<(String, Vec<Part>)>) -> Markup
     html! {
         figure.chart {
             svg role="img" aria-label=(about) viewBox={ "0 0 " (width) " " (HEIGHT) } preserveAspectRatio="none" {
-                @for (index, (minute, (title, parts))) in hour.iter().zip(&bars).enumerate() {
+                @for (index, (minute, (title, parts))) in hour.iter().zip(bars).enumerate() {
                     g {
                         title { (clock_minute(minute.number)) " UTC: " (title) }
                         rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(HEIGHT) {}
                         @for (class, size) in parts {
                             @let height = (size / most * HEIGHT).ceil();
-                            rect.(class) x=(index * BAR_WIDTH + 1) y=(HEIGHT - height) width=(BAR_WIDTH - 2) height=(height) {}
+                            @let (x, y) = (index * BAR_WIDTH + 1, HEIGHT - height);
+                            rect.(class) x=(x) y=(y) width=(BAR_WIDTH - 2) height=(height) {}
                         }
                     }
                 }
@@ -124,7 +115,7 @@ mod tests {
             latency: Some([0.002, 0.095]),
             ..Minute::default()
         };
-        slow.undecided[StoreError::TimedOut as usize] = 7;
+        slow.undecided[0] = 7;
         let shown = charts(&[calm, slow]).into_string();
         for expected in [
             "16:41 UTC: 7 late",

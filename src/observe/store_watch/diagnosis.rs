@@ -25,6 +25,16 @@ const MORE_CPU: &str = "this process waits for CPU, raise its limit";
 /// Numbers of something by the cause of its failure.
 pub(crate) type ByCause = [u64; StoreError::ALL.len()];
 
+/// Those that are not zero, such as `3 late, 1 refused`.
+pub(crate) fn causes(counts: &ByCause) -> String {
+    let named = StoreError::ALL.into_iter().zip(counts);
+    let named = named.filter(|(_, count)| **count > 0);
+    let named: Vec<_> = named
+        .map(|(cause, count)| format!("{count} {}", cause.name()))
+        .collect();
+    named.join(", ")
+}
+
 /// What prevents the store from deciding checks in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Problem {
@@ -199,7 +209,7 @@ impl Period {
         let until = by_caller.map_or_else(
             || {
                 // As the setting is written.
-                let value = norms.store_timeout.to_string().replace(" ", "");
+                let value = norms.store_timeout.to_string().replace(' ', "");
                 format!("STORE_TIMEOUT is {value}")
             },
             |deadline| format!("callers give {}", millis(deadline)),

@@ -200,7 +200,8 @@ REDIS_URL=h | REDIS_AUTH=s3cret\n => REDIS_AUTH ends with a line break
 REDIS_URL=h | REDIS_TIMEOUT=0 => using 10 s
 REDIS_URL=redis://h?protocol=3 => only db, username and password have an effect
 BACKEND_TYPE=memory | REDIS_URL=redis:6379 => REDIS_* have no effect with BACKEND_TYPE=memory
-LOCAL_CACHE_SIZE_IN_BYTES=1 => LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store
+BACKEND_TYPE=memory | LOCAL_CACHE_SIZE_IN_BYTES=1 => LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store
+RUNTIME_ROOT=/rules => set REDIS_URL, or BACKEND_TYPE=memory for a single replica
 ";
 
 #[test]
@@ -220,8 +221,9 @@ fn effective_and_foreign_settings_are_not_warned_about() {
     let with_redis = "REDIS_URL=redis:6379 | LOCAL_CACHE_SIZE_IN_BYTES=1 | REDIS_SOCKET_TYPE=tcp";
     let a_list = "REDIS_TYPE=cluster | REDIS_URL=redis://:s3cret@a,redis://:s3cret@b,c,redis://d | REDIS_AUTH=x";
     let per_second = "REDIS_PERSECOND=true | REDIS_PERSECOND_URL=h | REDIS_PERSECOND_AUTH=s3cret";
-    let foreign = "REDIS_HOST=h | REDIS_PASSWORD=s3cret | REDIS_PORT=6379";
-    for environment in [OF_KUBERNETES, with_redis, a_list, per_second, foreign] {
+    let of_kubernetes = format!("BACKEND_TYPE=memory | {OF_KUBERNETES}");
+    let foreign = "BACKEND_TYPE=memory | REDIS_HOST=h | REDIS_PASSWORD=s3cret | REDIS_PORT=6379";
+    for environment in [&*of_kubernetes, with_redis, a_list, per_second, foreign] {
         assert_eq!(warned(environment), Vec::<String>::new(), "{environment:?}");
     }
 }
