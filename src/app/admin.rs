@@ -53,6 +53,7 @@ pub(super) fn build(
         lifecycle,
         metrics,
         backend,
+        ..
     } = core;
     let advertised = settings.admin.advertised(port.address);
     if let Some(address) = advertised {

@@ -34,6 +34,9 @@ pub struct State {
     pub store_missing: bool,
     /// Status of the store, for `/ready`.
     pub store_note: String,
+    /// What keeps the store from deciding checks as it should, and what to do; empty if nothing
+    /// does.
+    pub store_problem: String,
     /// Progress towards the end of the process.
     pub phase: Phase,
 }
@@ -76,9 +79,14 @@ impl State {
             Phase::Draining => "draining",
             Phase::Stopping => "stopping",
         };
+        let separator = if self.store_problem.is_empty() {
+            ""
+        } else {
+            "; "
+        };
         format!(
-            "{serving}\nprocess: {phase}\nstore: {}\nrules: {}\n",
-            self.store_note, self.rules_note
+            "{serving}\nprocess: {phase}\nstore: {}{separator}{}\nrules: {}\n",
+            self.store_note, self.store_problem, self.rules_note
         )
     }
 }
@@ -117,6 +125,15 @@ impl Lifecycle {
         self.state.send_modify(|state| {
             state.store_missing = !ready;
             state.store_note = note;
+        });
+    }
+
+    /// Records what keeps the store from deciding checks, if anything does. It wakes nobody who
+    /// watches the state: the process serves as before.
+    pub(crate) fn set_store_problem(&self, problem: String) {
+        self.state.send_if_modified(|state| {
+            state.store_problem = problem;
+            false
         });
     }
 

@@ -12,6 +12,7 @@ use crate::check::{
 use crate::limiter::decision::StoreErrors;
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
+use crate::store::watch;
 use crate::telemetry::metric::{self, Metrics};
 
 /// When a call that was rejected only because the store failed may try again.
@@ -60,7 +61,7 @@ impl Fallback {
         let by_cause = |policy: &str| {
             StoreError::ALL.map(|cause| {
                 metrics.counter_with(
-                    "tollgate_store_fallbacks_total",
+                    watch::FALLBACKS,
                     "Checks without a verdict from the store, by the policy that decided them and the cause. \
                      No policy decides if the caller gives up first (canceled).",
                     &[("policy", policy), ("cause", cause.name())],
@@ -71,10 +72,7 @@ impl Fallback {
             policy,
             policy_of_all: None,
             store_errors: failed_calls("redis_error", metrics),
-            by_store: metrics.counter(
-                "tollgate_store_verdicts_total",
-                "Checks that the store decided.",
-            ),
+            by_store: metrics.counter(watch::VERDICTS, "Checks that the store decided."),
             verdicts: OnStoreError::ALL.map(|policy| by_cause(policy.name())),
             canceled: by_cause("canceled"),
         }

@@ -25,6 +25,9 @@ mod shard;
 const SHARDS: usize = 64;
 /// The interval of removing expired counters, which only take memory.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// What operators of several replicas must know.
+pub(crate) const COUNTS_ALONE: &str =
+    "counts in this process only: each replica would admit the whole limit";
 
 /// All counters of the process.
 #[derive(Debug)]
@@ -41,6 +44,11 @@ struct MemoryMetrics {
     evicted: Metric,
     full_logs: Metric,
     expired: Metric,
+}
+
+/// The same, with what to do about it where the store is memory because no setting says otherwise.
+pub(crate) fn not_chosen() -> String {
+    format!("{COUNTS_ALONE}; set REDIS_URL, or BACKEND_TYPE=memory for a single replica")
 }
 
 impl Counters {

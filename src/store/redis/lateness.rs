@@ -25,7 +25,6 @@ impl Lateness {
         }
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "called with the first samples"))]
     /// Sets the time in which Redis usually answers.
     pub(crate) fn set_normal(&self, usual: Span) {
         let normal = usual.max(NORMAL_MIN);

@@ -176,7 +176,7 @@ impl RedisMetrics {
         Self {
             seconds: metrics.latency(
                 "tollgate_store_call_seconds",
-                "Latency of one call to Redis, with all of its checks.",
+                "Latency of one call to Redis, with all of its checks; STORE_TIMEOUT if there was no reply.",
                 &[],
             ),
             checks: metrics.sizes("tollgate_store_batch_checks", "Checks of one call to Redis."),

@@ -181,7 +181,11 @@ impl Task {
             Some(Err(error)) if !error.is_timeout() => {
                 self.fail(&error.to_string(), StoreError::Unreachable);
             }
-            Some(Err(_)) | None => self.fail("timed out", StoreError::TimedOut),
+            Some(Err(_)) | None => {
+                // Without it, the slowest calls would be missing.
+                shared.metrics.seconds.observe(self.server.timeout.as_secs_f64());
+                self.fail("timed out", StoreError::TimedOut);
+            }
         }
     }
 
