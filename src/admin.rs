@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use http::{StatusCode, header};
 
 use crate::admin::api::Api;
+use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::{SharedPage, Turn};
 use crate::base::shutdown::Lifecycle;
@@ -51,6 +52,7 @@ pub(crate) struct Admin {
     pub(crate) on_store_error: OnStoreError,
     pub(crate) metrics: Metrics,
     pub(crate) pages: Pages,
+    pub(crate) viewers: Viewers,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -64,8 +66,10 @@ pub(crate) struct Pages {
     stats: SharedPage,
     rlconfig: SharedPage,
     rlconfig_json: SharedPage,
-    candidate: SharedPage,
-    trial: SharedPage,
+    /// By [`Values`].
+    candidate: [SharedPage; 2],
+    /// The same.
+    trial: [SharedPage; 2],
     /// The list of rules files.
     pub(crate) rules: SharedPage,
 }
@@ -84,8 +88,8 @@ impl Pages {
             stats: page(),
             rlconfig: page(),
             rlconfig_json: page(),
-            candidate: page(),
-            trial: page(),
+            candidate: [page(), page()],
+            trial: [page(), page()],
             rules: page(),
         }
     }
@@ -163,6 +167,12 @@ impl Admin {
         Router::new()
             .route(path, get(metrics_page))
             .with_state(self)
+    }
+}
+
+impl FromRef<Admin> for Viewers {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.viewers.clone()
     }
 }
 
@@ -273,21 +283,21 @@ async fn rlconfig(
     }
 }
 
-async fn candidate(State(admin): State<Admin>) -> Response {
-    let page = move || report::json(&admin.candidate.results());
-    respond("application/json", admin.pages.candidate.get(page).await)
+async fn candidate(State(admin): State<Admin>, viewer: Viewer) -> Response {
+    let values = viewer.values();
+    let page = move || report::json(&admin.candidate.results(values));
+    let shared = &admin.pages.candidate[values as usize];
+    respond("application/json", shared.get(page).await)
 }
 
-async fn trial(State(admin): State<Admin>) -> Response {
+async fn trial(State(admin): State<Admin>, viewer: Viewer) -> Response {
     let Some(trial) = admin.trial else {
         return (StatusCode::NOT_FOUND, "TRIAL_UPSTREAM is not set\n").into_response();
     };
-    let page = admin
-        .pages
-        .trial
-        .get(move || report::json(&trial.results()))
-        .await;
-    respond("application/json", page)
+    let values = viewer.values();
+    let page = move || report::json(&trial.results(values));
+    let shared = &admin.pages.trial[values as usize];
+    respond("application/json", shared.get(page).await)
 }
 
 async fn stats(State(admin): State<Admin>) -> Response {

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::base::named_enum::named_enum;
 use crate::candidate::tally::Tally;
-use crate::observe::redact::DescriptorView;
+use crate::observe::redact::{DescriptorView, Values};
 use crate::report::comparison::CandidateView;
 use crate::rules::{LiveRules, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
@@ -114,8 +114,8 @@ impl Candidate {
     }
 
     /// The results.
-    pub(crate) fn results(&self) -> CandidateView {
-        self.0.with_tally(None, |tally| tally.results())
+    pub(crate) fn results(&self, values: Values) -> CandidateView {
+        self.0.with_tally(None, |tally| tally.results(values))
     }
 }
 

@@ -146,6 +146,20 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// The source of a verdict.
+    pub enum DecidedBy {
+        /// The store: counters in Redis.
+        Redis = "redis",
+        /// The store: counters in this process.
+        Memory = "memory",
+        /// The rule's `on_store_error`, because the store gave no verdict.
+        Fallback = "fallback",
+        /// The over-limit cache.
+        Cache = "cache",
+    }
+}
+
 impl CheckRequest {
     /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that
     /// are not over limit have consumed nothing.

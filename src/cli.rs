@@ -113,8 +113,8 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         None => serve::run(cli.serve, &environment, &subcommands()),
         Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
-        Some(Command::Candidate(args)) => candidate::run(&args),
-        Some(Command::Trial(args)) => trial::run(&args),
+        Some(Command::Candidate(args)) => candidate::run(&args, &environment),
+        Some(Command::Trial(args)) => trial::run(&args, &environment),
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Counter(args)) => counter::run(&args, &environment),
         Some(Command::Diff(args)) => diff::run(&args, &environment),
@@ -125,7 +125,7 @@ pub fn run() -> ExitCode {
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
-        Some(Command::Top(args)) => top::run(&args),
+        Some(Command::Top(args)) => top::run(&args, &environment),
     };
     let failure = match done {
         Ok(code) => return code,

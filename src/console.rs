@@ -6,15 +6,19 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{RawQuery, State};
+use axum::extract::{FromRef, RawQuery, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{MethodRouter, get};
 use http::StatusCode;
 use maud::{Markup, html};
 
 use crate::admin;
+use crate::admin::api::counters::is_hashed;
+use crate::admin::api::viewer::{Viewer, Viewers};
+use crate::admin::query_string::Pairs;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
+use crate::observe::redact::Values;
 
 mod compare;
 mod dialogs;
@@ -93,6 +97,12 @@ impl Console {
     }
 }
 
+impl FromRef<Console> for Viewers {
+    fn from_ref(console: &Console) -> Self {
+        console.0.api.viewers.clone()
+    }
+}
+
 async fn overview(State(console): State<Console>) -> Response {
     let content = overview::content(&console.0).await;
     console.tab(Tab::Overview, &content).await
@@ -103,8 +113,12 @@ async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Res
     console.tab(Tab::Rules, &content).await
 }
 
-async fn rule(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    match rule::content(&console.0, &query.unwrap_or_default()).await {
+async fn rule(
+    State(console): State<Console>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
+    match rule::content(&console.0, &query.unwrap_or_default(), &viewer).await {
         Some((title, content)) => console.page(Tab::Rules, &title, &content).await,
         None => {
             let reason = "The rules in force have no such rule.";
@@ -113,12 +127,23 @@ async fn rule(State(console): State<Console>, RawQuery(query): RawQuery) -> Resp
     }
 }
 
-async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+async fn key(
+    State(console): State<Console>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
     let query = query.unwrap_or_default();
     if let Some(canonical) = key::canonical(&query) {
         return Redirect::to(&canonical).into_response();
     }
-    let (title, content) = key::content(&console.0, &query).await;
+    let pairs = Pairs::new(&query);
+    if is_hashed(&pairs)
+        && viewer.values() == Values::Clear
+        && let Some(resolved) = key::resolved(&console.0, &pairs).await
+    {
+        return Redirect::to(&resolved).into_response();
+    }
+    let (title, content) = key::content(&console.0, &pairs, &viewer).await;
     console.page(Tab::Rules, &title, &content).await
 }
 
@@ -127,18 +152,20 @@ async fn files(State(console): State<Console>) -> Response {
     console.tab(Tab::Files, &content).await
 }
 
-async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    match file::content(&console.0, &query.unwrap_or_default()).await {
+async fn file(
+    State(console): State<Console>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
+    match file::content(&console.0, &query.unwrap_or_default(), &viewer).await {
         // The permit counts the text until the page is.
         Ok((title, content, _reading)) => console.page(Tab::Files, &title, &content).await,
         Err(reason) => console.not_found(Tab::Files, &reason).await,
     }
 }
 
-async fn over_limit(State(console): State<Console>) -> Response {
-    console
-        .tab(Tab::OverLimit, &live::content(&console.0))
-        .await
+async fn over_limit(State(console): State<Console>, viewer: Viewer) -> Response {
+    console.tab(Tab::OverLimit, &live::content(&viewer)).await
 }
 
 async fn store(State(console): State<Console>) -> Response {
@@ -146,10 +173,10 @@ async fn store(State(console): State<Console>) -> Response {
     console.tab(Tab::Store, &content).await
 }
 
-async fn trial(State(console): State<Console>) -> Response {
+async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
     match &console.0.trial {
         Some(trial) => {
-            let content = compare::trial(trial);
+            let content = compare::trial(trial, &viewer);
             console.tab(Tab::Trial, &content).await
         }
         None => {

@@ -203,6 +203,7 @@ impl Limiter {
             rules,
             plan: &plan,
             verdicts: &verdicts,
+            store: self.store.decides(),
             store_errors: &store_errors,
             blocked,
             now,

@@ -69,7 +69,7 @@ pub(crate) struct Resolved {
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
-    pub(crate) admin_token: TokenOptions,
+    pub(crate) admin_tokens: TokenOptions,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<trial::settings::Options>,
     /// `None` unless requests are recorded.
@@ -95,8 +95,8 @@ impl Settings {
         let (backend, mut warnings) =
             self.store
                 .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
-        let admin_token = self.admin.token()?;
-        warnings.extend(admin_token.warning());
+        let admin_tokens = self.admin.tokens()?;
+        warnings.extend(admin_tokens.warnings());
         Ok(Resolved {
             record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
@@ -108,7 +108,7 @@ impl Settings {
             candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
-            admin_token,
+            admin_tokens,
             settings: self,
         })
     }

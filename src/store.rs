@@ -7,10 +7,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::base::hash_key::HashKey;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
 use crate::check::{
-    Check, CheckError, CheckRequest, Decisions, Hits, Reading, StoreError, Verdicts,
+    Check, CheckError, CheckRequest, DecidedBy, Decisions, Hits, Reading, StoreError, Verdicts,
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
@@ -80,6 +81,13 @@ impl Backend {
         }
     }
 
+    /// Replaces a key by the one that the processes that share the store agree on, if there is one.
+    pub(crate) fn exchange(&self, key: &HashKey) {
+        if let Self::Redis(redis) = self {
+            redis.membership.exchange(key.clone(), redis.clock.now());
+        }
+    }
+
     /// The processes that share the store, by their heartbeats. This one is among them once it
     /// received its own.
     pub(crate) fn peers(&self) -> Vec<Peer> {
@@ -132,6 +140,14 @@ impl fmt::Display for Backend {
 }
 
 impl Store {
+    /// The source of its verdicts.
+    pub(crate) const fn decides(&self) -> DecidedBy {
+        match self {
+            Self::Memory(_) => DecidedBy::Memory,
+            Self::Redis(_) => DecidedBy::Redis,
+        }
+    }
+
     /// Decides every check of a request, in order. Memory never waits. `parent` is the span of the
     /// request, if it is traced.
     pub async fn decide(

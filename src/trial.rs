@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::base::time::{Clock, Time};
 use crate::file_watch::Reloaded;
-use crate::observe::redact::DescriptorView;
+use crate::observe::redact::{DescriptorView, Quoted, Values};
 use crate::report::comparison::{Disagreement, TrialView};
 use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics, Series, Source};
@@ -168,7 +168,7 @@ impl Trial {
     }
 
     /// The results. Disagreements are newest first.
-    pub(crate) fn results(&self) -> TrialView {
+    pub(crate) fn results(&self, values: Values) -> TrialView {
         let shared = &self.0;
         let tally = shared.snapshot();
         let newest_first = tally.disagreements.iter().rev();
@@ -180,7 +180,7 @@ impl Trial {
             agreed: tally.agreed,
             dropped: shared.dropped.total(),
             rules: tally.rules(),
-            disagreements: newest_first.map(|one| (**one).clone()).collect(),
+            disagreements: newest_first.map(|one| one.seen(values).clone()).collect(),
         }
     }
 }
@@ -232,7 +232,7 @@ impl Worker {
         bytes: usize,
         here: impl Future<Output = Option<Decision>> + Send + 'static,
         there: impl Future<Output = Option<Reply>> + Send + 'static,
-        describe: impl FnOnce(&DescriptorView) -> Vec<String> + Send + 'static,
+        describe: impl FnOnce(&DescriptorView) -> Quoted<Vec<String>> + Send + 'static,
     ) {
         let weight = u32::try_from(1 + bytes / PENDING_BYTES).unwrap_or(u32::MAX);
         let Ok(permit) = self.pending.clone().try_acquire_many_owned(weight) else {
@@ -268,35 +268,34 @@ impl Shared {
         domain: &Arc<str>,
         here: Option<Decision>,
         there: Option<Reply>,
-        describe: impl FnOnce(&DescriptorView) -> Vec<String>,
+        describe: impl FnOnce(&DescriptorView) -> Quoted<Vec<String>>,
     ) {
         let Some(here) = here else {
             return self.dropped.invalid.inc();
-        };
-        // The message of an error may quote the request.
-        let there = match &self.view.redaction {
-            Some(_) => there.map(Reply::without_message),
-            None => there,
         };
         let compared = there.and_then(|there| compare_request(&here, &there, self.began));
         let Some((rows, differences)) = compared else {
             return self.dropped.invalid_reply.inc();
         };
         let descriptors = if differences.is_empty() {
-            Vec::new()
+            Quoted::default()
         } else {
             describe(&self.view)
         };
         let disagreements = differences.into_iter().map(|difference| {
-            Arc::new(Disagreement {
+            let disagreement = descriptors.clone().map(|values, descriptors| Disagreement {
                 time: here.time.to_rfc3339(),
                 domain: domain.to_string(),
                 rule: difference.rule.as_deref().map(str::to_owned),
-                descriptors: descriptors.clone(),
-                here: difference.here,
-                there: difference.there,
+                descriptors,
+                here: difference.here.clone(),
+                there: match values {
+                    Values::Clear => difference.there.clone(),
+                    Values::Redacted => difference.there.clone().without_message(),
+                },
                 class: difference.class.name().to_owned(),
-            })
+            });
+            Arc::new(disagreement)
         });
         // Workers wait for the lock: the texts are written before.
         let disagreements: Vec<_> = disagreements.collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
@@ -24,6 +24,8 @@ use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
+use crate::admin::api::viewer::{Viewer, Viewers};
+use crate::admin::query_string::Pairs;
 use crate::base::shutdown::Lifecycle;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
@@ -47,6 +49,7 @@ pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
+pub(crate) mod viewer;
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -55,6 +58,7 @@ pub(crate) struct Api {
     pub(crate) replica: Arc<str>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) actions: Arc<Actions>,
+    pub(crate) viewers: Viewers,
     pub(crate) top: Arc<Top>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
@@ -63,6 +67,12 @@ pub(crate) struct Api {
     pub(crate) responses: ResponseBudget,
     pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
+}
+
+impl FromRef<Api> for Viewers {
+    fn from_ref(api: &Api) -> Self {
+        api.viewers.clone()
+    }
 }
 
 impl Api {
@@ -126,9 +136,13 @@ impl Api {
     }
 }
 
-async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    api.respond(api.counters.read_by_query(&query).await)
+async fn read_counter(
+    State(api): State<Api>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let pairs = Pairs::new(&query.unwrap_or_default());
+    api.respond(api.counters.read_by_query(&pairs, viewer.values()).await)
 }
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {
@@ -151,8 +165,8 @@ async fn act(
     api.respond(api.actions.clone().act(request).await)
 }
 
-async fn follow_over_limit(State(api): State<Api>) -> Response {
-    over_limit::events(&api.feed, &api.lifecycle)
+async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
+    over_limit::events(&api.feed, viewer.values(), &api.lifecycle)
 }
 
 /// Other replicas compare the name with that of a heartbeat.
@@ -161,9 +175,9 @@ async fn read_replica(State(api): State<Api>) -> Response {
     answer::found(report::json(&Replica { replica }))
 }
 
-async fn read_top(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    match api.top.read(&api.replica, &query).await {
+    match api.top.read(&api.replica, &query, &viewer).await {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }
@@ -182,12 +196,13 @@ async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejec
 
 async fn check_rules(
     State(api): State<Api>,
+    viewer: Viewer,
     file: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Response {
     let query = query.unwrap_or_default();
-    let checked = async { api.rule_checks.check(&file?.0, &query, body).await };
+    let checked = async { api.rule_checks.check(&file?.0, &query, body, viewer).await };
     api.respond(checked.await)
 }
 

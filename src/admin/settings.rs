@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::admin::api::token::TokenOptions;
+use crate::admin::api::token::{TokenOptions, TokenSource};
+use crate::base::hash_key::HashKey;
 use crate::base::parse::{self, Secret};
 use crate::http::callers::HostName;
 use crate::observe::redact::{Redact, Redaction};
+use crate::store::Backend;
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]
@@ -27,19 +29,27 @@ pub struct Settings {
     /// names that end with .svc or .svc.cluster.local are always accepted
     #[arg(long, env, value_name = "NAMES", value_delimiter = ',', value_parser = HostName::read)]
     pub admin_hosts: Vec<HostName>,
-    /// Token of requests to /api/v1 that change something, which are rejected without one
+    /// Token of requests that change something, which are rejected without one, and of those that
+    /// may see values of descriptors
     #[arg(long, env, value_name = "TOKEN", value_parser = Secret::read, hide_env_values = true)]
     pub admin_token: Option<Secret>,
     /// File with the value of ADMIN_TOKEN in one line, reloaded when it changes; takes precedence
     #[arg(long, env, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// Show values of descriptors at /api/v1/top, /api/v1/over-limit, /candidate and /trial as they
-    /// are (none), as hashes (hash), or not at all (drop), except for those that the rules name
-    /// [default: none if DEBUG_HOST is a loopback address, else hash]
+    /// Token of requests that may see values of descriptors and change nothing
+    #[arg(long, env, value_name = "TOKEN", value_parser = Secret::read, hide_env_values = true)]
+    pub admin_read_token: Option<Secret>,
+    /// File with the value of ADMIN_READ_TOKEN in one line, reloaded when it changes; takes
+    /// precedence
+    #[arg(long, env, value_name = "FILE")]
+    pub admin_read_token_file: Option<PathBuf>,
+    /// Show values of descriptors to requests without a token as they are (none), as hashes (hash),
+    /// or not at all (drop), except for those that the rules name [default: none if DEBUG_HOST is a
+    /// loopback address, else hash]
     #[arg(long, env, value_name = "HOW")]
     pub admin_redact: Option<Redact>,
-    /// Key of these hashes: replicas with the same key show the same hashes [default: random per
-    /// process]
+    /// Key of these hashes: replicas with the same key show the same hashes [default: from
+    /// ADMIN_TOKEN, else from ADMIN_READ_TOKEN, else one that replicas exchange through Redis]
     #[arg(long, env, value_name = "TEXT", hide_env_values = true, value_parser = Secret::read)]
     pub admin_redact_key: Option<Secret>,
     /// Address of this replica, for other replicas to reach DEBUG_PORT if DEBUG_HOST is all
@@ -54,13 +64,26 @@ impl Settings {
     }
 
     /// # Errors
-    /// The file cannot be used.
-    pub(crate) fn token(&self) -> Result<TokenOptions, String> {
-        TokenOptions::new(self.admin_token.clone(), self.admin_token_file.clone())
+    /// A file or a token cannot be used, or both tokens are the same.
+    pub(crate) fn tokens(&self) -> Result<TokenOptions, String> {
+        let (token, file) = (self.admin_token.clone(), self.admin_token_file.clone());
+        let change = TokenSource::new("ADMIN_TOKEN", token, file)?;
+        let (token, file) = (
+            self.admin_read_token.clone(),
+            self.admin_read_token_file.clone(),
+        );
+        let read = TokenSource::new("ADMIN_READ_TOKEN", token, file)?;
+        TokenOptions::new(change, read)
     }
 
-    /// How values are shown; `None` as they are. The admin listener is bound to `listener`.
-    pub(crate) fn redaction(&self, listener: SocketAddr) -> Option<Arc<Redaction>> {
+    /// How values are shown without a token; `None` as they are. The admin listener is bound to
+    /// `listener`.
+    pub(crate) fn redaction(
+        &self,
+        listener: SocketAddr,
+        tokens: &TokenOptions,
+        backend: &Backend,
+    ) -> Option<Arc<Redaction>> {
         let default = if listener.ip().to_canonical().is_loopback() {
             Redact::None
         } else {
@@ -68,10 +91,22 @@ impl Settings {
         };
         let redaction = match self.admin_redact.unwrap_or(default) {
             Redact::None => return None,
-            Redact::Hash => Redaction::hashing(self.admin_redact_key.as_ref()),
+            Redact::Hash => Redaction::hashing(self.hash_key(tokens, backend)),
             Redact::Drop => Redaction::dropping(),
         };
         Some(Arc::new(redaction))
+    }
+
+    fn hash_key(&self, tokens: &TokenOptions, backend: &Backend) -> HashKey {
+        match (&self.admin_redact_key, &tokens.hash_key) {
+            (Some(key), _) => HashKey::of(key),
+            (None, Some(key)) => key.clone(),
+            (None, None) => {
+                let key = HashKey::random();
+                backend.exchange(&key);
+                key
+            }
+        }
     }
 
     /// The address of the admin listener for other replicas, if they can know it.

@@ -21,7 +21,7 @@ use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::limiter::Limiter;
-use crate::observe::redact::DescriptorView;
+use crate::observe::redact::{DescriptorView, Quoted};
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
 use crate::trial::Worker;
@@ -243,9 +243,9 @@ pub fn differences_of(reply: &[u8], descriptors: usize) -> Option<usize> {
     Some(differences.len())
 }
 
-fn described(message: &[u8], view: &DescriptorView) -> Vec<String> {
+fn described(message: &[u8], view: &DescriptorView) -> Quoted<Vec<String>> {
     let Ok((query, _)) = decode::query(message) else {
-        return Vec::new();
+        return Quoted::default();
     };
     view.shown(&query, SHOWN_DESCRIPTORS_MAX)
 }

@@ -14,6 +14,7 @@ use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
+use crate::admin::api::viewer::Viewers;
 use crate::admin::{self, Admin, Pages};
 use crate::app::background::Background;
 use crate::app::console::{Shown, console};
@@ -55,31 +56,30 @@ pub(super) fn build(
         backend,
         ..
     } = core;
-    let advertised = settings.admin.advertised(port.address);
-    if let Some(address) = advertised {
-        backend.advertise(address);
-    }
     let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica = backend.replica();
     let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
     let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
     let observers = Observers::new(stats, feed, limiter, clock, metrics);
-    let (token, token_file) = TokenCheck::new(token, clock.clone(), metrics);
-    background.watch(token_file);
-    let counters = counters(core, rules);
-    let fleet = Fleet::new(backend.clone(), advertised.unwrap_or(port.address), metrics);
+    let (token, token_files) = TokenCheck::new(token, clock.clone(), metrics);
+    background.watch(token_files);
+    let viewers = Viewers::new(&replica, redaction.as_ref(), &token, clock, metrics);
     let keys = observers.top_keys.clone();
+    let fleet = fleet(core, port.address);
     let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
+    let top = Arc::new(top);
+    let counters = counters(core, rules, &top);
     let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
-    let check = rules.check(settings, redaction.clone());
+    let check = rules.check(settings);
     let checks = RuleChecks::new(check, keys.clone(), counters.clone(), metrics);
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
         replica: replica.into(),
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
-        top: Arc::new(top),
+        viewers: viewers.clone(),
+        top,
         feed: observers.feed.clone(),
         rules: answers,
         rule_checks: Arc::new(checks),
@@ -95,6 +95,7 @@ pub(super) fn build(
         on_store_error: settings.limiter.on_store_error,
         metrics: metrics.clone(),
         pages,
+        viewers,
         lifecycle: lifecycle.clone(),
     };
     let console = console(core, shown, &api).router();
@@ -111,10 +112,21 @@ pub(super) fn build(
     observers
 }
 
-fn counters(core: &Core, rules: &Rules) -> Arc<Counters> {
+/// Has other replicas ask this one, and asks them. The listener is bound to `address`.
+fn fleet(core: &Core, address: SocketAddr) -> Fleet {
+    let advertised = core.settings.admin.advertised(address);
+    if let Some(address) = advertised {
+        core.backend.advertise(address);
+    }
+    let own = advertised.unwrap_or(address);
+    Fleet::new(core.backend.clone(), own, &core.metrics)
+}
+
+fn counters(core: &Core, rules: &Rules, top: &Arc<Top>) -> Arc<Counters> {
     let modes = core.settings.limiter.modes();
     let (backend, clock) = (core.backend.clone(), core.clock.clone());
-    Arc::new(Counters::new(rules.live.clone(), modes, backend, clock))
+    let (live, top) = (rules.live.clone(), top.clone());
+    Arc::new(Counters::new(live, modes, backend, clock, top))
 }
 
 /// Serves all pages to callers that may have them.

@@ -62,7 +62,7 @@ impl App {
         let ports = Ports::bind(&core)?;
         let rules = Rules::load(resolved.rules_from, &core);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
-        let view = rules.view(&core.settings, summary.admin);
+        let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
         let candidates = Candidates::load(resolved.candidate_from, &core, &view);
         let trial = resolved.trial;
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
@@ -82,7 +82,7 @@ impl App {
             redaction: view.redaction,
         };
         let mut observers =
-            admin::build(&core, port, resolved.admin_token, &shown, &mut background);
+            admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
         observers.recorder = recorder(resolved.record, &core, &mut background)?;

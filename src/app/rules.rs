@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::admin::api::token::TokenOptions;
 use crate::app::banner::InitialRules;
 use crate::app::core::Core;
 use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
 use crate::console::history::History;
 use crate::file_watch::Watched as _;
-use crate::observe::redact::{DescriptorView, Redaction};
+use crate::observe::redact::DescriptorView;
 use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::edit::RuleFiles;
 use crate::rule_source::edit::change::{RulesWriter, Writing};
@@ -153,25 +154,26 @@ impl Rules {
     }
 
     /// How pages of the admin listener, which is bound to `admin`, show descriptors.
-    pub(super) fn view(&self, settings: &Settings, admin: SocketAddr) -> DescriptorView {
+    pub(super) fn view(
+        &self,
+        core: &Core,
+        admin: SocketAddr,
+        tokens: &TokenOptions,
+    ) -> DescriptorView {
+        let settings = &core.settings.admin;
         DescriptorView {
-            redaction: settings.admin.redaction(admin),
+            redaction: settings.redaction(admin, tokens, &core.backend),
             rules: self.live.clone(),
         }
     }
 
     /// Tries changes of the rules in force.
-    pub(super) fn check(
-        &self,
-        settings: &Settings,
-        redaction: Option<Arc<Redaction>>,
-    ) -> RuleCheck {
+    pub(super) fn check(&self, settings: &Settings) -> RuleCheck {
         RuleCheck {
             files: self.files.clone(),
             rules: self.live.clone(),
             modes: settings.limiter.modes(),
             on_store_error: settings.limiter.on_store_error,
-            redaction,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::base::time::Time;
 use crate::candidate::tally::Changed;
 use crate::candidate::{Undecided, Worker};
 use crate::check::{Decisions, Key};
+use crate::observe::redact::Quoted;
 use crate::report::comparison::OverLimitChange;
 use crate::report::outcome::Outcome;
 use crate::rules::RuleSet;
@@ -158,12 +159,13 @@ impl Worker {
         self.shared.keys_full.inc_by(full);
     }
 
-    fn describe(&self, query: &Query<'_>, index: usize) -> String {
+    fn describe(&self, query: &Query<'_>, index: usize) -> Quoted<String> {
         let query = Query {
             descriptors: [query.descriptors[index].clone()].into_iter().collect(),
             ..*query
         };
-        self.shared.view.shown(&query, 1).swap_remove(0)
+        let shown = self.shared.view.shown(&query, 1);
+        shown.map(|_, mut descriptors| descriptors.swap_remove(0))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::base::time::Time;
+use crate::observe::redact::{Quoted, Values};
 use crate::report::comparison::{CandidateExample, CandidateRule, CandidateView, OverLimitChange};
 use crate::rules::RuleSet;
 use crate::telemetry::metric::Series;
@@ -33,7 +34,7 @@ pub(crate) struct Tally {
     of: Option<Arc<RuleSet>>,
     pub(crate) requests: u64,
     domains: BTreeMap<Box<str>, BTreeMap<Arc<str>, RuleTally>>,
-    examples: VecDeque<CandidateExample>,
+    examples: VecDeque<Quoted<CandidateExample>>,
     keys: usize,
 }
 
@@ -62,7 +63,7 @@ impl Tally {
         &mut self,
         changed: Changed<'_>,
         now: Time,
-        describe: impl FnOnce() -> String,
+        describe: impl FnOnce() -> Quoted<String>,
     ) -> bool {
         let Changed {
             domain,
@@ -87,18 +88,19 @@ impl Tally {
         if self.examples.len() == EXAMPLES_MAX {
             self.examples.pop_front();
         }
-        self.examples.push_back(CandidateExample {
+        let example = describe().map(|_, descriptor| CandidateExample {
             time: now.to_rfc3339_millis(),
             domain: domain.to_owned(),
             rule: rule.to_string(),
             change,
-            descriptor: describe(),
+            descriptor,
         });
+        self.examples.push_back(example);
         true
     }
 
     /// The results. Examples are newest first.
-    pub(crate) fn results(&self) -> CandidateView {
+    pub(crate) fn results(&self, values: Values) -> CandidateView {
         let rules = self.domains.iter().flat_map(|(domain, rules)| {
             let rules = rules.iter();
             rules.map(move |(rule, tally)| CandidateRule {
@@ -110,10 +112,11 @@ impl Tally {
                 keys_changed: tally.keys.len(),
             })
         });
+        let newest_first = self.examples.iter().rev();
         CandidateView {
             requests: self.requests,
             rules: rules.collect(),
-            examples: self.examples.iter().rev().cloned().collect(),
+            examples: newest_first.map(|one| one.seen(values).clone()).collect(),
         }
     }
 
@@ -152,7 +155,8 @@ mod tests {
             key_hash,
             change,
         };
-        tally.count(changed, Time::default(), || key_hash.to_string())
+        let describe = || Quoted::default().map(|_, ()| key_hash.to_string());
+        tally.count(changed, Time::default(), describe)
     }
 
     fn of_user(tally: &Tally) -> ([u64; 3], usize) {
@@ -185,7 +189,7 @@ mod tests {
         let shown: Vec<&str> = tally
             .examples
             .iter()
-            .map(|example| &*example.descriptor)
+            .map(|example| &*example.seen(Values::Redacted).descriptor)
             .collect();
         assert_eq!(shown.len(), EXAMPLES_MAX);
         assert_eq!((shown[0], shown[19]), ("10", "29"));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
 use crate::cli::output::{CliError, counted, print};
@@ -29,9 +30,13 @@ enum Command {
 ///
 /// # Errors
 /// The service is unreachable, or its page is not one of `/candidate`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Command::Report(Service { url }) = &args.command;
-    print(&report(&fetch::get_json(url, PAGE)?));
+    print(&report(&fetch::get_json(
+        url,
+        PAGE,
+        &fetch::read_token(environment),
+    )?));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,6 +19,7 @@ use crate::report::answer::ErrorBody;
 /// The admin port of a service on this machine.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
 const TOKEN: &str = "ADMIN_TOKEN";
+const READ_TOKEN: &str = "ADMIN_READ_TOKEN";
 /// For the whole page. A page of many rules takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the pages of the largest rules files.
@@ -80,8 +81,8 @@ impl Response {
 ///
 /// # Errors
 /// The URL is invalid, the service is unreachable, or it has no such page.
-pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
-    let Response { status, body } = send(url, page, None, &[])?;
+pub(crate) fn get(url: &str, page: &str, headers: &[Header]) -> anyhow::Result<String> {
+    let Response { status, body } = send(url, page, None, headers)?;
     if status != StatusCode::OK {
         bail!("get {url}: {status}: {}", body.trim());
     }
@@ -92,8 +93,12 @@ pub(crate) fn get(url: &str, page: &str) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// Those of [`get`], and a page of another form.
-pub(crate) fn get_json<T: DeserializeOwned>(url: &str, page: &str) -> anyhow::Result<T> {
-    serde_json::from_str(&get(url, page)?).context("read the page of the service")
+pub(crate) fn get_json<T: DeserializeOwned>(
+    url: &str,
+    page: &str,
+    headers: &[Header],
+) -> anyhow::Result<T> {
+    serde_json::from_str(&get(url, page, headers)?).context("read the page of the service")
 }
 
 /// Posts a body to `page`, such as `/json`, of the service at `url`.
@@ -112,6 +117,14 @@ pub(crate) fn token(environment: &Environment) -> Result<Header, CliError> {
     let token = environment.get(TOKEN);
     let token = token.ok_or_else(|| CliError::Usage(format!("set {TOKEN} to the service's")))?;
     Ok((header::AUTHORIZATION, format!("Bearer {token}")))
+}
+
+/// The header of requests that only read: with a token, the service shows values of descriptors.
+pub(crate) fn read_token(environment: &Environment) -> Vec<Header> {
+    let token = [TOKEN, READ_TOKEN];
+    let token = token.into_iter().find_map(|name| environment.get(name));
+    let header = token.map(|token| (header::AUTHORIZATION, format!("Bearer {token}")));
+    header.into_iter().collect()
 }
 
 /// A value in a path or in a query string.

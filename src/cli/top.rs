@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
+use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::fetch::{self, URL_DEFAULT, encoded};
+use crate::cli::fetch::{self, Header, URL_DEFAULT, encoded};
 use crate::cli::output::{CliError, print};
 use crate::cli::table::table;
 use crate::observe::top_keys::windows::{By, Window};
@@ -64,8 +65,9 @@ enum Format {
 ///
 /// # Errors
 /// The service is unreachable, or its answer is not one of `/api/v1/top`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
-    let (answer, page) = read(args)?;
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
+    let token = fetch::read_token(environment);
+    let (answer, page) = read(args, &token)?;
     if args.format == Format::Json {
         print(&format!("{}\n", answer.trim_end()));
         return Ok(ExitCode::SUCCESS);
@@ -78,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     loop {
         print(&format!("{CLEAR}{text}"));
         sleep(REFRESH_INTERVAL);
-        text = match read(args) {
+        text = match read(args, &token) {
             Ok((_, page)) => view(&page, args, ROWS_MAX),
             Err(error) => format!("{error:#}\n"),
         };
@@ -86,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 }
 
 /// The answer, as text and as JSON.
-fn read(args: &Args) -> anyhow::Result<(String, TopKeys)> {
+fn read(args: &Args, token: &[Header]) -> anyhow::Result<(String, TopKeys)> {
     let scope = if args.fleet { "fleet" } else { "replica" };
     let (window, by) = (args.window.name(), args.by.name());
     let mut path = format!("/api/v1/top?scope={scope}&window={window}&by={by}");
@@ -95,7 +97,7 @@ fn read(args: &Args) -> anyhow::Result<(String, TopKeys)> {
             path += &format!("&{name}={}", encoded(value));
         }
     }
-    let answer = fetch::get(&args.url, &path)?;
+    let answer = fetch::get(&args.url, &path, token)?;
     let page = serde_json::from_str(&answer).context("read the answer of the service")?;
     Ok((answer, page))
 }

@@ -2,15 +2,17 @@
 
 use maud::{Markup, html};
 
+use crate::admin::api::viewer::Viewer;
 use crate::candidate::Candidate;
 use crate::console::rules::href_of;
 use crate::console::widgets::percent;
+use crate::observe::redact::Values;
 use crate::report::comparison::DecidedSide;
 use crate::trial::Trial;
 
 /// Results of the candidate rules.
 pub(crate) fn candidate(candidate: &Candidate) -> Markup {
-    let results = candidate.results();
+    let results = candidate.results(Values::Redacted);
     let rules = results.rules.iter().map(|rule| {
         let keys = rule.keys_changed as u64;
         let counts = [rule.same, rule.newly_over, rule.no_longer_over, keys];
@@ -36,8 +38,8 @@ pub(crate) fn candidate(candidate: &Candidate) -> Markup {
 }
 
 /// How the upstream decides, compared with this service.
-pub(crate) fn trial(trial: &Trial) -> Markup {
-    let results = trial.results();
+pub(crate) fn trial(trial: &Trial, viewer: &Viewer) -> Markup {
+    let results = trial.results(viewer.values());
     let rules = results.rules.iter().map(|rule| {
         let counts = [rule.requests, rule.agreed, rule.over_here, rule.over_there];
         (&*rule.domain, &*rule.rule, counts)

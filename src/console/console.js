@@ -49,6 +49,11 @@ function morph(old, fresh) {
   }
 }
 
+function authorization() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token === null ? {} : { authorization: `Bearer ${token}` };
+}
+
 async function refresh() {
   if (refreshing) return;
   refreshing = true;
@@ -56,7 +61,9 @@ async function refresh() {
   // Of a page with a text that the script owns, the page without it.
   const source = main.querySelector("[data-refresh]")?.dataset.refresh ?? address;
   try {
-    const response = await fetch(source, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    const response = await fetch(source, { cache: "no-store", headers: authorization(), signal: AbortSignal.timeout(TIMEOUT_MS) });
+    // Without the wrong token the page has no values.
+    if (response.status === 401 || response.status === 429) return sessionStorage.removeItem(TOKEN);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const fresh = page.getElementById("main");
     if (!fresh) throw new Error("not a page of the console");
@@ -107,15 +114,41 @@ if (feed) {
     pause.setAttribute("aria-pressed", String(isPaused));
     pause.textContent = isPaused ? "Resume" : "Pause";
   });
-  const events = new EventSource(feed.dataset.source);
-  events.addEventListener("open", () => (state.textContent = "Connected."));
-  events.addEventListener("error", () => (state.textContent = "Not connected; trying again."));
-  events.addEventListener("message", (event) => {
+  follow(feed.dataset.source, state, (event) => {
     if (isPaused) return;
     document.getElementById("feed-none").hidden = true;
-    feed.prepend(feedRow(JSON.parse(event.data)));
+    feed.prepend(feedRow(event));
     while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
   });
+}
+
+// Reads server-sent events for as long as the page is open: an EventSource cannot send the token.
+async function follow(source, state, receive) {
+  for (;;) {
+    const token = sessionStorage.getItem(TOKEN);
+    const ended = new AbortController();
+    // Another token shows other values.
+    const watch = setInterval(() => sessionStorage.getItem(TOKEN) !== token && ended.abort(), REFRESH_MS);
+    try {
+      const response = await fetch(source, { headers: authorization(), signal: ended.signal });
+      if (!response.ok) throw new Error(`status ${response.status}`);
+      state.textContent = "Connected.";
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (let read = await reader.read(); !read.done; read = await reader.read()) {
+        const events = (text + read.value).split("\n\n");
+        text = events.pop();
+        for (const event of events) {
+          if (event.startsWith("data: ")) receive(JSON.parse(event.slice("data: ".length)));
+        }
+      }
+    } catch {
+      // It is fetched again.
+    }
+    clearInterval(watch);
+    state.textContent = "Not connected; trying again.";
+    await new Promise((resolve) => setTimeout(resolve, REFRESH_MS));
+  }
 }
 
 function feedRow({ time, domain, rule, descriptor }) {
@@ -128,8 +161,8 @@ function feedRow({ time, domain, rule, descriptor }) {
   if (rule) link(cell(row, ""), ruleUrl, rule);
   else cell(row, "–");
   const keyUrl = new URLSearchParams([["domain", domain], ...entries.map((entry) => ["e", entry])]);
-  // The counter of a hash is not that of its value.
-  if (feed.hasAttribute("data-redacted")) cell(row, entries.join(", "));
+  if (feed.dataset.links === "hashes" && sessionStorage.getItem(TOKEN) === null) keyUrl.append("hashed", "1");
+  if (feed.dataset.links === "none") cell(row, entries.join(", "));
   else link(cell(row, ""), `/console/key?${keyUrl}`, entries.join(", "));
   return row;
 }
@@ -172,6 +205,9 @@ function open(dialog) {
   dialog.showModal();
 }
 
+// The token of a dialog without an action only shows values.
+const revealRequest = () => ({ address: location.href, headers: {}, timeout: TIMEOUT_MS });
+
 // The request of a dialog for a counter. Scripts of other views set `request` and `done` of their forms.
 function counterRequest(form, dialog) {
   const hits = dialog.querySelector("input[type=number]");
@@ -192,18 +228,19 @@ async function send(dialog) {
   const token = dialog.querySelector("input[type=password]");
   const confirm = form.querySelector("button.primary");
   if (token.value) sessionStorage.setItem(TOKEN, token.value);
-  const { address, headers, timeout, ...request } = (form.request ?? counterRequest)(form, dialog);
+  const requestOf = form.request ?? (form.dataset.action ? counterRequest : revealRequest);
+  const { address, headers, timeout, ...request } = requestOf(form, dialog);
   confirm.disabled = true;
   try {
     const response = await fetch(address, {
       ...request,
-      headers: { ...headers, authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}` },
+      headers: { ...headers, ...authorization() },
       signal: AbortSignal.timeout(timeout),
     });
     const answer = await response.json().catch(() => ({}));
     if (response.ok) {
       dialog.close();
-      (form.done ?? counterDone)(answer, form);
+      if (requestOf !== revealRequest) (form.done ?? counterDone)(answer, form);
       refresh();
       return;
     }

@@ -1,7 +1,9 @@
-//! Actions of an operator on a counter: a dialog asks for the token and sends it with the action.
+//! Dialogs that ask for the token: for actions on a counter, and to see values.
 
-use crate::report::json;
 use maud::{Markup, html};
+
+use crate::admin::api::viewer::Viewer;
+use crate::report::json;
 
 struct Action {
     name: &'static str,
@@ -62,6 +64,40 @@ fn dialog(action: &Action, domain: &str, entries: &[[String; 2]], descriptor: &s
                     button type="button" data-cancel { "Cancel" }
                     button.primary type="submit" { "Confirm" }
                 }
+            }
+        }
+    }
+}
+
+/// Asks for the token, and sends what the script sets.
+pub(crate) fn ask(name: &str, title: &str, text: &Markup) -> Markup {
+    let label = format!("title-{name}");
+    html! {
+        dialog id={ "dialog-" (name) } aria-labelledby=(label) data-keep {
+            form method="dialog" {
+                h2 id=(label) { (title) }
+                p { (text) }
+                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
+                p.error role="alert" hidden {}
+                div.actions {
+                    button type="button" data-cancel { "Cancel" }
+                    button.primary type="submit" { "Confirm" }
+                }
+            }
+        }
+    }
+}
+
+/// Where values are replaced: that they are, and the button that shows them.
+pub(crate) fn hidden_values(viewer: &Viewer) -> Markup {
+    html! {
+        @if viewer.redaction.is_some() {
+            p.dim {
+                "ADMIN_REDACT replaces the values that clients send."
+                @if viewer.may_reveal { " " button type="button" data-dialog="dialog-Reveal" { "Show values" } }
+            }
+            @if viewer.may_reveal {
+                (ask("Reveal", "Show values?", &html! { "Pages of this tab show values of clients until it is closed. The service logs that they were shown." }))
             }
         }
     }

@@ -43,10 +43,12 @@ function plural(number, noun) {
 }
 
 async function send(path, options = {}) {
+  const token = sessionStorage.getItem("tollgate-token");
+  const authorization = token === null ? {} : { authorization: `Bearer ${token}` };
   const response = await fetch(api + path, {
     method: "POST",
     body: text.value,
-    headers: { "content-type": "application/yaml" },
+    headers: { "content-type": "application/yaml", ...authorization },
     signal: AbortSignal.timeout(TIMEOUT_MS),
     ...options,
   });

@@ -3,8 +3,10 @@
 
 use maud::{Markup, html};
 
+use crate::console::dialogs::ask;
 use crate::console::files::href_of;
 use crate::console::frame::editor_script;
+use crate::observe::redact::Values;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::name::FileName;
 
@@ -21,13 +23,6 @@ const PATTERNS: [(&str, &str); 4] = [
 pub(crate) enum Changes {
     Allowed,
     Off,
-}
-
-/// How values of clients are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Values {
-    Shown,
-    Redacted,
 }
 
 /// The script owns everything in it.
@@ -83,8 +78,8 @@ pub(crate) fn editor(
                 div #simulated role="status" {}
             }
             @if changes == Changes::Allowed {
-                (dialog("Apply", "Apply this text?", &html! { "The rules of " code { (name) } " are replaced, and in force as soon as they are loaded." }))
-                (dialog("Rollback", "Roll back?", &html! {
+                (ask("Apply", "Apply this text?", &html! { "The rules of " code { (name) } " are replaced, and in force as soon as they are loaded." }))
+                (ask("Rollback", "Roll back?", &html! {
                     "The rules of " code { (name) } " become those of version " strong #rollback-version {} ". Changes in the editor are discarded."
                 }))
             }
@@ -104,25 +99,6 @@ fn simulation() -> Markup {
             label #rate { span { "Requests per second" } input type="number" name="rate" min="0.01" max="1000000" step="any" value="10"; }
             label { span { "Periods" } input type="number" name="periods" min="1" max="60" value="6" required; }
             button type="submit" { "Simulate" }
-        }
-    }
-}
-
-/// Asks for the token, and sends what the script sets.
-fn dialog(name: &str, title: &str, text: &Markup) -> Markup {
-    let label = format!("title-{name}");
-    html! {
-        dialog id={ "dialog-" (name) } aria-labelledby=(label) {
-            form method="dialog" {
-                h2 id=(label) { (title) }
-                p { (text) }
-                label { span { "Token" } input type="password" name="token" required autocomplete="off"; }
-                p.error role="alert" hidden {}
-                div.actions {
-                    button type="button" data-cancel { "Cancel" }
-                    button.primary type="submit" { "Confirm" }
-                }
-            }
         }
     }
 }

@@ -4,9 +4,10 @@
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::console::editor::{Changes, Values, editor};
+use crate::console::editor::{Changes, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
 use crate::console::widgets::tile;
@@ -35,6 +36,7 @@ struct Shown {
 pub(crate) async fn content(
     parts: &Parts,
     query: &str,
+    viewer: &Viewer,
 ) -> Result<(String, Markup, Reading), String> {
     let pairs = Pairs::new(query);
     let name = Text(pairs.first("name")).shown().into_owned();
@@ -61,10 +63,6 @@ pub(crate) async fn content(
         None => Changes::Allowed,
         Some(_) => Changes::Off,
     };
-    let values = match parts.api.top.redaction {
-        None => Values::Shown,
-        Some(_) => Values::Redacted,
-    };
     let findings = parts.findings.load();
     let content = html! {
         p.crumbs { a href="/console/files" { "Files" } " / " }
@@ -75,7 +73,7 @@ pub(crate) async fn content(
             section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
         }
         @match file.edited() {
-            Ok(text) => (editor(&name, &file.etag, text, changes, values)),
+            Ok(text) => (editor(&name, &file.etag, text, changes, viewer.values())),
             Err(reason) => section { p.empty { (reason) } },
         }
         (history(&versions, changes))

@@ -2,12 +2,16 @@
 
 use maud::{Markup, html};
 
+use crate::admin::api::counters::is_hashed;
+use crate::admin::api::top::{entries_of, query_of};
+use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::console::dialogs::actions;
+use crate::console::dialogs::{actions, hidden_values};
 use crate::console::history::Chart;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
+use crate::console::top_keys::key_href;
 use crate::console::widgets::{bar, bars, duration};
 use crate::limit::Algorithm;
 use crate::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
@@ -17,16 +21,17 @@ use crate::rules::explain::explain;
 use crate::rules::{Entry, Query, plan};
 
 /// The title and the content.
-pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
-    let pairs = Pairs::new(query);
+pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (String, Markup) {
     let domain = Text(pairs.first("domain")).shown();
     let entries: Vec<String> = pairs
         .all("e")
         .map(|entry| Text(entry).to_string())
         .collect();
     let title = entries.join(", ");
-    let answer = parts.api.counters.read_by_query(query).await;
-    let hour = hour(parts, &domain, &pairs).await;
+    let counters = &parts.api.counters;
+    let answer = counters.read_by_query(pairs, viewer.values()).await;
+    let is_hashed = is_hashed(pairs);
+    let hour = hour(parts, &domain, pairs).await;
     let content = html! {
         p.crumbs {
             a href="/console/rules" { "Rules" } " / " (domain)
@@ -38,14 +43,16 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> (String, Markup) {
         @match &answer {
             Ok(counter) => {
                 (shown(counter))
-                (actions(&domain, &descriptor(&pairs)))
+                // An action needs the values.
+                @if is_hashed { (hidden_values(viewer)) }
+                @else { (actions(&domain, &descriptor(pairs))) }
                 (history(hour.as_ref()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
         }
         section aria-labelledby="explain" {
             h2 #explain { "Explain" }
-            pre { (explained(parts, &pairs)) }
+            pre { (explained(parts, pairs)) }
         }
     };
     (title, content)
@@ -74,6 +81,15 @@ pub(crate) fn canonical(query: &str) -> Option<String> {
     Some(format!("/console/key?domain={domain}{entries}"))
 }
 
+/// The URL of this view for the values of a query with hashes.
+pub(crate) async fn resolved(parts: &Parts, pairs: &Pairs) -> Option<String> {
+    let query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
+    let key = parts.api.counters.key_of_hash(&query).await.ok()?;
+    let domain = Text(query.domain).shown();
+    let entries = entries_of(&query_of(&domain, &key).descriptors[0]);
+    key_href(&domain, &entries, Links::Values)
+}
+
 fn shown(counter: &CounterView) -> Markup {
     let limit = counter.limit.as_ref();
     let capacity = limit.map_or(0, CounterLimit::capacity);
@@ -98,7 +114,12 @@ fn shown(counter: &CounterView) -> Markup {
 /// Hits of the key in each slot of the last hour. `None` if it was not tracked.
 async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     let rules = parts.rules_in_force()?;
-    let query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
+    let found;
+    let mut query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
+    if is_hashed(pairs) {
+        found = parts.api.counters.key_of_hash(&query).await.ok()?;
+        query = query_of(domain, &found);
+    }
     let plan = plan(&rules, &query, parts.modes, parts.clock.now()).ok()?;
     let step = plan.steps.first()?;
     let key = &plan.request.checks[step.check()?].key;

@@ -2,10 +2,11 @@
 
 use maud::{Markup, html};
 
-use crate::console::parts::Parts;
+use crate::admin::api::viewer::Viewer;
+use crate::console::dialogs::hidden_values;
 
-pub(crate) fn content(parts: &Parts) -> Markup {
-    let is_redacted = parts.api.top.redaction.is_some();
+pub(crate) fn content(viewer: &Viewer) -> Markup {
+    let links = viewer.links();
     html! {
         div.heading {
             h1 { "Over limit" }
@@ -20,10 +21,10 @@ pub(crate) fn content(parts: &Parts) -> Markup {
                     th scope="col" { "Rule" }
                     th scope="col" { "Key" }
                 } }
-                tbody #feed data-keep data-source="/api/v1/over-limit" data-redacted[is_redacted] {}
+                tbody #feed data-keep data-source="/api/v1/over-limit" data-links=(links.name()) {}
             }
         }
         p.empty #feed-none data-keep { "No request was over limit since this page was opened." }
-        @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
+        (hidden_values(viewer))
     }
 }

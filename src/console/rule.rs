@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::console::parts::Parts;
@@ -14,7 +15,11 @@ use crate::rules::tree::Node;
 use crate::rules::{Descriptor, Entry, OnLimit, OnStoreError, Query, Rule, RuleSet};
 
 /// The title and the content; `None` without such a rule.
-pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Markup)> {
+pub(crate) async fn content(
+    parts: &Parts,
+    query: &str,
+    viewer: &Viewer,
+) -> Option<(String, Markup)> {
     let pairs = Pairs::new(query);
     let [domain, path] = ["domain", "rule"].map(|name| Text(pairs.first(name)).shown());
     let rules = parts.rules_in_force()?;
@@ -23,7 +28,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Option<(String, Marku
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
-    let top = top_keys::section(parts, &pairs, &domain, &path, &open).await;
+    let top = top_keys::section(parts, &pairs, &domain, &path, &open, viewer).await;
     let content = html! {
         p.crumbs { a href="/console/rules" { "Rules" } " / " (domain) }
         h1 { (path) }

@@ -2,8 +2,10 @@
 
 use maud::{Markup, html};
 
+use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
+use crate::console::dialogs::hidden_values;
 use crate::console::parts::Parts;
 use crate::console::rules::{encoded, href_of};
 use crate::console::widgets::{percent, table};
@@ -29,6 +31,7 @@ pub(crate) async fn section(
     domain: &str,
     rule: &str,
     open: &[bool],
+    viewer: &Viewer,
 ) -> Markup {
     let parameter = |name| Text(pairs.first(name)).shown();
     let window = parameter("window").parse().unwrap_or(Window::Hour);
@@ -37,8 +40,8 @@ pub(crate) async fn section(
         domain: Some(domain.to_owned()),
         rule: Some(rule.to_owned()),
     };
-    let keys = parts.api.top.of_rule(selection, window, by).await;
-    let is_redacted = parts.api.top.redaction.is_some();
+    let keys = parts.api.top.of_rule(selection, window, by, viewer).await;
+    let links = viewer.links();
     let href = |window: Window, by: By| {
         let (window, by) = (window.name(), by.name());
         format!("{}&window={window}&by={by}", href_of(domain, rule))
@@ -61,14 +64,14 @@ pub(crate) async fn section(
             @if keys.is_empty() {
                 p.empty { "No hits in this period." }
             } @else {
-                (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, is_redacted)) } }))
+                (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } }))
             }
-            @if is_redacted { p.dim { "ADMIN_REDACT replaces the values that clients send." } }
+            (hidden_values(viewer))
         }
     }
 }
 
-fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup {
+fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
     let KeyHits {
         key: entries,
         hits,
@@ -78,8 +81,10 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], is_redacted: bool) -> Markup 
     html! {
         tr {
             th scope="row" {
-                // The counter of a hash is not that of its value.
-                @if is_redacted { (name) } @else { a href=(key_href(domain, entries)) { (name) } }
+                @match key_href(domain, entries, links) {
+                    Some(href) => a href=(href) { (name) },
+                    None => (name),
+                }
             }
             td.number.over[*over > 0] { (over) }
             td.number { (hits) }
@@ -106,14 +111,19 @@ fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
     }
 }
 
-/// The URL of a key's view.
-fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
+/// The URL of a key's view, if there can be one.
+pub(crate) fn key_href(domain: &str, entries: &[[String; 2]], links: Links) -> Option<String> {
+    let hashed = match links {
+        Links::Values => "",
+        Links::Hashes => "&hashed=1",
+        Links::None => return None,
+    };
     let entries = entries.iter();
     let entries = entries.map(|[key, value]| format!("&e={}", encoded(&format!("{key}={value}"))));
     let entries: Vec<String> = entries.collect();
-    format!(
-        "/console/key?domain={}{}",
-        encoded(domain),
-        entries.concat()
-    )
+    let entries = entries.concat();
+    Some(format!(
+        "/console/key?domain={}{hashed}{entries}",
+        encoded(domain)
+    ))
 }

@@ -50,16 +50,18 @@ pub(crate) fn combine(
     } else {
         degraded(decision)
     };
-    let mut metadata = settings
-        .response_dynamic_metadata
-        .then(|| dynamic_metadata(decision.query, plan, &statuses));
+    let rejected_by = (0..kinds.len()).find(|&index| over_limit && rejects(index));
+    let mut metadata = settings.response_dynamic_metadata.then(|| {
+        let decisive = rejected_by.or_else(|| headers::nearest(&statuses, hard_over));
+        dynamic_metadata(decision, &statuses, decisive)
+    });
     if !degraded.is_empty() {
         add_degraded(metadata.get_or_insert_default(), &degraded);
     }
     let retry_after = over_limit.then_some(retry_later);
     Response {
         over_limit,
-        rejected_by: (0..kinds.len()).find(|&index| over_limit && rejects(index)),
+        rejected_by,
         shadowed: over && modes.shadow,
         degraded: !degraded.is_empty(),
         response_headers: headers::of_response(&statuses, hard_over, retry_after, settings),

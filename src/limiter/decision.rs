@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
+use crate::check::{Check, DecidedBy, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::response::Status;
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
@@ -25,6 +25,8 @@ pub(crate) struct Decision<'d, 'q, 'r> {
     pub(crate) plan: &'d Plan<'r>,
     /// A verdict for each check of the plan, by the store or by the fallback.
     pub(crate) verdicts: &'d Verdicts,
+    /// The source of verdicts by the store.
+    pub(crate) store: DecidedBy,
     pub(crate) store_errors: &'d StoreErrors,
     /// See [`crate::check::CheckRequest::is_blocked`].
     pub(crate) blocked: bool,
@@ -49,6 +51,16 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
     /// Why the store gave no verdict on a step.
     pub(crate) fn store_error(&self, step: &Step<'r>) -> Option<StoreError> {
         *self.store_errors.get(step.check()?)?
+    }
+
+    /// The source of the verdict on a step; `None` if nothing is counted.
+    pub(crate) fn decided_by(&self, step: &Step<'r>) -> Option<DecidedBy> {
+        let (_, verdict) = self.counted(step)?;
+        Some(match self.store_error(step) {
+            Some(_) => DecidedBy::Fallback,
+            None if verdict.from_cache => DecidedBy::Cache,
+            None => self.store,
+        })
     }
 
     pub(crate) fn domain(&self) -> Cow<'q, str> {

@@ -83,7 +83,7 @@ fn reference(
     hard_over: impl Fn(usize) -> bool,
     [limit_name, remaining, reset]: [&str; 3],
 ) -> Option<[Header; 3]> {
-    let status = nearest(statuses, hard_over)?;
+    let status = &statuses[nearest(statuses, hard_over)?];
     let (limit, _) = status.limit.as_ref()?;
     Some([
         header(limit_name, limit.requests.to_string()),
@@ -92,17 +92,17 @@ fn reference(
     ])
 }
 
-/// The status that the headers of envoyproxy/ratelimit describe: the last hard one that is over
-/// limit, else the first with the least remaining. 2^32 - 1 remaining is never near.
-fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<&Status> {
+/// Index of the status that the headers of envoyproxy/ratelimit describe: the last hard one that is
+/// over limit, else the first with the least remaining. 2^32 - 1 remaining is never near.
+pub(crate) fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<usize> {
     let mut nearest = None;
     let mut least = u32::MAX;
     for (index, status) in statuses.iter().enumerate() {
         if status.limit.is_some() && status.remaining < least {
-            (nearest, least) = (Some(status), status.remaining);
+            (nearest, least) = (Some(index), status.remaining);
         }
         if hard_over(index) {
-            (nearest, least) = (Some(status), 0);
+            (nearest, least) = (Some(index), 0);
         }
     }
     nearest

@@ -1,26 +1,31 @@
-//! Dynamic metadata of a response: the request, and the metadata of its rules.
+//! Dynamic metadata of a response: the request, the metadata of its rules, and which rule decided.
 
 use serde_json::{Map, Value, json};
 
 use crate::base::text::Text;
 use crate::limit::Unit;
+use crate::limiter::decision::Decision;
 use crate::limiter::response::Status;
-use crate::rules::query::{Descriptor, Override, Query};
-use crate::rules::{Metadata, Plan, Rule, Step};
+use crate::rules::query::{Descriptor, Override};
+use crate::rules::{Metadata, Rule, Step};
 
 /// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";
 
+/// The key of [`decided`].
+const DECIDED: &str = "tollgate";
+
 /// The fields of envoyproxy/ratelimit: domain, descriptors, hitsAddend and merged metadata. Maps
 /// are merged; the first rule wins for any other key. Rules that are over limit, unlimited or
-/// replaced add nothing.
+/// replaced add nothing. `decisive` is the index of the step that [`decided`] describes.
 pub(crate) fn dynamic_metadata(
-    query: &Query<'_>,
-    plan: &Plan<'_>,
+    decision: &Decision<'_, '_, '_>,
     statuses: &[Status],
+    decisive: Option<usize>,
 ) -> Metadata {
+    let query = decision.query;
     let mut merged = Map::new();
-    for (step, status) in plan.steps.iter().zip(statuses) {
+    for (step, status) in decision.plan.steps.iter().zip(statuses) {
         if let Step::Counted { rule, .. } = step
             && let Some(metadata) = &rule.metadata
             && !status.over_limit
@@ -40,7 +45,28 @@ pub(crate) fn dynamic_metadata(
     if !merged.is_empty() {
         fields.insert("metadata".to_owned(), Value::Object(merged));
     }
+    if let Some(decided) = decisive.and_then(|index| decided(decision, statuses, index)) {
+        fields.insert(DECIDED.to_owned(), decided);
+    }
     fields
+}
+
+/// The rule, limit and source of the decisive step, and each rule that is over limit.
+fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
+    let steps = &decision.plan.steps;
+    let (check, _) = decision.counted(&steps[decisive])?;
+    let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
+        let (_, verdict) = decision.counted(step).filter(|_| status.over_limit)?;
+        let retry_after = verdict.retry_after.map(|_| status.reset_secs);
+        Some(json!({"rule": step.path().as_deref(), "retry_after_seconds": retry_after}))
+    });
+    Some(json!({
+        "rule": steps[decisive].path().as_deref(),
+        "limit": check.limit.to_string(),
+        "algorithm": check.limit.algorithm.name(),
+        "decided_by": decision.decided_by(&steps[decisive])?.name(),
+        "over_limit": over_limit.collect::<Value>(),
+    }))
 }
 
 /// Adds the rules that degrade, by name, or by path if they have no name.

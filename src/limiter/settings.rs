@@ -69,7 +69,8 @@ pub struct Settings {
     /// Increase Retry-After by a random time up to this one, so that clients do not retry together
     #[arg(long, env, default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
-    /// Return the descriptors and the metadata of matched rules as dynamic metadata
+    /// Return the descriptors, the metadata of matched rules, and which rule decided as dynamic
+    /// metadata
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
     /// Log this ratio of OVER_LIMIT responses, from 0 to 1; log lines contain descriptor values,

@@ -12,7 +12,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
 use crate::base::time::Time;
-use crate::observe::redact::Redaction;
+use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
 use crate::rules::{Descriptor, Query, RuleSet, Step};
@@ -46,7 +46,9 @@ pub(crate) struct Reader {
 struct Shared {
     readers: AtomicUsize,
     second: Mutex<PerSecond>,
-    events: broadcast::Sender<Arc<str>>,
+    /// Events with values as they are, and redacted ones.
+    clear: broadcast::Sender<Arc<str>>,
+    redacted: broadcast::Sender<Arc<str>>,
     /// The name of this process.
     replica: Box<str>,
     /// `None` sends values as they are.
@@ -62,7 +64,8 @@ impl OverLimitFeed {
             replica: replica.into(),
             readers: AtomicUsize::new(0),
             second: Mutex::default(),
-            events: broadcast::Sender::new(EVENTS_MAX),
+            clear: broadcast::Sender::new(EVENTS_MAX),
+            redacted: broadcast::Sender::new(EVENTS_MAX),
             redaction,
             dropped: metrics.counter(
                 "tollgate_over_limit_events_dropped_total",
@@ -71,11 +74,15 @@ impl OverLimitFeed {
         }))
     }
 
-    /// A reader of the events from now on.
-    pub(crate) fn read(&self) -> Reader {
+    /// A reader of the events from now on, for a caller that sees values this way.
+    pub(crate) fn read(&self, values: Values) -> Reader {
         self.0.readers.fetch_add(1, Relaxed);
+        let events = match values {
+            Values::Clear => &self.0.clear,
+            Values::Redacted => &self.0.redacted,
+        };
         Reader {
-            events: self.0.events.subscribe(),
+            events: events.subscribe(),
             shared: self.0.clone(),
         }
     }
@@ -108,18 +115,23 @@ impl OverLimitFeed {
             descriptors: [descriptor].into_iter().collect(),
             ..Query::default()
         };
-        let event = match &shared.redaction {
-            None => shared.event(&query, step, now),
-            Some(redaction) => shared.event(&redaction.of(&query, rules).query(), step, now),
-        };
-        // The last reader may have left.
-        let _ = shared.events.send(event.into());
+        // A send fails if the last reader has left.
+        if shared.clear.receiver_count() > 0 {
+            let _ = shared.clear.send(shared.event(&query, step, now));
+        }
+        if shared.redacted.receiver_count() > 0 {
+            let event = match &shared.redaction {
+                None => shared.event(&query, step, now),
+                Some(redaction) => shared.event(&redaction.of(&query, rules).query(), step, now),
+            };
+            let _ = shared.redacted.send(event);
+        }
     }
 }
 
 impl Shared {
     /// An event of a request with one descriptor: one line of JSON.
-    fn event(&self, query: &Query<'_>, step: &Step<'_>, now: Time) -> String {
+    fn event(&self, query: &Query<'_>, step: &Step<'_>, now: Time) -> Arc<str> {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
         let event = OverLimitEvent {
@@ -132,7 +144,7 @@ impl Shared {
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
         };
-        json(&event)
+        json(&event).into()
     }
 }
 
@@ -161,6 +173,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::base::hash_key::HashKey;
     use crate::base::time::Span;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
@@ -198,7 +211,7 @@ descriptors:
     fn events_have_domain_rule_and_descriptor() {
         let feed = feed(None);
         send(&feed, "before", at(0));
-        let mut reader = feed.read();
+        let mut reader = feed.read(Values::Redacted);
         send(&feed, "a\nb", at(0));
         let expected = json!({
             "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
@@ -210,24 +223,27 @@ descriptors:
     }
 
     #[test]
-    fn values_are_redacted_except_for_those_of_rules() {
+    fn redacted_readers_see_values_of_rules_only() {
         let user = |redaction, user: &str| {
             let feed = feed(Some(redaction));
-            let mut reader = feed.read();
+            let mut reader = feed.read(Values::Redacted);
+            let mut clear = feed.read(Values::Clear);
             send(&feed, user, at(0));
+            let event = next(&mut clear).expect("an event");
+            assert_eq!(event["descriptor"][1], json!(["user", user]));
             let event = next(&mut reader).expect("an event");
             assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
             event["descriptor"][1][1].as_str().map(str::to_owned)
         };
         assert_eq!(user(Redaction::dropping(), "ann").as_deref(), Some(""));
-        let hashed = user(Redaction::hashing(None), "ann").expect("a hash");
+        let hashed = user(Redaction::hashing(HashKey::random()), "ann").expect("a hash");
         assert!(hashed.len() == 16 && hashed != "ann", "{hashed}");
     }
 
     #[test]
     fn events_beyond_ten_a_second_are_dropped() {
         let feed = feed(None);
-        let mut reader = feed.read();
+        let mut reader = feed.read(Values::Redacted);
         for _ in 0..25 {
             send(&feed, "ann", at(0));
         }
@@ -239,7 +255,7 @@ descriptors:
     #[test]
     fn slow_reader_loses_the_oldest_events() {
         let feed = feed(None);
-        let (mut slow, mut fast) = (feed.read(), feed.read());
+        let (mut slow, mut fast) = (feed.read(Values::Redacted), feed.read(Values::Redacted));
         let events = EVENTS_MAX as u64 + 6;
         for second in 0..events {
             send(&feed, &second.to_string(), at(second));

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
+use crate::base::hash_key::HashKey;
 use crate::base::sampling::SampleRate;
 use crate::base::time::Time;
 use crate::observe::record::pending::{Pending, dropped};
@@ -54,9 +55,14 @@ impl Recorder {
         let writer = Writer::open(options, received, metrics)?;
         let shared = Shared {
             rate: options.rate,
-            redaction: options
-                .redact
-                .then(|| Redaction::hashing(options.key.as_ref())),
+            redaction: options.redact.then(|| {
+                Redaction::hashing(
+                    options
+                        .key
+                        .as_ref()
+                        .map_or_else(HashKey::random, HashKey::of),
+                )
+            }),
             lines,
             pending: Arc::new(Semaphore::new(PENDING_BYTES_MAX)),
             ended: writer.ended(),

@@ -13,15 +13,13 @@
 //! The hash is keyed: without the key, a list of all users or addresses does not tell which is
 //! which.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher24;
 
+use crate::base::hash_key::HashKey;
 use crate::base::named_enum::named_enum;
-use crate::base::parse::Secret;
 use crate::rules::lookup::{Hop, lookup};
 use crate::rules::tree::Found;
 use crate::rules::{Descriptor, Entry, LiveRules, Query, RuleSet};
@@ -42,10 +40,27 @@ named_enum! {
 #[derive(Debug)]
 pub struct Redaction {
     /// `None` drops them.
-    hasher: Option<SipHasher24>,
+    key: Option<HashKey>,
 }
 
-/// Shows descriptors of clients on pages of the process, by ADMIN_REDACT and the rules in force.
+/// How a caller sees values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// As they are.
+    Clear,
+    /// As ADMIN_REDACT says.
+    Redacted,
+}
+
+/// Texts about a request, for callers that see its values and for others.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Quoted<T> {
+    clear: T,
+    /// `None` if it is the same.
+    redacted: Option<T>,
+}
+
+/// Shows descriptors of clients on pages of the process, to callers with a token and to others.
 #[derive(Debug, Clone)]
 pub struct DescriptorView {
     /// `None` shows values as they are.
@@ -61,30 +76,36 @@ pub(crate) struct Redacted<'r, 'q> {
     values: Vec<Vec<Vec<u8>>>,
 }
 
-impl Redaction {
-    /// Hashes by the key of a setting, else by a random one.
-    pub(crate) fn hashing(key: Option<&Secret>) -> Self {
-        let hasher = match key {
-            Some(key) => {
-                let digest = Sha256::digest(key.reveal().as_bytes());
-                let mut key = [0; 16];
-                key.copy_from_slice(&digest[..16]);
-                SipHasher24::new_with_key(&key)
-            }
-            // Its keys are from the system's source of randomness.
-            None => {
-                let random = RandomState::new();
-                SipHasher24::new_with_keys(random.hash_one(0), random.hash_one(1))
-            }
-        };
-        Self {
-            hasher: Some(hasher),
+impl<T> Quoted<T> {
+    pub(crate) fn seen(&self, values: Values) -> &T {
+        match (values, &self.redacted) {
+            (Values::Redacted, Some(redacted)) => redacted,
+            _ => &self.clear,
         }
+    }
+
+    pub(crate) fn map<U>(self, map: impl Fn(Values, T) -> U) -> Quoted<U> {
+        Quoted {
+            clear: map(Values::Clear, self.clear),
+            redacted: self.redacted.map(|text| map(Values::Redacted, text)),
+        }
+    }
+}
+
+impl Redaction {
+    /// Replaces values by hashes.
+    pub(crate) fn hashing(key: HashKey) -> Self {
+        Self { key: Some(key) }
     }
 
     /// Leaves values empty.
     pub(crate) fn dropping() -> Self {
-        Self { hasher: None }
+        Self { key: None }
+    }
+
+    /// Whether distinct values stay distinct.
+    pub(crate) fn hashes(&self) -> bool {
+        self.key.is_some()
     }
 
     pub(crate) fn of<'r, 'q>(&self, query: &'r Query<'q>, rules: &RuleSet) -> Redacted<'r, 'q> {
@@ -117,9 +138,10 @@ impl Redaction {
     }
 
     fn hash(&self, entry: Entry<'_>) -> String {
-        let Some(mut hasher) = self.hasher else {
+        let Some(key) = &self.key else {
             return String::new();
         };
+        let mut hasher = SipHasher24::new_with_key(&key.get().to_be_bytes());
         hasher.write(&(entry.key.len() as u64).to_le_bytes());
         hasher.write(entry.key);
         hasher.write(entry.value);
@@ -129,18 +151,21 @@ impl Redaction {
 
 impl DescriptorView {
     /// The first `max` descriptors of a request, each as text.
-    pub(crate) fn shown(&self, query: &Query<'_>, max: usize) -> Vec<String> {
+    pub(crate) fn shown(&self, query: &Query<'_>, max: usize) -> Quoted<Vec<String>> {
         let shown = |query: &Query<'_>| {
             let descriptors = query.descriptors.iter().take(max);
             descriptors.map(Descriptor::shown).collect()
         };
-        let Some(redaction) = &self.redaction else {
-            return shown(query);
-        };
-        let rules = self.rules.load();
-        // Without rules none of them names a value.
-        let rules = rules.as_ref().map_or_else(Arc::default, Arc::clone);
-        shown(&redaction.of(query, &rules).query())
+        let redacted = self.redaction.as_ref().map(|redaction| {
+            let rules = self.rules.load();
+            // Without rules none of them names a value.
+            let rules = rules.as_ref().map_or_else(Arc::default, Arc::clone);
+            shown(&redaction.of(query, &rules).query())
+        });
+        Quoted {
+            clear: shown(query),
+            redacted,
+        }
     }
 }
 

@@ -32,7 +32,7 @@ use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Descriptor, Rule, RuleSet, Step};
 use crate::telemetry::metric::{Counter, Metrics};
 
-mod entries;
+pub(crate) mod entries;
 mod sketch;
 pub(crate) mod windows;
 

@@ -173,6 +173,19 @@ impl TrafficRule {
     }
 }
 
+impl DecidedSide {
+    /// The same without the message of an error, which may quote the request.
+    pub(crate) fn without_message(self) -> Self {
+        match self {
+            Self::Error { mut error } => {
+                error.truncate(error.find(':').unwrap_or(error.len()));
+                Self::Error { error }
+            }
+            other => other,
+        }
+    }
+}
+
 impl OverLimitChange {
     /// From over limit before to over limit after.
     pub(crate) const fn new(before: bool, after: bool) -> Self {

@@ -115,14 +115,6 @@ fn failed(error: &str) -> DecidedSide {
 }
 
 impl Reply {
-    /// Of an error only what is before its message: the name of its code.
-    pub(crate) fn without_message(self) -> Self {
-        match self {
-            Self::Error(text) => Self::Error(text.split(':').next().unwrap_or_default().into()),
-            decided @ Self::Decided { .. } => decided,
-        }
-    }
-
     fn shown(&self) -> DecidedSide {
         match self {
             Self::Decided { over_limit, .. } => response(*over_limit),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
+use crate::observe::redact::Quoted;
 use crate::report::comparison::{Disagreement, TrialRule};
 use crate::telemetry::metric::Series;
 use crate::trial::compare::{Class, Comparison};
@@ -55,7 +56,7 @@ pub(crate) struct Tally {
     /// Requests with the same code of the response and of each status.
     pub(crate) agreed: u64,
     pub(crate) domains: BTreeMap<Box<str>, DomainTally>,
-    pub(crate) disagreements: VecDeque<Arc<Disagreement>>,
+    pub(crate) disagreements: VecDeque<Arc<Quoted<Disagreement>>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -102,7 +103,7 @@ impl Tally {
         (copy, self.domains.keys().cloned().collect())
     }
 
-    pub(crate) fn add_disagreement(&mut self, disagreement: Arc<Disagreement>) {
+    pub(crate) fn add_disagreement(&mut self, disagreement: Arc<Quoted<Disagreement>>) {
         if self.disagreements.len() == DISAGREEMENTS_MAX {
             self.disagreements.pop_front();
         }
@@ -186,6 +187,7 @@ impl RuleTally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::redact::Values;
     use crate::report::comparison::{Code, DecidedSide};
 
     fn counts(tally: &RuleTally) -> [u64; 4] {
@@ -239,17 +241,18 @@ mod tests {
         let mut tally = Tally::default();
         for number in 0..DISAGREEMENTS_MAX as u64 + 3 {
             let (here, there) = (Code::Ok, Code::OverLimit);
-            tally.add_disagreement(Arc::new(Disagreement {
+            let disagreement = Quoted::default().map(|_, descriptors| Disagreement {
                 time: number.to_string(),
                 domain: "d".to_owned(),
-                descriptors: Vec::new(),
+                descriptors,
                 rule: None,
                 here: DecidedSide::Response { code: here },
                 there: DecidedSide::Response { code: there },
                 class: Class::ErrorThere.name().to_owned(),
-            }));
+            });
+            tally.add_disagreement(Arc::new(disagreement));
         }
         assert_eq!(tally.disagreements.len(), DISAGREEMENTS_MAX);
-        assert_eq!(tally.disagreements[0].time, "3");
+        assert_eq!(tally.disagreements[0].seen(Values::Clear).time, "3");
     }
 }

@@ -41,8 +41,6 @@ pub(crate) struct RuleCheck {
     pub(crate) modes: Modes,
     /// The default of rules without `on_store_error`.
     pub(crate) on_store_error: OnStoreError,
-    /// `None` shows values as they are.
-    pub(crate) redaction: Option<Arc<Redaction>>,
 }
 
 /// A rules file with another text. There need be no such file yet.
@@ -75,11 +73,16 @@ pub(crate) enum NoResult {
 
 impl RuleCheck {
     /// Compiles the rules with a change, and compares them with those in force. `top` has the keys
-    /// to match.
+    /// to match; without a redaction their values are shown as they are.
     ///
     /// # Errors
     /// The rules do not come from files.
-    pub(crate) fn check(&self, change: ChangedFile, top: &[RuleKeys]) -> Result<Checked, NoResult> {
+    pub(crate) fn check(
+        &self,
+        change: ChangedFile,
+        top: &[RuleKeys],
+        redaction: Option<&Redaction>,
+    ) -> Result<Checked, NoResult> {
         let Compiled { rules, warnings } = match self.compile(change)? {
             Ok(compiled) => compiled,
             Err(errors) => {
@@ -99,7 +102,7 @@ impl RuleCheck {
             in_force: &in_force,
             changed: &rules,
             modes: self.modes,
-            redaction: self.redaction.as_deref(),
+            redaction,
         };
         let ChangedKeys { keys, left_out } = keys.changed(top);
         let report = report::RuleCheck {

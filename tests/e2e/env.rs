@@ -376,6 +376,31 @@ impl Builder {
         self
     }
 
+    /// Adds the access log that a page of the documentation shows first. Envoy writes it to `file`.
+    pub(crate) fn with_access_log(mut self, page: &str, file: &Path) -> Self {
+        const FILTERS: &str = "          http_filters:\n";
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page));
+        let text = text.expect("the page exists");
+        let mut lines = text
+            .lines()
+            .skip_while(|line| line.trim_start() != "access_log:")
+            .take_while(|line| line.trim_start() != "```")
+            .peekable();
+        let first = lines.peek().expect("the page shows it");
+        let indent = first.len() - first.trim_start().len();
+        let shown = lines.map(|line| match line.split_once("path: /") {
+            Some((start, _)) => format!("{start}path: {}", file.display()),
+            None => line.to_owned(),
+        });
+        let indented = shown.map(|line| format!("          {}\n", &line[indent..]));
+        let indented = indented.collect::<Vec<_>>().concat();
+        // The next one is the backend.
+        self.config = self
+            .config
+            .replacen(FILTERS, &format!("{indented}{FILTERS}"), 1);
+        self
+    }
+
     /// Replaces a rules file.
     pub(crate) fn with_rules(self, file: &str, yaml: &str) -> Self {
         fs::write(self.rules.join(file), yaml).expect("the rules are a copy of this test's own");

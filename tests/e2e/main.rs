@@ -8,6 +8,7 @@
 
 mod env;
 
+mod access_log;
 mod concurrency;
 mod connections;
 mod costs;

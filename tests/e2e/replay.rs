@@ -10,24 +10,6 @@ use tempfile::TempDir;
 
 use crate::env::{Env, Outcome};
 
-/// The path in the page.
-const LOG: &str = "/var/log/envoy/access.log";
-const FILTERS: &str = "          http_filters:\n          # Placeholder for a filter";
-
-/// The configuration that the page shows, as a field of the connection manager.
-fn access_log(path: &Path) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md");
-    let page = fs::read_to_string(page).expect("the page exists");
-    let (_, rest) = page
-        .split_once("  access_log:\n")
-        .expect("the page shows it");
-    let (lines, _) = rest.split_once("  ```").expect("it is a block");
-    let indented = lines.lines().map(|line| format!("        {line}\n"));
-    let text = format!("          access_log:\n{}", indented.collect::<String>());
-    assert!(text.contains(LOG), "{text}");
-    text.replace(LOG, path.to_str().expect("a plain name"))
-}
-
 /// What the rules of the samples do to a file.
 fn replay(file: &Path) -> Value {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules");
@@ -47,7 +29,7 @@ fn access_log_and_recording_are_replayed_with_the_same_answers() {
     let files = TempDir::new().expect("a temporary directory can be made");
     let (log, recording) = (files.path().join("log"), files.path().join("recording"));
     let mut env = Env::with("costs.yaml")
-        .with_instead(FILTERS, &format!("{}{FILTERS}", access_log(&log)))
+        .with_access_log("docs/testing.md", &log)
         .with_env("RESPONSE_DYNAMIC_METADATA", "true")
         .with_env("DRAIN_PERIOD", "0")
         .with_env("RECORD_FILE", recording.to_str().expect("a plain name"))

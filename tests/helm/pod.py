@@ -40,6 +40,7 @@ SECRETS = {
     "sentinel-auth": {"password": PASSWORD},
     "redis-address": {"url": "REDIS"},
     "admin-token": {"token": "open-sesame-open-sesame"},
+    "admin-read-token": {"token": "read-sesame-read-sesame"},
     "redact-key": {"key": "k"},
     "otlp-headers": {"headers": "authorization=Bearer%20t"},
 }

@@ -25,7 +25,7 @@
 //! A descriptor with more than entries is a map with `entries` (text, or pairs), `limit` (`5/HOUR`),
 //! `hits` and `give_back`. A call may have `hits` and a `domain`. Its response may also have
 //! `headers`, `request_headers`, a `body` and `metadata`, and be `held` for a time, or be an `error`
-//! with its `message`.
+//! with its `message`. `decided` is the part of the metadata that only Tollgate has.
 //!
 //! Other steps set the clock (`wait: 10s`, or `at:` a second since the epoch), load new `rules`
 //! (which may be `rejected`), or read: `counts` are the counters of rules by name, `statsd` and
@@ -37,7 +37,7 @@
 //! that differs from envoyproxy/ratelimit has the number of its `defect` and why the response here
 //! is `better`. `metric_series_max` sets that bound.
 //!
-//! What a case does not mention must be absent.
+//! What a case does not mention must be absent, but for `decided`, which is absent if it is null.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -292,6 +292,12 @@ impl World {
             };
             let times = expected.remove("times");
             got = self.ask(&request, times.as_ref().map(number)).await;
+            match expected.get("decided") {
+                // envoyproxy/ratelimit has none.
+                None => drop(got.remove("decided")),
+                Some(Value::Null) => drop(expected.remove("decided")),
+                Some(_) => {}
+            }
         } else if let Some(span) = expected.remove("wait") {
             self.clock
                 .advance(parse::duration(text(&span)).expect("a time"));
@@ -469,7 +475,12 @@ fn answer(response: &RateLimitResponse) -> Map<String, Value> {
         );
     }
     if let Some(metadata) = &response.dynamic_metadata {
-        answer.insert("metadata".to_owned(), object(metadata));
+        let mut metadata = object(metadata);
+        let decided = metadata
+            .as_object_mut()
+            .and_then(|fields| fields.remove("tollgate"));
+        answer.extend(decided.map(|decided| ("decided".to_owned(), decided)));
+        answer.insert("metadata".to_owned(), metadata);
     }
     if response.quota.is_some() {
         answer.insert("message".to_owned(), json!(format!("{response:?}")));

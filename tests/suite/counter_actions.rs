@@ -257,7 +257,7 @@ async fn token_file_is_reloaded() {
     assert!(
         server
             .log()
-            .contains("the admin token has fewer than 16 characters")
+            .contains("ADMIN_TOKEN has fewer than 16 characters")
     );
 }
 

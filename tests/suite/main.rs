@@ -62,5 +62,6 @@ mod system;
 mod top;
 mod traces;
 mod trial;
+mod values;
 mod wire;
 mod xds;

@@ -57,6 +57,11 @@
 - {name: ADMIN_TOKEN_FILE, value: {{ printf "/etc/tollgate/admin-token/%s" .key | quote }}}
 {{- end }}
 {{- end }}
+{{- with $values.admin.readToken }}
+{{- if .existingSecret }}
+- {name: ADMIN_READ_TOKEN_FILE, value: {{ printf "/etc/tollgate/admin-read-token/%s" .key | quote }}}
+{{- end }}
+{{- end }}
 {{- if $values.metrics.enabled }}
 - {name: USE_PROMETHEUS, value: "true"}
 - {name: PROMETHEUS_ADDR, value: {{ printf ":%s" (include "tollgate.text" $values.ports.metrics) | quote }}}

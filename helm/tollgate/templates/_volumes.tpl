@@ -13,6 +13,9 @@
 {{- with .Values.admin.token.existingSecret }}
 - {name: admin-token, secret: {secretName: {{ . | quote }}}}
 {{- end }}
+{{- with .Values.admin.readToken.existingSecret }}
+- {name: admin-read-token, secret: {secretName: {{ . | quote }}}}
+{{- end }}
 {{- if .Values.trial.upstream }}
 - {name: trial, configMap: {name: {{ printf "%s-trial" (include "tollgate.fullname" .) | quote }}}}
 {{- with .Values.trial.tls.existingSecret }}
@@ -45,6 +48,9 @@
 {{- end }}
 {{- if .Values.admin.token.existingSecret }}
 - {name: admin-token, mountPath: /etc/tollgate/admin-token, readOnly: true}
+{{- end }}
+{{- if .Values.admin.readToken.existingSecret }}
+- {name: admin-read-token, mountPath: /etc/tollgate/admin-read-token, readOnly: true}
 {{- end }}
 {{- if .Values.trial.upstream }}
 - {name: trial, mountPath: /etc/tollgate/trial, readOnly: true}

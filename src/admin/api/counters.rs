@@ -10,6 +10,7 @@ use http::StatusCode;
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::idempotency::Failed;
+use crate::admin::api::top::{Key, Top, entries_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -20,6 +21,7 @@ use crate::base::time::{Clock, Time};
 use crate::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::limit::Limit;
 use crate::limiter::{self, Modes};
+use crate::observe::redact::Values;
 use crate::report::counter::{CountedIn, CounterChange, CounterLimit, CounterList, CounterView};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
@@ -28,6 +30,7 @@ use crate::store::{Backend, Store};
 
 const GET_USAGE: &str =
     "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";
+const UNKNOWN_HASH: &str = "no key with this hash is among the top keys of the last hour on this replica; `tollgate counter get` with the value prints its hash";
 const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 
 /// Finds and reads the counters of descriptors.
@@ -37,13 +40,21 @@ pub(crate) struct Counters {
     modes: Modes,
     backend: Backend,
     clock: Clock,
+    top: Arc<Top>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
 
 impl Counters {
-    pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, backend: Backend, clock: Clock) -> Self {
+    pub(crate) fn new(
+        rules: Arc<LiveRules>,
+        modes: Modes,
+        backend: Backend,
+        clock: Clock,
+        top: Arc<Top>,
+    ) -> Self {
         Self {
+            top,
             rules,
             modes,
             backend,
@@ -52,9 +63,9 @@ impl Counters {
         }
     }
 
-    /// GET: one descriptor, with an entry for each `e` in the query string.
-    pub(crate) async fn read_by_query(&self, query: &str) -> Answer<CounterView> {
-        let pairs = Pairs::new(query);
+    /// GET: one descriptor, with an entry for each `e` in the query string. With `hashed=1` its
+    /// values are hashes; then a caller that does not see values gets no name of the counter.
+    pub(crate) async fn read_by_query(&self, pairs: &Pairs, values: Values) -> Answer<CounterView> {
         let domain = pairs.first("domain");
         if domain.is_empty() || pairs.all("e").next().is_none() {
             let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
@@ -62,8 +73,35 @@ impl Counters {
         }
         let query = Query::of_entries(domain, pairs.all("e"))
             .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
-        let mut counters = self.read(query).await?;
-        Ok(counters.swap_remove(0))
+        if !is_hashed(pairs) {
+            let mut counters = self.read(query).await?;
+            return Ok(counters.swap_remove(0));
+        }
+        let key = self.key_of_hash(&query).await?;
+        let descriptor = Descriptor::new(key.iter());
+        let found = Query {
+            descriptors: [descriptor].into_iter().collect(),
+            ..query
+        };
+        // The explanation of an error has the values.
+        let mut counters = self.read(found).await.map_err(Rejected::unexplained)?;
+        let counter = counters.swap_remove(0);
+        Ok(CounterView {
+            key: counter.key.filter(|_| values == Values::Clear),
+            ..counter
+        })
+    }
+
+    /// The key that a query with hashes names.
+    ///
+    /// # Errors
+    /// 404 if it is not among the top keys.
+    pub(crate) async fn key_of_hash(&self, query: &Query<'_>) -> Result<Key, Rejected> {
+        let domain = Text(query.domain).shown();
+        let found = self.top.hashed(&domain, entries_of(&query.descriptors[0]));
+        found
+            .await
+            .ok_or_else(|| Rejected::new(StatusCode::NOT_FOUND, UNKNOWN_HASH))
     }
 
     /// POST: a request in the form of `/json`.
@@ -132,7 +170,12 @@ impl Counters {
             let (reading, counted_in) = self.read_check(check, now).await;
             counter(&query, step, check, &reading, counted_in)
         });
-        Ok(join_all(counters).await)
+        let mut counters = join_all(counters).await;
+        let hashed = self.top.as_hashed(&query).unwrap_or_default();
+        for (counter, hashed) in counters.iter_mut().zip(hashed) {
+            counter.hashed = Some(hashed);
+        }
+        Ok(counters)
     }
 
     /// Whether one more hit would be over limit; `None` without a verdict of the store.
@@ -249,7 +292,13 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         resets_in_seconds: None,
         over_limit: false,
         counted_in: None,
+        hashed: None,
     }
+}
+
+/// Whether the values of a query string are hashes.
+pub(crate) fn is_hashed(pairs: &Pairs) -> bool {
+    pairs.first("hashed") == b"1"
 }
 
 /// A lease is no period.

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::base::shutdown::Lifecycle;
 use crate::observe::feed::OverLimitFeed;
+use crate::observe::redact::Values;
 
 /// Many proxies close a connection that is silent for a minute.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -18,9 +19,9 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE: &str = ":\n\n";
 
 /// Events from now on, until the client leaves or the process stops.
-pub(crate) fn events(feed: &OverLimitFeed, lifecycle: &Lifecycle) -> Response {
+pub(crate) fn events(feed: &OverLimitFeed, values: Values, lifecycle: &Lifecycle) -> Response {
     let stopping = lifecycle.stopping().clone();
-    let state = (feed.read(), stopping);
+    let state = (feed.read(values), stopping);
     let events = stream::unfold(state, |(mut reader, stopping)| async move {
         let next = timeout(KEEP_ALIVE_INTERVAL, reader.next());
         let text = match stopping.run_until_cancelled(next).await? {

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::bodies::{ArrivedText, Texts};
 use crate::admin::api::counters::Counters;
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::parse;
 use crate::base::runtime::run_on_thread;
@@ -99,6 +100,7 @@ impl RuleChecks {
         file: &str,
         query: &str,
         body: Body,
+        viewer: Viewer,
     ) -> Answer<report::RuleCheck> {
         let window = Pairs::new(query).first("window").to_owned();
         let window = match &*Text(&window).shown() {
@@ -110,7 +112,9 @@ impl RuleChecks {
         let top = self.top_keys.read(Selection::default(), window).await;
         let check = self.check.clone();
         let checked = self
-            .run(held, move |change| check.check(change, &top))
+            .run(held, move |change| {
+                check.check(change, &top, viewer.redaction.as_deref())
+            })
             .await?;
         let keys = checked.keys.into_iter().map(|key| self.key(key));
         Ok(report::RuleCheck {

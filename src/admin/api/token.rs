@@ -1,4 +1,5 @@
-//! Authorizes requests that change something: ADMIN_TOKEN, or the content of ADMIN_TOKEN_FILE.
+//! Authorizes requests by their token. The one of ADMIN_TOKEN or ADMIN_TOKEN_FILE may change
+//! counters and rules and see values of descriptors, that of ADMIN_READ_TOKEN only the latter.
 //!
 //! Wrong tokens are counted by client, in the store and with the algorithm that count requests, and
 //! a client with too many gets 429. The right token is accepted all the same: behind a proxy or a
@@ -14,6 +15,7 @@ use http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
+use crate::base::hash_key::HashKey;
 use crate::base::parse::Secret;
 use crate::base::time::{Clock, Span};
 use crate::check::{Check, Hits, Key};
@@ -32,19 +34,36 @@ const ATTEMPTS_MAX: u32 = 10;
 // tollgate_memory_evicted_total{use="admin_attempts"}
 const ATTEMPTS_BYTES_MAX: u64 = 1 << 20;
 const NO_TOKEN: &str = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
-const SETTING: &str = "ADMIN_TOKEN";
-const FILE_SETTING: &str = "ADMIN_TOKEN_FILE";
+const READ_ONLY: &str = "ADMIN_READ_TOKEN may only read; send the value of ADMIN_TOKEN";
 /// Characters that a random token has at least: 64 bits in hex. At 100,000 guesses a second, more
 /// than a process answers, it is found after three million years.
 const TOKEN_CHARS_MIN: usize = 16;
 
-/// Where the token comes from.
-#[derive(Debug, Clone, Default)]
+/// What the bearer of a token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Right {
+    /// See values of descriptors.
+    Read,
+    /// Change counters and rules, too.
+    Change,
+}
+
+/// Where the tokens come from.
+#[derive(Debug, Clone)]
 pub(crate) struct TokenOptions {
-    /// `None` without a token: nothing can be changed.
-    pub(crate) token: Option<Secret>,
+    read: TokenSource,
+    change: TokenSource,
+    /// The key that the tokens determine; `None` without any.
+    pub(crate) hash_key: Option<HashKey>,
+}
+
+/// A token and its settings.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenSource {
+    setting: &'static str,
+    token: Option<Secret>,
     /// The file that it was read from.
-    pub(crate) file: Option<PathBuf>,
+    file: Option<PathBuf>,
 }
 
 /// The hash of the current token. Clones share it.
@@ -54,7 +73,8 @@ struct CurrentToken(Arc<ArcSwapOption<[u8; 32]>>);
 /// Authorizes requests by their token.
 #[derive(Debug)]
 pub(crate) struct TokenCheck {
-    current: CurrentToken,
+    read: CurrentToken,
+    change: CurrentToken,
     attempts: Counters,
     limit: Limit,
     clock: Clock,
@@ -62,34 +82,87 @@ pub(crate) struct TokenCheck {
 
 impl TokenOptions {
     /// # Errors
-    /// The file cannot be used, or no request can have the token.
-    pub(crate) fn new(token: Option<Secret>, file: Option<PathBuf>) -> Result<Self, String> {
-        let Some(file) = file else {
-            let unusable = token.as_ref().and_then(unusable);
-            return match unusable {
-                Some(what) => Err(format!("{SETTING} {what}")),
-                None => Ok(Self { token, file: None }),
-            };
-        };
+    /// Both tokens are the same.
+    pub(crate) fn new(change: TokenSource, read: TokenSource) -> Result<Self, String> {
+        let secret = |source: &TokenSource| Some(source.token.as_ref()?.reveal().to_owned());
+        if change.token.is_some() && secret(&change) == secret(&read) {
+            let reason = "is that of ADMIN_TOKEN, which may change counters; make another one";
+            return Err(format!("{} {reason}", read.setting));
+        }
+        let token = change.token.as_ref().or(read.token.as_ref());
         Ok(Self {
-            token: Some(read(&file)?),
-            file: Some(file),
+            hash_key: token.map(HashKey::of),
+            read,
+            change,
         })
     }
 
-    /// A sentence about a token that can be guessed.
-    pub(crate) fn warning(&self) -> Option<String> {
-        self.token.as_ref().and_then(weakness)
+    /// A sentence about each token that can be guessed.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        [&self.change, &self.read]
+            .into_iter()
+            .filter_map(|source| weakness(source.setting, source.token.as_ref()?))
     }
 }
 
-fn read(path: &Path) -> Result<Secret, String> {
+impl TokenSource {
+    /// # Errors
+    /// The file cannot be used, or no request can have the token.
+    pub(crate) fn new(
+        setting: &'static str,
+        token: Option<Secret>,
+        file: Option<PathBuf>,
+    ) -> Result<Self, String> {
+        let token = match &file {
+            Some(file) => Some(read(setting, file)?),
+            None => token,
+        };
+        match token.as_ref().and_then(unusable) {
+            Some(what) if file.is_none() => Err(format!("{setting} {what}")),
+            _ => Ok(Self {
+                setting,
+                token,
+                file,
+            }),
+        }
+    }
+
+    /// Puts the token in use, and again whenever its file has changed.
+    fn open(self, hash_key: Option<HashKey>, files: &mut Reloaded) -> CurrentToken {
+        let Self {
+            setting,
+            token,
+            file,
+        } = self;
+        let current = CurrentToken::default();
+        if let Some(token) = &token {
+            current.set(token);
+        }
+        if let Some(path) = file {
+            let replaced = current.clone();
+            let replace = move |token: Secret| {
+                replaced.set(&token);
+                if let Some(key) = &hash_key {
+                    key.follow(&token);
+                }
+                if let Some(weakness) = weakness(setting, &token) {
+                    tracing::warn!("{weakness}");
+                }
+            };
+            let set = FileSet::new(vec![path.clone()]);
+            files.add(set, move || read(setting, &path), replace);
+        }
+        current
+    }
+}
+
+fn read(setting: &str, path: &Path) -> Result<Secret, String> {
     let token = Secret::read_file(path, "a token");
     let token = token.and_then(|token| match unusable(&token) {
         Some(what) => Err(format!(" {what}")),
         None => Ok(token),
     });
-    token.map_err(|error| format!("{FILE_SETTING}: {}{error}", path.display()))
+    token.map_err(|error| format!("{setting}_FILE: {}{error}", path.display()))
 }
 
 /// Why no header of a request can have this token.
@@ -106,10 +179,10 @@ fn unusable(token: &Secret) -> Option<&'static str> {
     }
 }
 
-fn weakness(token: &Secret) -> Option<String> {
+fn weakness(setting: &str, token: &Secret) -> Option<String> {
     (token.reveal().chars().count() < TOKEN_CHARS_MIN).then(|| {
         format!(
-            "the admin token has fewer than {TOKEN_CHARS_MIN} characters, so it can be guessed; make one by `openssl rand -hex 32`"
+            "{setting} has fewer than {TOKEN_CHARS_MIN} characters, so it can be guessed; make one by `openssl rand -hex 32`"
         )
     })
 }
@@ -119,54 +192,94 @@ impl CurrentToken {
         self.0
             .store(Some(Arc::new(hash(token.reveal().as_bytes()))));
     }
+
+    fn is_configured(&self) -> bool {
+        self.0.load().is_some()
+    }
+
+    fn is(&self, sent: &[u8; 32]) -> bool {
+        self.0
+            .load()
+            .as_deref()
+            .is_some_and(|token| is_equal(sent, token))
+    }
 }
 
 impl TokenCheck {
-    /// With the token's file, if there is one.
+    /// With the files of tokens.
     pub(crate) fn new(
         options: TokenOptions,
         clock: Clock,
         metrics: &Metrics,
     ) -> (Arc<Self>, Option<Reloaded>) {
-        let current = CurrentToken::default();
-        if let Some(token) = &options.token {
-            current.set(token);
-        }
-        let file = options.file.map(|path| reloaded(path, current.clone()));
+        let mut files = Reloaded::new("admin-token", "admin token");
+        let TokenOptions {
+            read,
+            change,
+            hash_key,
+        } = options;
+        // The key is that of the token for changes, if there is one.
+        let of_read = hash_key.clone().filter(|_| change.token.is_none());
         let terms = Terms::new(ATTEMPTS_MAX, Unit::Minute, Algorithm::TokenBucket);
         let check = Self {
-            current,
+            read: read.open(of_read, &mut files),
+            change: change.open(hash_key, &mut files),
             attempts: Counters::new(ATTEMPTS_BYTES_MAX, "admin_attempts", metrics),
             limit: Limit::new(&terms).expect("ten per minute can be counted"),
             clock,
         };
-        (Arc::new(check), file)
+        let files = (!files.is_empty()).then_some(files);
+        (Arc::new(check), files)
     }
 
-    /// The setting to configure; `None` if there is a token.
+    /// The setting to configure for changes; `None` if there is a token.
     pub(crate) fn unconfigured(&self) -> Option<&'static str> {
-        self.current.0.load().is_none().then_some(NO_TOKEN)
+        (!self.change.is_configured()).then_some(NO_TOKEN)
     }
 
+    /// Whether a token lets its bearer see values.
+    pub(crate) fn reveals(&self) -> bool {
+        self.read.is_configured() || self.change.is_configured()
+    }
+
+    /// Authorizes a change.
+    ///
     /// # Errors
-    /// 403 without a configured token, 401 for a missing or wrong one, and 429 for a wrong one
-    /// after too many of them.
+    /// 403 without a configured token or for the one that may only read, and those of
+    /// [`Self::right`].
     pub(crate) fn authorize(
         &self,
         headers: &HeaderMap,
         remote: Option<IpAddr>,
     ) -> Result<(), Rejected> {
-        let current = self.current.0.load();
-        let Some(expected) = current.as_deref() else {
-            return Err(Rejected::new(StatusCode::FORBIDDEN, NO_TOKEN));
-        };
+        let forbidden = |reason| Err(Rejected::new(StatusCode::FORBIDDEN, reason));
+        if !self.change.is_configured() {
+            return forbidden(NO_TOKEN);
+        }
+        match self.right(headers, remote)? {
+            Right::Change => Ok(()),
+            Right::Read => forbidden(READ_ONLY),
+        }
+    }
+
+    /// # Errors
+    /// 401 for a missing or wrong token, and 429 for a wrong one after too many of them.
+    pub(crate) fn right(
+        &self,
+        headers: &HeaderMap,
+        remote: Option<IpAddr>,
+    ) -> Result<Right, Rejected> {
         let unauthorized = |reason| Err(Rejected::new(StatusCode::UNAUTHORIZED, reason));
         let sent = headers.get(header::AUTHORIZATION);
         let Some(sent) = sent.and_then(|value| bearer(value.as_bytes())) else {
             return unauthorized("send the admin token as Authorization: Bearer TOKEN");
         };
-        if is_equal(&hash(sent), expected) {
-            return Ok(());
+        let sent = hash(sent);
+        if self.change.is(&sent) {
+            return Ok(Right::Change);
+        }
+        if self.read.is(&sent) {
+            return Ok(Right::Read);
         }
         let client = remote.map_or_else(String::new, |remote| client_of(remote).to_string());
         let attempt = Check::new(Key::from(&*client), self.limit, Hits::Add(1));
@@ -178,23 +291,6 @@ impl TokenCheck {
         }
         unauthorized("the admin token is wrong")
     }
-}
-
-/// Replaces the token when its file changes.
-fn reloaded(path: PathBuf, current: CurrentToken) -> Reloaded {
-    let mut reloaded = Reloaded::new("admin-token", "admin token");
-    let replace = move |token: Secret| {
-        current.set(&token);
-        if let Some(weakness) = weakness(&token) {
-            tracing::warn!("{weakness}");
-        }
-    };
-    reloaded.add(
-        FileSet::new(vec![path.clone()]),
-        move || read(&path),
-        replace,
-    );
-    reloaded
 }
 
 /// The token of `Bearer TOKEN`; the scheme is case-insensitive.
@@ -232,7 +328,8 @@ mod tests {
             ("x\n", "begins or ends with a blank"),
             ("a\u{1b}b", "has a control character"),
         ] {
-            let error = TokenOptions::new(Some(Secret::new(token)), None).expect_err(token);
+            let error =
+                TokenSource::new("ADMIN_TOKEN", Some(Secret::new(token)), None).expect_err(token);
             assert!(
                 error.starts_with(&format!("ADMIN_TOKEN {expected}")),
                 "{error}"
@@ -240,7 +337,7 @@ mod tests {
         }
         for token in ["x", "a b", "s3cret-\u{fc}"] {
             assert!(
-                TokenOptions::new(Some(Secret::new(token)), None).is_ok(),
+                TokenSource::new("ADMIN_TOKEN", Some(Secret::new(token)), None).is_ok(),
                 "{token}"
             );
         }
@@ -248,10 +345,7 @@ mod tests {
 
     #[test]
     fn short_tokens_are_reported() {
-        let warning = |token: String| {
-            let options = TokenOptions::new(Some(Secret::new(token)), None);
-            options.expect("it can be sent").warning()
-        };
+        let warning = |token: String| weakness("ADMIN_TOKEN", &Secret::new(token));
         assert!(warning("x".repeat(TOKEN_CHARS_MIN - 1)).is_some());
         assert!(warning("x".repeat(TOKEN_CHARS_MIN)).is_none());
     }

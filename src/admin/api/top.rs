@@ -12,12 +12,14 @@ use tokio_util::task::TaskTracker;
 use crate::admin::api::answer::Rejected;
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::named_enum::named_enum;
 use crate::base::text::Text;
 use crate::http::response_budget::RETRY_AFTER_SECS;
-use crate::observe::redact::Redaction;
-use crate::observe::top_keys::windows::{By, Window};
+use crate::observe;
+use crate::observe::redact::{Redaction, Values};
+use crate::observe::top_keys::windows::{By, Counted, Window};
 use crate::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
 use crate::report::json;
@@ -44,8 +46,8 @@ const QUERIES_MAX: usize = 1;
 pub(crate) struct Top {
     pub(crate) keys: TopKeys,
     rules: Arc<LiveRules>,
-    /// `None` shows values as they are.
-    pub(crate) redaction: Option<Arc<Redaction>>,
+    /// For callers without a token; `None` shows values as they are.
+    redaction: Option<Arc<Redaction>>,
     fleet: Fleet,
     queries: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -59,12 +61,25 @@ struct TopQuery {
     scope: Scope,
 }
 
+/// How the keys of this process are shown.
+struct View {
+    redaction: Option<Arc<Redaction>>,
+    /// Whether hashes of known keys are replaced by values again, after sums were made.
+    resolved: Values,
+}
+
+/// The entries of a key of this process.
+pub(crate) type Key = Arc<observe::top_keys::entries::Entries>;
+
 /// Hits of this process, and the permit that counts them among those in memory.
 #[derive(Default)]
 struct Prepared {
     sums: Sums,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Permit,
 }
+
+/// `None` only at the end of the process.
+type Permit = Option<OwnedSemaphorePermit>;
 
 impl Top {
     /// Without a redaction values are shown as they are.
@@ -89,6 +104,7 @@ impl Top {
         self: &Arc<Self>,
         replica: &str,
         query: &str,
+        viewer: &Viewer,
     ) -> Result<String, Rejected> {
         let query = TopQuery::read(query)?;
         let mut answer = TopAnswer {
@@ -108,7 +124,16 @@ impl Top {
             answer.missing = Some(missing);
             replies = answers;
         }
-        let own = self.sums(query.selection, query.window).await;
+        let view = match query.scope {
+            Scope::Replica => View::of(viewer),
+            // Other replicas answer with hashes. Those of keys that this one has counted, too, are
+            // resolved.
+            Scope::Fleet => View {
+                redaction: self.redaction.clone(),
+                resolved: viewer.values(),
+            },
+        };
+        let own = self.sums(query.selection, query.window, view).await;
         let show = move || {
             let Prepared { mut sums, permit } = own;
             for reply in replies {
@@ -127,47 +152,122 @@ impl Top {
         selection: Selection,
         window: Window,
         by: By,
+        viewer: &Viewer,
     ) -> Vec<KeyHits> {
-        let rules = self.sums(selection, window).await.sums.first(by);
-        let rule = rules.into_iter().next();
+        let prepared = self.sums(selection, window, View::of(viewer)).await;
+        let rule = prepared.sums.first(by).into_iter().next();
         rule.map_or_else(Vec::new, |rule| rule.keys)
     }
 
-    /// The hits that this process counted, on other threads: keys may be many, and this one answers
-    /// liveness probes. What was begun is finished, even if its request is cancelled meanwhile.
-    async fn sums(self: &Arc<Self>, selection: Selection, window: Window) -> Prepared {
+    /// The key that is shown like this to callers without a token, if it is among the top keys of
+    /// the last hour.
+    pub(crate) async fn hashed(self: &Arc<Self>, domain: &str, shown: Entries) -> Option<Key> {
+        let selection = Selection {
+            domain: Some(domain.to_owned()),
+            rule: None,
+        };
+        let view = View {
+            redaction: Some(self.redaction.clone()?),
+            resolved: Values::Redacted,
+        };
+        let find = move |top: &Self, read: &[RuleKeys], _| {
+            let keys = read.iter().flat_map(|rule| {
+                let keys = rule.keys.iter();
+                keys.map(|key| (&*rule.domain, key))
+            });
+            let is_shown = |(domain, key): &(&str, &Counted)| {
+                top.shown(&query_of(domain, &key.entries), &view) == Some(shown.clone())
+            };
+            let (_, key) = keys.into_iter().find(is_shown)?;
+            Some(key.entries.clone())
+        };
+        self.prepare(selection, Window::Hour, find).await
+    }
+
+    /// The hits that this process counted.
+    async fn sums(self: &Arc<Self>, selection: Selection, window: Window, view: View) -> Prepared {
+        let add = move |top: &Self, read: &[RuleKeys], permit| {
+            let mut sums = Sums::default();
+            for rule in read {
+                top.add(&mut sums, rule, &view);
+            }
+            Prepared { sums, permit }
+        };
+        self.prepare(selection, window, add).await
+    }
+
+    /// Reads keys on other threads: they may be many, and this one answers liveness probes. What
+    /// was begun is finished, even if its request is cancelled meanwhile.
+    async fn prepare<T: Default + Send + 'static>(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        prepare: impl FnOnce(&Self, &[RuleKeys], Permit) -> T + Send + 'static,
+    ) -> T {
         let permit = self.queries.clone().acquire_owned().await.ok();
         let top = self.clone();
         let prepare = async move {
             let read = top.keys.read(selection, window).await;
-            let prepare = move || {
-                let mut sums = Sums::default();
-                for rule in &read {
-                    top.add(&mut sums, rule);
-                }
-                Prepared { sums, permit }
-            };
+            let prepare = move || prepare(&top, &read, permit);
             spawn_blocking(prepare).await.unwrap_or_default()
         };
         self.tasks.spawn(prepare).await.unwrap_or_default()
     }
 
-    fn add(&self, sums: &mut Sums, rule: &RuleKeys) {
-        let rules = self.rules.load();
+    fn add(&self, sums: &mut Sums, rule: &RuleKeys, view: &View) {
         for key in &rule.keys {
-            let query = Query {
-                domain: rule.domain.as_bytes(),
-                descriptors: [Descriptor::new(key.entries.iter())].into_iter().collect(),
-                ..Query::default()
+            let query = query_of(&rule.domain, &key.entries);
+            // Without rules those that counted it were withdrawn.
+            let Some(shown) = self.shown(&query, view) else {
+                continue;
             };
-            let shown = match (&self.redaction, rules.as_ref()) {
-                (None, _) => key_of(&query),
-                (Some(redaction), Some(rules)) => key_of(&redaction.of(&query, rules).query()),
-                // The rules that counted it were withdrawn.
-                (Some(_), None) => continue,
-            };
+            if view.redaction.is_some() && view.resolved == Values::Clear {
+                sums.resolve(shown.clone(), key_of(&query));
+            }
             sums.add(&rule.domain, &rule.rule, shown, key.counts);
         }
+    }
+
+    /// `None` if values cannot be redacted, because there are no rules.
+    fn shown(&self, query: &Query<'_>, view: &View) -> Option<Entries> {
+        match (&view.redaction, self.rules.load().as_ref()) {
+            (None, _) => Some(key_of(query)),
+            (Some(redaction), Some(rules)) => Some(key_of(&redaction.of(query, rules).query())),
+            (Some(_), None) => None,
+        }
+    }
+
+    /// The descriptors of a request as callers without a token see them; `None` unless values are
+    /// replaced by hashes.
+    pub(crate) fn as_hashed(&self, query: &Query<'_>) -> Option<Vec<Entries>> {
+        let redaction = self.redaction.as_ref().filter(|one| one.hashes())?;
+        let rules = Option::clone(&self.rules.load())?;
+        let redacted = redaction.of(query, &rules);
+        Some(
+            redacted
+                .query()
+                .descriptors
+                .iter()
+                .map(entries_of)
+                .collect(),
+        )
+    }
+}
+
+impl View {
+    fn of(viewer: &Viewer) -> Self {
+        Self {
+            redaction: viewer.redaction.clone(),
+            resolved: Values::Redacted,
+        }
+    }
+}
+
+pub(crate) fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
+    Query {
+        domain: domain.as_bytes(),
+        descriptors: [Descriptor::new(entries.iter())].into_iter().collect(),
+        ..Query::default()
     }
 }
 
@@ -178,8 +278,12 @@ fn busy() -> Rejected {
 
 /// The key of a request with one descriptor.
 fn key_of(query: &Query<'_>) -> Entries {
-    let entries = query.descriptors.iter().flat_map(|one| &one.entries);
+    query.descriptors.iter().flat_map(entries_of).collect()
+}
+
+pub(crate) fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
     let shown = |bytes| Text(bytes).shown().into_owned();
+    let entries = descriptor.entries.iter();
     entries
         .map(|entry| [shown(entry.key), shown(entry.value)])
         .collect()

@@ -7,21 +7,31 @@ use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, RuleHits, TOP_KEYS_MAX};
 use crate::rules::stats::counts::HitCounts;
 
-/// Hits by domain and rule, and by key.
+/// Hits of keys.
 #[derive(Debug, Default)]
-pub(crate) struct Sums(BTreeMap<(String, String), HashMap<Entries, HitCounts>>);
+pub(crate) struct Sums {
+    /// By domain and rule, and by key.
+    hits: BTreeMap<(String, String), HashMap<Entries, HitCounts>>,
+    /// Keys by what they are summed under.
+    resolved: HashMap<Entries, Entries>,
+}
 
 impl Sums {
     pub(crate) fn add(&mut self, domain: &str, rule: &str, key: Entries, counts: HitCounts) {
-        let of_rule = self.0.entry((domain.to_owned(), rule.to_owned()));
+        let of_rule = self.hits.entry((domain.to_owned(), rule.to_owned()));
         let of_key = of_rule.or_default().entry(key).or_default();
         of_key.add(counts);
+    }
+
+    /// Shows a key that is summed as `shown` as it is.
+    pub(crate) fn resolve(&mut self, shown: Entries, key: Entries) {
+        self.resolved.insert(shown, key);
     }
 
     /// Adds the answer of another replica.
     pub(crate) fn add_answer(&mut self, rules: Vec<RuleHits>) {
         for RuleHits { domain, rule, keys } in rules {
-            let of_rule = self.0.entry((domain, rule)).or_default();
+            let of_rule = self.hits.entry((domain, rule)).or_default();
             for key in keys {
                 let counts = key.counts();
                 of_rule.entry(key.key).or_default().add(counts);
@@ -31,7 +41,7 @@ impl Sums {
 
     /// The first keys of each rule, those without hits left out. Rules without keys are left out.
     pub(crate) fn first(self, by: By) -> Vec<RuleHits> {
-        let rules = self.0.into_iter().filter_map(|((domain, rule), keys)| {
+        let rules = self.hits.into_iter().filter_map(|((domain, rule), keys)| {
             let keys = keys.into_iter();
             let keys = keys.map(|(key, HitCounts { hits, over_limit })| KeyHits {
                 key,
@@ -45,6 +55,11 @@ impl Sums {
                 by_hits.then_with(|| one.key.cmp(&other.key))
             });
             keys.truncate(TOP_KEYS_MAX);
+            for key in &mut keys {
+                if let Some(resolved) = self.resolved.get(&key.key) {
+                    key.key.clone_from(resolved);
+                }
+            }
             (!keys.is_empty()).then_some(RuleHits { domain, rule, keys })
         });
         rules.collect()

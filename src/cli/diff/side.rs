@@ -54,7 +54,7 @@ impl Side {
             }
             Rules::Files(files)
         } else if name.contains("://") {
-            Rules::Served(fetch::get(name, PAGE).map_err(invalid)?)
+            Rules::Served(fetch::get(name, PAGE, &[]).map_err(invalid)?)
         } else {
             let path = Path::new(name).to_owned();
             let input = Input::read(slice::from_ref(&path), reading, environment)?;

@@ -7,7 +7,6 @@ use crate::hostile::UnderAttack;
 use crate::support::counting::{Counting, answered_by_redis, rules};
 use crate::support::http::{self, Connection, Reply};
 use crate::support::proxy::Proxy;
-use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Code, TestServer, eventually, limit_of};
 
@@ -192,90 +191,6 @@ async fn nobody_is_locked_out_by_others_of_the_same_address() {
     };
     assert_eq!((rollback("guess"), rollback(TOKEN)), (429, 404));
     attacked.finish().await;
-}
-
-/// What a client sends as a value.
-const SECRET: &str = "alice-secret-4711@example.com";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_of_clients_are_on_no_page() {
-    let rules = |requests: u32| {
-        format!(
-            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: second, requests_per_unit: 1000000}}\n  \
-             - key: user\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n  \
-             - {{key: user, value: bot, rate_limit: {{unit: year, requests_per_unit: {requests}}}}}\n"
-        )
-    };
-    let error = headers(&[
-        ("grpc-status", "13"),
-        ("grpc-message", "no limit for alice-secret-4711@example.com"),
-    ]);
-    for (how, shown) in [("drop", "user="), ("hash", "user=")] {
-        let upstream = RawUpstream::start(Answer::Reply {
-            headers: error.clone(),
-            body: Vec::new(),
-            trailers: None,
-        })
-        .await;
-        let (in_force, candidate) = (rules(5), rules(1));
-        let files = [
-            ("rules.yaml", &*in_force),
-            ("candidate/rules.yaml", &*candidate),
-        ];
-        let server = TestServer::with_files(files)
-            .with_envs(&[
-                ("ADMIN_REDACT", how),
-                ("TRIAL_UPSTREAM", &upstream.addr.to_string()),
-            ])
-            .with_env("TRIAL_ON_UPSTREAM_ERROR", "decide")
-            .start();
-        server.metric_becomes("tollgate_candidate_rules", 3.0).await;
-        let mut client = server.client().await;
-        for _ in 0..7 {
-            for user in [SECRET, "bot"] {
-                client.ask("d", &[("user", user)]).await;
-            }
-        }
-        let page = |path: &str| -> Value {
-            serde_json::from_str(&server.admin(path)).expect("it is JSON")
-        };
-        eventually("all requests are compared", async || {
-            page("/trial")["requests"] == 14 && page("/candidate")["requests"] == 14
-        })
-        .await;
-        let trial = page("/trial")["disagreements"].to_string();
-        let candidate = page("/candidate")["examples"].to_string();
-        for text in [&trial, &candidate] {
-            assert!(text.contains(shown) && text.contains("user=bot"), "{text}");
-        }
-        assert!(trial.contains(r#"{"error":"Internal"}"#), "{trial}");
-        for path in [
-            "/",
-            "/trial",
-            "/candidate",
-            "/console/trial",
-            "/console/candidate",
-            "/console/rules",
-            "/console/rule?domain=d&rule=d.user",
-            "/console/files",
-            "/console/store",
-            "/metrics",
-            "/stats",
-            "/rlconfig",
-            "/ready",
-            "/api/v1/top",
-            "/api/v1/top?by=hits",
-        ] {
-            let text = server.admin(path);
-            assert!(!text.contains("alice"), "{how} {path}: {text}");
-        }
-        server.assert_not_logged("alice");
-        let url = format!("http://{}", server.admin);
-        for command in ["trial", "candidate"] {
-            let printed = crate::support::tollgate(&[command, "report", &url]);
-            assert!(!printed.stdout.contains("alice"), "{}", printed.stdout);
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -208,7 +208,7 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
     assert_eq!(answer.statuses[0].limit_remaining, 3, "a bucket of four");
     let told_to_envoy = format!("{:?}", answer.dynamic_metadata);
     assert!(
-        told_to_envoy.contains("blue") && !told_to_envoy.contains("tollgate"),
+        told_to_envoy.contains("blue") && !told_to_envoy.contains("unit_multiplier"),
         "{told_to_envoy}"
     );
     assert!(

@@ -3,10 +3,10 @@
 //!
 //! Each process publishes a random name once a second on a channel that all of them subscribe to,
 //! and behind it the address of its admin listener; nothing is stored. A process that subscribes
-//! asks for the heartbeats of the others, which answer at once. A peer that is silent for ten
-//! heartbeats is gone, and a process that drains says so. The rank is the position of the own name
-//! in the sorted list. While Redis is unavailable, the last known membership stays: that is when it
-//! is needed.
+//! asks for the heartbeats of the others, which answer at once. With them is the key of hashes, if
+//! no setting determines it. A peer that is silent for ten heartbeats is gone, and a process that
+//! drains says so. The rank is the position of the own name in the sorted list. While Redis is
+//! unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text
 //!  messages   a ?a   b ?b a   a b   a b   a      …      a
@@ -23,11 +23,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::base::backoff::Backoff;
+use crate::base::hash_key::HashKey;
 use crate::base::shutdown::{Lifecycle, Phase};
 use crate::base::time::{Clock, Time};
 use crate::limit::Share;
 use crate::store::redis::connect::connection::{Connection, Subscription};
-use crate::store::redis::fallback::peers::{ASK, HEARTBEAT_INTERVAL, LEAVE, Peers};
+use crate::store::redis::fallback::peers::{ASK, FleetKey, HEARTBEAT_INTERVAL, LEAVE, Peers};
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -56,6 +57,8 @@ pub(crate) struct Membership {
     configured: Share,
     /// The address of the admin listener for peers, if they can know it.
     admin: OnceLock<SocketAddr>,
+    /// Follows the key that the processes agree on, if they do.
+    hash_key: OnceLock<HashKey>,
     peers: Mutex<Peers>,
     /// Whether all peers have answered, or none will.
     is_settled: watch::Sender<bool>,
@@ -84,6 +87,7 @@ impl Membership {
             name: random_name(),
             configured,
             admin: OnceLock::new(),
+            hash_key: OnceLock::new(),
             peers: Mutex::default(),
             is_settled: watch::Sender::new(false),
             alive: metrics.gauge(
@@ -106,6 +110,16 @@ impl Membership {
     pub(crate) fn advertise(&self, admin: SocketAddr) {
         // It is bound once.
         let _ = self.admin.set(admin);
+    }
+
+    /// Offers a key that was made `now`, and replaces it by an older one of another process.
+    pub(crate) fn exchange(&self, key: HashKey, now: Time) {
+        self.peers().key = Some(FleetKey {
+            made_at: now,
+            key: key.get(),
+        });
+        // It is made once.
+        let _ = self.hash_key.set(key);
     }
 
     /// The processes whose heartbeats were received, sorted by name.
@@ -188,7 +202,7 @@ impl Membership {
 
     async fn announce(&self, node: &Node, message: &str) {
         if let Ok(mut connection) = node.connector.connect_background().await {
-            let _ = connection.call(&self.publish(&[message])).await;
+            let _ = connection.call(&self.publish(message)).await;
         }
     }
 
@@ -272,24 +286,31 @@ impl Membership {
         if let Some(share) = peers.update(&self.name, self.configured, now) {
             self.alive.set(share.replicas().get().into());
         }
+        if let (Some(FleetKey { key, .. }), Some(hash_key)) = (peers.key, self.hash_key.get())
+            && hash_key.get() != key
+        {
+            hash_key.set(key);
+        }
         if peers.have_answered() && !*self.is_settled.borrow() {
             self.is_settled.send_replace(true);
         }
     }
 
-    /// In two messages: earlier versions ignore the second one, and count the first.
+    /// In several messages: earlier versions count the first, and ignore the others.
     fn heartbeat(&self) -> Pipeline {
-        match self.admin.get() {
-            None => self.publish(&[&self.name]),
-            Some(admin) => self.publish(&[&self.name, &format!("{} {admin}", self.name)]),
+        let admin = self.admin.get();
+        let admin = admin.map(|admin| format!("{} {admin}", self.name));
+        let key = self.peers().key.as_ref().map(FleetKey::message);
+        let mut commands = self.publish(&self.name);
+        for message in [admin, key].into_iter().flatten() {
+            commands.add_command(self.publish_command(&message));
         }
+        commands
     }
 
-    fn publish(&self, messages: &[&str]) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(messages.len());
-        for message in messages {
-            commands.add_command(self.publish_command(message));
-        }
+    fn publish(&self, message: &str) -> Pipeline {
+        let mut commands = Pipeline::new();
+        commands.add_command(self.publish_command(message));
         commands
     }
 

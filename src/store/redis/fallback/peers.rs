@@ -25,6 +25,8 @@ const HEARTBEATS_AWAITED: u32 = 2;
 pub(crate) const LEAVE: char = '-';
 /// Precedes the name of a process that asks for heartbeats. Earlier versions ignore it.
 pub(crate) const ASK: char = '?';
+/// Precedes the key of the hashes of values. Earlier versions ignore it.
+const KEY: char = '~';
 
 /// Messages of the heartbeat channel. Public for fuzzing.
 #[derive(Debug, Default)]
@@ -36,6 +38,17 @@ pub struct Peers {
     /// Processes that received the question of this one, itself included.
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
+    /// `None` if the processes agree on none.
+    pub(crate) key: Option<FleetKey>,
+}
+
+/// A key that processes agree on: the oldest one that they know, so that one that starts takes over
+/// that of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FleetKey {
+    /// When its process made it.
+    pub(crate) made_at: Time,
+    pub(crate) key: u128,
 }
 
 /// The last heartbeat of a process.
@@ -43,6 +56,21 @@ pub struct Peers {
 pub(crate) struct Heartbeat {
     pub(crate) at: Time,
     pub(crate) admin: Option<SocketAddr>,
+}
+
+impl FleetKey {
+    pub(crate) fn message(&self) -> String {
+        format!("{KEY}{}:{:032x}", self.made_at.as_micros(), self.key)
+    }
+
+    /// `None` for another message.
+    fn read(message: &str) -> Option<Self> {
+        let (made_at, key) = message.strip_prefix(KEY)?.split_once(':')?;
+        Some(Self {
+            made_at: Time::from_micros(made_at.parse().ok()?),
+            key: u128::from_str_radix(key, 16).ok()?,
+        })
+    }
 }
 
 impl Peers {
@@ -58,6 +86,12 @@ impl Peers {
 
     /// Returns whether another process asks for heartbeats. Unknown messages are ignored.
     pub fn on_message(&mut self, message: &str, own: &str, now: Time) -> bool {
+        if let Some(known) = &mut self.key
+            && let Some(received) = FleetKey::read(message)
+        {
+            *known = received.min(*known);
+            return false;
+        }
         let asker = message.strip_prefix(ASK);
         if asker.is_none() {
             self.on_heartbeat(message, now);
@@ -171,6 +205,39 @@ mod tests {
         assert_eq!(after(&mut peers, 14, &[5, 7]), Some((2, 0)));
         peers.on_heartbeat(&format!("-{}", name(7)), at(14));
         assert_eq!(after(&mut peers, 14, &[5]), Some((1, 0)), "it left");
+    }
+
+    #[test]
+    fn processes_agree_on_the_oldest_key_in_any_order() {
+        let key = |made_at: u64, key| FleetKey {
+            made_at: at(made_at),
+            key,
+        };
+        let keys = [key(3, 7), key(1, u128::MAX), key(1, 5), key(2, 0)];
+        for own in keys {
+            for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+                let mut peers = Peers {
+                    key: Some(own),
+                    ..subscribed()
+                };
+                for index in order {
+                    assert!(!peers.on_message(&keys[index].message(), OWN, at(4)));
+                }
+                assert_eq!(peers.key, Some(key(1, 5)));
+                assert!(peers.heartbeats.is_empty(), "a key is no heartbeat");
+            }
+        }
+        for invalid in ["~", "~1", "~:5", "~x:5", "~1:g", "~-1:5", "~1:5 x"] {
+            let mut peers = Peers {
+                key: Some(keys[0]),
+                ..subscribed()
+            };
+            peers.on_message(invalid, OWN, at(4));
+            assert_eq!(peers.key, Some(keys[0]), "{invalid}");
+        }
+        let mut configured = subscribed();
+        configured.on_message(&keys[2].message(), OWN, at(4));
+        assert_eq!(configured.key, None);
     }
 
     #[test]

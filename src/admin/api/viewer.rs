@@ -1,0 +1,163 @@
+//! Decides how the caller of a page sees values of descriptors: as they are with a token, else as
+//! ADMIN_REDACT says.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequestParts, MatchedPath};
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, header};
+use parking_lot::Mutex;
+
+use crate::admin::api::answer::{self, Rejected};
+use crate::admin::api::outcome::{ActionOutcome, Outcomes};
+use crate::admin::api::token::TokenCheck;
+use crate::base::named_enum::named_enum;
+use crate::base::time::{Clock, Span, Time};
+use crate::http::RemoteAddress;
+use crate::observe::redact::{Redaction, Values};
+use crate::telemetry::log::AUDIT;
+use crate::telemetry::metric::Metrics;
+
+const REVEAL: &str = "reveal";
+/// A page is logged once in this time, however often it is refreshed.
+const LOG_INTERVAL: Span = Span::from_secs(60);
+
+/// Decides for every page of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Viewers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    replica: Box<str>,
+    /// `None` shows values as they are to every caller.
+    redaction: Option<Arc<Redaction>>,
+    token: Arc<TokenCheck>,
+    /// By page, of which the routes are all.
+    logged: Mutex<HashMap<Box<str>, Time>>,
+    outcomes: Outcomes,
+    clock: Clock,
+}
+
+named_enum! {
+    /// What a key that a page shows leads to.
+    pub enum Links {
+        /// The counter of its values.
+        Values = "values",
+        /// The counter of the values with these hashes.
+        Hashes = "hashes",
+        /// Nothing: its values were dropped.
+        None = "none",
+    }
+}
+
+/// How the caller of a request sees values.
+#[derive(Debug, Clone)]
+pub(crate) struct Viewer {
+    /// `None` as they are.
+    pub(crate) redaction: Option<Arc<Redaction>>,
+    /// Whether a token would show more.
+    pub(crate) may_reveal: bool,
+}
+
+impl Viewers {
+    /// Registers the metric.
+    pub(crate) fn new(
+        replica: &str,
+        redaction: Option<&Arc<Redaction>>,
+        token: &Arc<TokenCheck>,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            replica: replica.into(),
+            redaction: redaction.cloned(),
+            token: token.clone(),
+            logged: Mutex::default(),
+            outcomes: Outcomes::new(&[REVEAL], metrics),
+            clock: clock.clone(),
+        }))
+    }
+
+    /// # Errors
+    /// Those of a wrong token.
+    fn viewer(
+        &self,
+        headers: &HeaderMap,
+        remote: Option<IpAddr>,
+        page: &str,
+    ) -> Result<Viewer, Rejected> {
+        let Shared {
+            redaction,
+            token,
+            outcomes,
+            ..
+        } = &*self.0;
+        let may_reveal = redaction.is_some() && token.reveals();
+        if !may_reveal || !headers.contains_key(header::AUTHORIZATION) {
+            return Ok(Viewer {
+                redaction: redaction.clone(),
+                may_reveal,
+            });
+        }
+        token.right(headers, remote).inspect_err(|rejected| {
+            outcomes.count(REVEAL, ActionOutcome::of(rejected.status));
+        })?;
+        outcomes.count(REVEAL, ActionOutcome::Done);
+        self.log(page, remote);
+        Ok(Viewer {
+            redaction: None,
+            may_reveal: false,
+        })
+    }
+
+    fn log(&self, page: &str, remote: Option<IpAddr>) {
+        let now = self.0.clock.now();
+        let mut logged = self.0.logged.lock();
+        if logged
+            .get(page)
+            .is_none_or(|last| now.since(*last) >= LOG_INTERVAL)
+        {
+            logged.insert(page.into(), now);
+            let remote = remote.map_or_else(String::new, |remote| remote.to_string());
+            tracing::info!(target: AUDIT, action = REVEAL, remote, page, "admin action");
+        }
+    }
+}
+
+impl Viewer {
+    pub(crate) fn values(&self) -> Values {
+        match self.redaction {
+            Some(_) => Values::Redacted,
+            None => Values::Clear,
+        }
+    }
+
+    pub(crate) fn links(&self) -> Links {
+        match &self.redaction {
+            None => Links::Values,
+            Some(redaction) if redaction.hashes() => Links::Hashes,
+            Some(_) => Links::None,
+        }
+    }
+}
+
+impl<S> FromRequestParts<S> for Viewer
+where
+    Viewers: FromRef<S>,
+    S: Send + Sync,
+{
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let viewers = Viewers::from_ref(state);
+        let page = parts.extensions.get::<MatchedPath>();
+        let page = page.map_or("", MatchedPath::as_str);
+        let remote = parts.extensions.get::<RemoteAddress>();
+        let remote = remote.and_then(|RemoteAddress(remote)| *remote);
+        let viewer = viewers.viewer(&parts.headers, remote, page);
+        viewer.map_err(|rejected| answer::rejection(&viewers.0.replica, rejected))
+    }
+}
