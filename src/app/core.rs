@@ -41,7 +41,7 @@ impl Core {
                 let bytes_max = settings.store.memory.memory_bytes_max;
                 let counters = memory::Counters::new(bytes_max, "store", &metrics);
                 if !settings.store.is_memory_chosen() {
-                    lifecycle.set_store_problem(memory::not_chosen());
+                    lifecycle.set_store_problem(Some(memory::not_chosen()));
                 }
                 Backend::Memory(Arc::new(counters))
             }

@@ -213,16 +213,7 @@ impl Parts {
 
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
-        let store = self.store_status(&self.nodes().await);
-        let (status, note) = if !self.lifecycle.serving() {
-            (Status::Bad, "not ready".to_owned())
-        } else if let StoreStatus::Without(..) | StoreStatus::Unknown = store {
-            (Status::Bad, format!("store {}", store.text()))
-        } else if self.rules.last_error().is_some() {
-            (Status::Warning, "new rules rejected".to_owned())
-        } else {
-            (Status::Good, "serving".to_owned())
-        };
+        let (status, note) = self.badge().await;
         let mut tabs = vec![
             Tab::Overview,
             Tab::Rules,
@@ -238,6 +229,30 @@ impl Parts {
             note,
             tabs,
         }
+    }
+
+    /// The worst that is wrong.
+    async fn badge(&self) -> (Status, String) {
+        let store = self.store_status(&self.nodes().await);
+        let problem = self.lifecycle.state().store_problem;
+        if self.rules_in_force().is_none() {
+            return (Status::Bad, "no rules".to_owned());
+        }
+        if !self.lifecycle.serving() {
+            return (Status::Bad, "not ready".to_owned());
+        }
+        match problem {
+            Some(problem) if problem.is_undecided => return (Status::Bad, problem.summary),
+            _ if store.status() == Status::Bad => {
+                return (Status::Bad, format!("store {}", store.text()));
+            }
+            Some(problem) => return (Status::Warning, problem.summary),
+            None => {}
+        }
+        if self.rules.last_error().is_some() {
+            return (Status::Warning, "new rules rejected".to_owned());
+        }
+        (Status::Good, "serving".to_owned())
     }
 
     pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> StoreStatus {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::base::shutdown::StoreProblem;
 use crate::base::time::Span;
 use crate::check::StoreError;
 
@@ -19,7 +20,8 @@ const AFFECTED_MIN: u64 = 3;
 /// A timeout of Envoy's filter that leaves Redis the default of STORE_TIMEOUT.
 const ENVOY_TIMEOUT: &str = "0.15s";
 
-const FIND_SLOW: &str = "find what blocks it with SLOWLOG GET and INFO commandstats";
+const FIND_SLOW: &str =
+    "find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU";
 const MORE_CPU: &str = "this process waits for CPU, raise its limit";
 
 /// Numbers of something by the cause of its failure.
@@ -58,6 +60,8 @@ pub(crate) struct Norms {
     pub(crate) store_timeout: Span,
     /// The last known latency of Redis in seconds, for periods without calls.
     pub(crate) latency: Option<f64>,
+    /// Whether the last calls that failed had no reply in time.
+    pub(crate) fails_late: bool,
 }
 
 /// How many of how many are affected.
@@ -107,17 +111,24 @@ impl Problem {
     }
 
     /// What happens, why, and what to do, for the log, `/ready` and the console.
-    pub(crate) fn sentence(self, period: &Period, norms: Norms) -> String {
+    pub(crate) fn describe(self, period: &Period, norms: Norms) -> StoreProblem {
         match self {
-            Self::Slow => format!(
-                "Redis answers in {} (p99), and requests wait for it; {FIND_SLOW}",
-                millis(period.p99().unwrap_or(SLOW))
-            ),
-            Self::Undecided(cause) => format!(
-                "{} % of checks answered by on_store_error: {}",
-                period.checks().percent(),
-                period.explain(cause, norms)
-            ),
+            Self::Slow => StoreProblem {
+                summary: "slow Redis".to_owned(),
+                explanation: format!(
+                    "it answers in up to {} (p99), and requests wait for it; {FIND_SLOW}",
+                    millis(period.p99().unwrap_or(SLOW))
+                ),
+                is_undecided: false,
+            },
+            Self::Undecided(cause) => StoreProblem {
+                summary: format!(
+                    "{} % of checks answered by on_store_error",
+                    period.checks().percent()
+                ),
+                explanation: period.explain(cause, norms),
+                is_undecided: true,
+            },
         }
     }
 }
@@ -171,10 +182,12 @@ impl Period {
             StoreError::ShortDeadline => {
                 let given = self.deadline.map_or("too little time".to_owned(), millis);
                 let needs = self.p99().or(norms.latency);
-                let needs = needs.map(|needs| format!(", Redis needs {}", millis(needs)));
+                let needs = needs.map(|needs| format!(", Redis needs up to {}", millis(needs)));
                 let needs = needs.unwrap_or_default();
                 format!("callers give {given}{needs}; {}", longer_timeout())
             }
+            // The breaker is open after time-outs.
+            StoreError::Unreachable if norms.fails_late => no_answer(norms),
             StoreError::TimedOut => self.explain_late(norms),
             StoreError::Unreachable => {
                 "Redis is unreachable; check that it runs, REDIS_URL, and the network to it"
@@ -198,15 +211,14 @@ impl Period {
             || format!("STORE_TIMEOUT is {}", norms.store_timeout),
             |deadline| format!("callers give {}", millis(deadline)),
         );
+        let answers = |p99| format!("Redis answers in up to {} (p99), {until}", millis(p99));
         match self.p99().or(norms.latency) {
-            Some(p99) if p99 > SLOW => {
-                format!("Redis answers in {} (p99), {until}; {FIND_SLOW}", millis(p99))
-            }
-            Some(p99) => {
+            Some(p99) if p99 > SLOW && self.decided > 0 => format!("{}; {FIND_SLOW}", answers(p99)),
+            Some(p99) if p99 <= SLOW => {
                 let cure = by_caller.map_or(MORE_CPU.to_owned(), |_| longer_timeout());
-                format!("Redis answers in {} (p99), {until}; {cure}", millis(p99))
+                format!("{}; {cure}", answers(p99))
             }
-            None => format!("Redis does not answer, {until}; {FIND_SLOW}"),
+            _ => no_answer(norms),
         }
     }
 }
@@ -221,6 +233,11 @@ impl Share {
     fn percent(self) -> u64 {
         (self.affected.saturating_mul(100) / self.all.max(1)).max(1)
     }
+}
+
+fn no_answer(norms: Norms) -> String {
+    let store_timeout = norms.store_timeout;
+    format!("Redis does not answer within STORE_TIMEOUT ({store_timeout}); {FIND_SLOW}")
 }
 
 fn longer_timeout() -> String {
