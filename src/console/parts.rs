@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
@@ -23,6 +23,7 @@ use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
@@ -55,6 +56,8 @@ pub(crate) struct Parts {
     pub(crate) api: Api,
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
+    /// Of the store.
+    pub(crate) watch: StoreWatch,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) clock: Clock,
     pub(crate) reads: RecentReads,
@@ -242,12 +245,11 @@ impl Parts {
             return (Status::Bad, "not ready".to_owned());
         }
         match problem {
-            Some(problem) if problem.is_undecided => return (Status::Bad, problem.summary),
-            _ if store.status() == Status::Bad => {
-                return (Status::Bad, format!("store {}", store.text()));
+            None if store.status() == Status::Good => {}
+            Some(problem) if problem.is_undecided || store.status() == Status::Good => {
+                return (problem_status(&problem), problem.summary);
             }
-            Some(problem) => return (Status::Warning, problem.summary),
-            None => {}
+            _ => return (Status::Bad, format!("store {}", store.text())),
         }
         if self.rules.last_error().is_some() {
             return (Status::Warning, "new rules rejected".to_owned());
@@ -263,6 +265,14 @@ impl Parts {
             Backend::Redis(_) if missing > 0 => StoreStatus::Without(missing, nodes.len()),
             Backend::Redis(_) => StoreStatus::All,
         }
+    }
+}
+
+pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
+    if problem.is_undecided {
+        Status::Bad
+    } else {
+        Status::Warning
     }
 }
 

@@ -254,9 +254,11 @@ impl Kept {
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
         let (now, before) = (self.samples.back(), self.before_fallbacks());
-        let (now, before) = now.zip(before).map_or_else(Default::default, |(now, before)| {
-            (now.clone(), before.clone())
-        });
+        let (now, before) = now
+            .zip(before)
+            .map_or_else(Default::default, |(now, before)| {
+                (now.clone(), before.clone())
+            });
         let norms = Norms {
             store_timeout,
             latency: self.latency,
@@ -274,12 +276,7 @@ impl Kept {
     }
 
     /// Begins, continues or ends an episode.
-    fn follow(
-        &mut self,
-        current: Option<(Problem, StoreProblem)>,
-        now: &Sample,
-        before: Sample,
-    ) {
+    fn follow(&mut self, current: Option<(Problem, StoreProblem)>, now: &Sample, before: Sample) {
         if let (Some(episode), Some((problem, described))) = (&mut self.episode, &current)
             && episode.problem.is_same_kind(*problem)
         {

@@ -79,7 +79,9 @@ impl Problem {
             if is_current {
                 minute.all > 0 && (recent.all == 0 || recent.is_above(LASTS))
             } else {
-                minute.affected >= AFFECTED_MIN && minute.is_above(BEGINS) && recent.is_above(BEGINS)
+                minute.affected >= AFFECTED_MIN
+                    && minute.is_above(BEGINS)
+                    && recent.is_above(BEGINS)
             }
         };
         let is_undecided = matches!(current, Some(Self::Undecided(_)));

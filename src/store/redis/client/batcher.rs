@@ -183,7 +183,10 @@ impl Task {
             }
             Some(Err(_)) | None => {
                 // Without it, the slowest calls would be missing.
-                shared.metrics.seconds.observe(self.server.timeout.as_secs_f64());
+                shared
+                    .metrics
+                    .seconds
+                    .observe(self.server.timeout.as_secs_f64());
                 self.fail("timed out", StoreError::TimedOut);
             }
         }
