@@ -45,15 +45,21 @@ const UNITS: [(Unit, WireUnit); 7] = [
     (Unit::Year, WireUnit::Year),
 ];
 
-/// When a caller that sent this grpc-timeout at `now` must have its response sent: before it stops
-/// waiting, by the time that sending takes. `None` if the value is invalid.
+/// When a caller that sent this grpc-timeout at `now` must have its response sent. `None` if the
+/// value is invalid.
 pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
-    let micros = timeout(grpc_timeout)?.as_micros();
+    Some(deadline_after(timeout(grpc_timeout)?, now))
+}
+
+/// When a caller that waits for this time from `now` on must have its response sent: before it
+/// stops waiting, by the time that sending takes.
+pub(crate) fn deadline_after(timeout: Span, now: Time) -> Time {
+    let micros = timeout.as_micros();
     // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
     let margin = (micros / 5)
         .max(MARGIN_MIN.as_micros().min(micros / 2))
         .max(SENDING.as_micros());
-    Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
+    now.plus(Span::from_micros(micros.saturating_sub(margin)))
 }
 
 /// A grpc-timeout. `None` if the value is invalid.

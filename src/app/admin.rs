@@ -54,6 +54,7 @@ pub(super) fn build(
         lifecycle,
         metrics,
         backend,
+        ..
     } = core;
     let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica = backend.replica();

@@ -32,6 +32,7 @@ pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
         api: api.clone(),
         history: rules.history.clone(),
         metrics: core.metrics.clone(),
+        watch: core.watch.clone(),
         lifecycle: core.lifecycle.clone(),
         clock: core.clock.clone(),
         reads: RecentReads::default(),

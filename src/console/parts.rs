@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status, Tab};
@@ -23,6 +23,7 @@ use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
@@ -55,6 +56,8 @@ pub(crate) struct Parts {
     pub(crate) api: Api,
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
+    /// Of the store.
+    pub(crate) watch: StoreWatch,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) clock: Clock,
     pub(crate) reads: RecentReads,
@@ -244,23 +247,7 @@ impl Parts {
 
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
-        let store = self.store_status(&self.nodes().await);
-        let of_rules = |wanted| {
-            let fault = self.rules_fault();
-            fault.filter(|fault| fault.status == wanted)
-        };
-        let (status, note, runbook) = if let Some(fault) = of_rules(Status::Bad) {
-            (fault.status, fault.note.to_owned(), Some(fault.anchor))
-        } else if !self.lifecycle.serving() {
-            let anchor = "health-and-shutdown";
-            (Status::Bad, "not ready".to_owned(), Some(anchor))
-        } else if let Some(anchor) = store.anchor() {
-            (Status::Bad, format!("store {}", store.text()), Some(anchor))
-        } else if let Some(fault) = of_rules(Status::Warning) {
-            (fault.status, fault.note.to_owned(), Some(fault.anchor))
-        } else {
-            (Status::Good, "serving".to_owned(), None)
-        };
+        let (status, note, runbook) = self.badge().await;
         let mut tabs = vec![
             Tab::Overview,
             Tab::Rules,
@@ -279,6 +266,30 @@ impl Parts {
         }
     }
 
+    /// The worst fault, and its section of the runbook.
+    async fn badge(&self) -> (Status, String, Option<&'static str>) {
+        let store = self.store_status(&self.nodes().await);
+        let problem = self.lifecycle.state().store_problem;
+        let of_rules = self.rules_fault();
+        let of_rules =
+            of_rules.map(|fault| (fault.status, fault.note.to_owned(), Some(fault.anchor)));
+        match (of_rules, problem, store.anchor()) {
+            (Some(fault @ (Status::Bad, ..)), ..) => fault,
+            _ if !self.lifecycle.serving() => {
+                let anchor = "health-and-shutdown";
+                (Status::Bad, "not ready".to_owned(), Some(anchor))
+            }
+            (_, Some(problem), anchor) if problem.is_undecided || anchor.is_none() => (
+                problem_status(&problem),
+                problem.summary,
+                Some(problem.runbook),
+            ),
+            (_, _, Some(anchor)) => (Status::Bad, format!("store {}", store.text()), Some(anchor)),
+            (Some(fault), ..) => fault,
+            (None, ..) => (Status::Good, "serving".to_owned(), None),
+        }
+    }
+
     pub(crate) fn store_status(&self, nodes: &[NodeStatus]) -> StoreStatus {
         let missing = nodes.iter().filter(|node| node.ping.is_err()).count();
         match &self.backend {
@@ -287,6 +298,14 @@ impl Parts {
             Backend::Redis(_) if missing > 0 => StoreStatus::Without(missing, nodes.len()),
             Backend::Redis(_) => StoreStatus::All,
         }
+    }
+}
+
+pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
+    if problem.is_undecided {
+        Status::Bad
+    } else {
+        Status::Warning
     }
 }
 
