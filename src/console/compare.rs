@@ -84,7 +84,7 @@ fn table<'r>(
         return html! { p.empty { "Nothing was compared so far." } };
     }
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr { th scope="col" { "Rule" } @for title in titles { th.number scope="col" { (title) } } } }
                 tbody {
@@ -108,7 +108,7 @@ fn rows<const N: usize>(
         return html! { p.empty { "None so far." } };
     }
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr { @for title in titles { th scope="col" { (title) } } } }
                 tbody { @for cells in rows { tr { @for cell in cells { td { (cell) } } } } }

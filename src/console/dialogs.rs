@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::admin::api::viewer::Viewer;
+use crate::console::widgets::clamped;
 use crate::report::json;
 
 struct Action {
@@ -52,7 +53,7 @@ fn dialog(action: &Action, domain: &str, entries: &[[String; 2]], descriptor: &s
             form method="dialog" data-action=(action.path) data-done=(action.done) data-domain=(domain) data-descriptor=(descriptor) {
                 h2 id=(title) { (action.name) " this counter?" }
                 p {
-                    @for [key, value] in entries { code { (key) "=" (value) } " " }
+                    @for [key, value] in entries { code { (clamped(&format!("{key}={value}"))) } " " }
                     "of " (domain) ". " (action.effect)
                 }
                 @if action.asks_for_hits {

@@ -181,7 +181,7 @@ function keysOf(keys, leftOut) {
     return make(
       "tr",
       {},
-      make("th", { scope: "row" }, entries.join(", ")),
+      make("th", { scope: "row" }, make("span", { className: "clamp", title: entries.join(", ") }, entries.join(", "))),
       make("td", { className: "number" }, String(hits)),
       make("td", {}, ...treatment(before)),
       make("td", {}, ...treatment(after)),
@@ -190,7 +190,7 @@ function keysOf(keys, leftOut) {
   });
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
   const more = leftOut > 0 ? [make("p", { className: "dim" }, `and ${plural(leftOut, "other key")}`)] : [];
-  return [make("div", { className: "scroll" }, table), ...more];
+  return [make("div", { className: "scroll", tabIndex: 0 }, table), ...more];
 }
 
 function treatment({ rule, limit, mode, over_limit }) {
@@ -280,7 +280,7 @@ function periodsOf({ period_ms, requests_by_period, before, after }) {
     return make("tr", {}, make("th", { scope: "row" }, name), ...counts.map((count) => make("td", { className: "number" }, String(count))));
   });
   const head = make("thead", {}, make("tr", {}, ...["Period", "Requests", "Pass before", "Pass after"].map(title)));
-  return make("div", { className: "scroll" }, make("table", {}, head, make("tbody", {}, ...rows)));
+  return make("div", { className: "scroll", tabIndex: 0 }, make("table", {}, head, make("tbody", {}, ...rows)));
 }
 
 simulation.addEventListener("submit", (event) => {

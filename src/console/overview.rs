@@ -62,6 +62,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
             (traffic(&recent, sample.hits))
             (health(parts, parts.store_status(&nodes), &snapshot))
         }
+        (rejection(parts))
         section aria-labelledby="hour" {
             h2 #hour { "Last hour" }
             (chart(&parts.history.chart()))
@@ -120,7 +121,6 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
     let store = html! {
         a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
     };
-    let rejected = parts.rules.last_error();
     html! {
         (tile("Store", &store, &html! { (parts.backend) }))
         (tile("Replicas", &html! { (peers) }, &html! {
@@ -133,10 +133,16 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
         (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
             "version " code { (hash) }
         }))
-        @if let Some(error) = rejected {
-            div.tile.wide.bad role="alert" {
-                dt { "New rules are rejected; the last good ones serve" }
-                dd { pre { (error) } }
+    }
+}
+
+/// Why the newest rules are not in force.
+fn rejection(parts: &Parts) -> Markup {
+    html! {
+        @if let Some(error) = parts.rules.last_error() {
+            section.rejection role="alert" {
+                h2 { "New rules are rejected; the last good ones serve" }
+                pre { (error) }
             }
         }
     }

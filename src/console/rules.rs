@@ -201,7 +201,7 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
         }
     };
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table.rules {
                 thead { tr {
                     (header(Order::Path, "Rule"))
