@@ -32,6 +32,17 @@ pub(crate) enum Tab {
     Candidate,
 }
 
+/// The navigation.
+const TABS: [Tab; 7] = [
+    Tab::Overview,
+    Tab::Rules,
+    Tab::Files,
+    Tab::OverLimit,
+    Tab::Store,
+    Tab::Trial,
+    Tab::Candidate,
+];
+
 /// The top of every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
@@ -40,8 +51,6 @@ pub(crate) struct Head {
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
-    /// The parts of the navigation.
-    pub(crate) tabs: Vec<Tab>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +143,8 @@ fn top(head: &Head, current: Tab) -> Markup {
                 span { "Tollgate" }
             }
             nav aria-label="Views" {
-                @for tab in &head.tabs {
-                    a href=(tab.path()) aria-current=[(*tab == current).then_some("page")] { (tab.name()) }
+                @for tab in TABS {
+                    a href=(tab.path()) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {

@@ -2,6 +2,7 @@
 //! browser.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
@@ -41,6 +42,8 @@ async fn every_view_has_its_url_and_a_strict_policy() {
         ("/console/file?name=rules.yaml", "rules.yaml"),
         ("/console/over-limit", "Over limit"),
         ("/console/store", "Store"),
+        ("/console/trial", "Trial"),
+        ("/console/candidate", "Candidate"),
         (SHOP_USER, "shop.user"),
         ("/console/key?domain=shop&e=user%3Dann", "user=ann"),
     ] {
@@ -57,7 +60,15 @@ async fn every_view_has_its_url_and_a_strict_policy() {
             let body = reply.body.replace("http://www.w3.org/2000/svg", "");
             assert!(!body.contains(inline), "{path} has {inline}: {body}");
         }
-        for link in ["Overview", "Rules", "Files", "Over limit", "Store"] {
+        for link in [
+            "Overview",
+            "Rules",
+            "Files",
+            "Over limit",
+            "Store",
+            "Trial",
+            "Candidate",
+        ] {
             assert!(
                 reply.body.contains(&format!(">{link}</a>")),
                 "{path}: {link}"
@@ -349,18 +360,36 @@ fn buttons_that_change_files_are_there_if_they_can_be_changed() {
 }
 
 #[test]
-fn unknown_rule_and_views_without_their_setting_are_not_found() {
+fn unknown_rule_and_view_are_not_found() {
     let server = TestServer::with_rules(RULES).start();
     for path in [
         "/console/rule?domain=shop&rule=shop.nothing",
         "/console/rule",
-        "/console/trial",
-        "/console/candidate",
         "/console/whatever",
     ] {
         assert_eq!(view(&server, path).status, 404, "{path}");
     }
-    assert!(!view(&server, "/").body.contains(">Candidate</a>"));
+}
+
+#[tokio::test]
+async fn trial_and_candidate_begin_with_commands() {
+    let server = TestServer::with_rules(RULES).start();
+    let trial = text(&server, "/console/trial");
+    let setting = " TRIAL_UPSTREAM=ratelimit.istio-system:8081 ";
+    assert!(trial.contains(setting), "{trial}");
+    let begin = text(&server, "/console/candidate");
+    let (_, commands) = begin.split_once("mkdir -p ").expect("the first command");
+    let candidate = commands.split_whitespace().next().expect("a folder");
+    let rules = candidate.strip_suffix("/candidate").expect("its folder");
+    let copy = format!("cp {rules}/*.yaml {candidate}/ ");
+    assert!(commands.contains(&copy), "{commands}");
+    let command = format!("mkdir -p {candidate} && {copy}");
+    let shell = Command::new("sh").args(["-c", &command]).status();
+    assert!(shell.expect("a shell").success(), "{command}");
+    eventually("the candidate rules are loaded", async || {
+        text(&server, "/console/candidate").contains("would change of 0 requests")
+    })
+    .await;
 }
 
 #[tokio::test]
