@@ -182,9 +182,9 @@ async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
     console.tab(Tab::Trial, &content).await
 }
 
-async fn candidate(State(console): State<Console>) -> Response {
+async fn candidate(State(console): State<Console>, viewer: Viewer) -> Response {
     let content = if console.0.candidate.has_rules() {
-        compare::candidate(&console.0.candidate)
+        compare::candidate(&console.0.candidate, &viewer)
     } else {
         begin::candidate(&console.0)
     };

@@ -32,8 +32,11 @@ const ACTIONS: [Action; 2] = [
     },
 ];
 
-/// The buttons and dialogs of a descriptor.
-pub(crate) fn actions(domain: &str, entries: &[[String; 2]]) -> Markup {
+/// The buttons and dialogs of a descriptor, or why there are none.
+pub(crate) fn actions(unconfigured: Option<&str>, domain: &str, entries: &[[String; 2]]) -> Markup {
+    if let Some(reason) = unconfigured {
+        return html! { p.dim { "Reset and Grant are off: " (reason) "." } };
+    }
     let descriptor = json(&entries);
     html! {
         div.actions {

@@ -22,6 +22,8 @@ let saved = text.value;
 let typing = 0;
 let checking = false;
 let again = false;
+// Whether the text shows the line that matters; later the operator decides.
+let isPlaced = false;
 
 // Makes an element with properties, classes and children, which are elements or texts.
 function make(name, properties, ...children) {
@@ -97,6 +99,9 @@ function report(answer) {
   text.setAttribute("aria-invalid", String(!valid));
   const own = errors.filter(({ file }) => file === editor.dataset.file);
   drawLines(new Set(own.map(({ line }) => line)));
+  // A rejected file opens at its first error.
+  if (!isPlaced && own.length > 0 && text.value === saved) goTo(own[0].line ?? 1);
+  isPlaced = true;
   const found = [...errors.map((one) => message("error", one)), ...warnings.map((one) => message("warning", one))];
   show("messages", found.length > 0 ? make("ol", { className: "messages" }, ...found) : make("p", { className: "empty" }, "None."));
   show("differences", ...differencesOf(differences, answer.differences_left_out));
@@ -367,7 +372,13 @@ addEventListener("beforeunload", (event) => {
   if (text.value !== saved) event.preventDefault();
 });
 
+function goToFragment() {
+  const line = Number(location.hash.match(/^#L(\d+)$/)?.[1] ?? 0);
+  if (line > 0) goTo(line);
+  return line > 0;
+}
+
 drawLines(new Set());
 check();
-const line = Number(location.hash.match(/^#L(\d+)$/)?.[1] ?? 0);
-if (line > 0) goTo(line);
+isPlaced = goToFragment();
+addEventListener("hashchange", goToFragment);

@@ -143,6 +143,7 @@ fn rejection(parts: &Parts) -> Markup {
             section.rejection role="alert" {
                 h2 { "New rules are rejected; the last good ones serve" }
                 pre { (error) }
+                p { a href="/console/files" { "Files" } " leads to the line of each error." }
             }
         }
     }

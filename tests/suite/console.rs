@@ -124,6 +124,9 @@ async fn counts_are_those_of_metrics() {
     }
     let rule = text(&server, SHOP_USER);
     assert!(rule.contains("rule shop.user at "), "{rule}");
+    let without = "Reset and Grant are off: no admin token is configured; set ADMIN_TOKEN";
+    let shown = text(&server, "/console/key?domain=shop&e=user%3Dann");
+    assert!(shown.contains(without), "{shown}");
     let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
     for shown in [
         "over limit",
@@ -407,7 +410,10 @@ async fn candidate_and_trial_have_views() {
     }
     for (path, expected) in [
         ("/console/candidate", "shop.user 1 1 0 1"),
-        ("/console/trial", "2 of 2 requests agree (100.0 %)"),
+        (
+            "/console/trial",
+            "2 of 2 requests agree, 100.00 % (34.24 to 100.00)",
+        ),
     ] {
         eventually(&format!("{path} has {expected}"), async || {
             text(&server, path).contains(expected)
