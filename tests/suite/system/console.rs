@@ -5,6 +5,7 @@ use crate::support::TestServer;
 use crate::support::browser::Browser;
 use crate::support::redis::RedisProcess;
 
+mod accessibility;
 mod files;
 
 const RULES: &str = "
