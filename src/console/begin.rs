@@ -57,7 +57,7 @@ fn candidate_steps(rules: Option<&Path>, candidate: &Path) -> Markup {
     html! {
         ol.steps {
             li {
-                "Write the rules of all domains as they shall be, beginning with a copy of those in force:"
+                "Write the rules of all domains as they will be, beginning with a copy of those in force:"
                 pre {
                     "mkdir -p " (candidate)
                     @if let Some(rules) = rules { "\ncp " (rules.display()) "/*.yaml " (candidate) "/" }

@@ -173,7 +173,7 @@ function optionsOf(before, after) {
 
 function keysOf(keys, leftOut) {
   if (keys.length === 0) return [];
-  const head = ["Key", "Hits", "Before", "After", ""].map((title, index) => {
+  const head = ["Key", "Hits", "Before", "After", "Action"].map((title, index) => {
     const cell = make("th", { scope: "col", className: index === 1 ? "number" : "" }, title);
     return cell;
   });
