@@ -44,7 +44,8 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
             Ok(counter) => {
                 (shown(counter))
                 // An action needs the values.
-                @if is_hashed { (hidden_values(viewer)) } @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
+                @if is_hashed { (hidden_values(viewer)) }
+                @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
                 (history(hour.as_ref()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
