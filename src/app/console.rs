@@ -26,6 +26,7 @@ pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
         folder: rules.folder(),
         findings: rules.findings.clone(),
         candidate: shown.candidates.rules.clone(),
+        candidate_folder: shown.candidates.folder.clone(),
         trial: shown.trial.cloned(),
         modes: core.settings.limiter.modes(),
         backend: core.backend.clone(),

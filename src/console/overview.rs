@@ -63,6 +63,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
             (traffic(&recent, sample.hits))
             (health(parts, parts.store_status(&nodes), &snapshot))
         }
+        (rejection(parts))
         section aria-labelledby="hour" {
             h2 #hour { "Last hour" }
             (chart(&parts.history.chart()))
@@ -133,10 +134,17 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
         (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
             "version " code { (hash) }
         }))
+    }
+}
+
+/// Why the newest rules are not in force.
+fn rejection(parts: &Parts) -> Markup {
+    html! {
         @if let Some(fault) = parts.rules_fault() {
-            div.tile.wide.bad role="alert" {
-                dt { (fault.text) ". " (runbook::link(fault.anchor)) }
-                dd { pre { (parts.rules.last_error().unwrap_or(state.rules_note)) } }
+            section.rejection role="alert" {
+                h2 { (fault.text) ". " (runbook::link(fault.anchor)) }
+                pre { (parts.rules.last_error().unwrap_or_else(|| parts.lifecycle.state().rules_note)) }
+                p { a href="/console/files" { "Files" } " leads to the line of each error." }
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::admin::api::Api;
 use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
-use crate::console::frame::{Head, Status, Tab};
+use crate::console::frame::{Head, Status};
 use crate::console::history::History;
 use crate::limiter::Modes;
 use crate::rule_source::edit::etag::ETag;
@@ -48,6 +48,8 @@ pub(crate) struct Parts {
     /// Findings about the newest rules.
     pub(crate) findings: LastFindings,
     pub(crate) candidate: Candidate,
+    /// `None` if nothing reads them.
+    pub(crate) candidate_folder: Option<PathBuf>,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,
@@ -248,21 +250,11 @@ impl Parts {
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
         let (status, note, runbook) = self.badge().await;
-        let mut tabs = vec![
-            Tab::Overview,
-            Tab::Rules,
-            Tab::Files,
-            Tab::OverLimit,
-            Tab::Store,
-        ];
-        tabs.extend(self.trial.is_some().then_some(Tab::Trial));
-        tabs.extend(self.candidate.has_rules().then_some(Tab::Candidate));
         Head {
             replica: self.api.replica.to_string(),
             status,
             note,
             runbook,
-            tabs,
         }
     }
 

@@ -190,7 +190,7 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
         return html! { p.empty { "No server was found yet: see " a href="/ready" { "/ready" } "." } };
     }
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr {
                     th scope="col" { "Server" }
