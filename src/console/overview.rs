@@ -143,7 +143,8 @@ fn rejection(parts: &Parts) -> Markup {
         @if let Some(fault) = parts.rules_fault() {
             section.rejection role="alert" {
                 h2 { (fault.text) ". " (runbook::link(fault.anchor)) }
-                pre { (parts.rules.last_error().unwrap_or_else(|| parts.lifecycle.state().rules_note)) }
+                @let note = parts.lifecycle.state().rules_note;
+                pre { (parts.rules.last_error().unwrap_or(note)) }
                 p { a href="/console/files" { "Files" } " leads to the line of each error." }
             }
         }

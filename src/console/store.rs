@@ -30,6 +30,12 @@ struct Bar {
     minute: u64,
 }
 
+impl Bar {
+    const fn class(&self) -> &'static str {
+        if self.is_marked { "near" } else { "hits" }
+    }
+}
+
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
     let snapshot = parts.metrics.snapshot();
@@ -144,8 +150,9 @@ fn chart(label: &str, bars: &[Bar]) -> Markup {
                     g {
                         title { (at(bar.minute)) ": " (bar.text) }
                         rect.slot x=(index * WIDTH) y="0" width=(WIDTH) height=(HEIGHT) {}
-                        @for (value, class) in bar.heights.into_iter().zip([if bar.is_marked { "near" } else { "hits" }, "median"]) {
-                            rect class=(class) x=(x) y=(HEIGHT - height(value)) width=(width) height=(height(value)) {}
+                        @for (value, class) in bar.heights.into_iter().zip([bar.class(), "median"]) {
+                            @let (high, y) = (height(value), HEIGHT - height(value));
+                            rect class=(class) x=(x) y=(y) width=(width) height=(high) {}
                         }
                     }
                 }

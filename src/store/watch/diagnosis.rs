@@ -302,11 +302,11 @@ mod tests {
             ),
             (
                 told(StoreError::TimedOut, false, 88, ms(50.0, 95.0), None),
-                "12 % of checks answered by on_store_error: Redis answers in up to 95 ms (p99), STORE_TIMEOUT is 100ms; find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
+                "12 % of checks answered by on_store_error: Redis answers in up to 95 ms (p99), STORE_TIMEOUT is 100 ms; find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
                 told(StoreError::Unreachable, true, 0, None, None),
-                "100 % of checks answered by on_store_error: Redis does not answer within STORE_TIMEOUT (100ms); find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
+                "100 % of checks answered by on_store_error: Redis does not answer within STORE_TIMEOUT (100 ms); find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
                 told(StoreError::Unreachable, false, 0, None, None),
