@@ -265,20 +265,21 @@ impl Parts {
         let of_rules = self.rules_fault();
         let of_rules =
             of_rules.map(|fault| (fault.status, fault.note.to_owned(), Some(fault.anchor)));
+        let of_problem = |problem: StoreProblem| {
+            let status = problem_status(&problem);
+            (status, problem.summary, Some(problem.runbook))
+        };
         match (of_rules, problem, store.anchor()) {
             (Some(fault @ (Status::Bad, ..)), ..) => fault,
             _ if !self.lifecycle.serving() => {
                 let anchor = "health-and-shutdown";
                 (Status::Bad, "not ready".to_owned(), Some(anchor))
             }
-            (_, Some(problem), anchor) if problem.is_undecided || anchor.is_none() => (
-                problem_status(&problem),
-                problem.summary,
-                Some(problem.runbook),
-            ),
+            (_, Some(problem), _) if problem.is_undecided => of_problem(problem),
             (_, _, Some(anchor)) => (Status::Bad, format!("store {}", store.text()), Some(anchor)),
             (Some(fault), ..) => fault,
-            (None, ..) => (Status::Good, "serving".to_owned(), None),
+            (None, Some(problem), None) => of_problem(problem),
+            (None, None, None) => (Status::Good, "serving".to_owned(), None),
         }
     }
 

@@ -295,7 +295,11 @@ impl Kept {
             let lasted = now.at.since(ended.before.at);
             // A slow Redis that decides no more has not recovered.
             if current.is_none() || ended.problem != Problem::Slow {
-                tracing::warn!("recovered: {}", ended.problem.recovery(&period, lasted));
+                let minute = self.samples.front().map(|first| now.after(first));
+                let recovery = ended
+                    .problem
+                    .recovery(&period, &minute.unwrap_or_default(), lasted);
+                tracing::warn!("{recovery}");
             }
         }
         if let Some((problem, logged)) = current {

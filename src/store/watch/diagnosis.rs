@@ -18,7 +18,7 @@ const LASTS: u64 = 5;
 /// Fewer in a minute are accidents.
 const AFFECTED_MIN: u64 = 3;
 /// A timeout of Envoy's filter that leaves Redis the default of STORE_TIMEOUT.
-const ENVOY_TIMEOUT: &str = "0.15s";
+const ENVOY_WAITS: &str = "0.15s";
 
 const FIND_SLOW: &str =
     "find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU";
@@ -98,16 +98,21 @@ impl Problem {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// What happened in a problem that is over.
-    pub(crate) fn recovery(self, period: &Period, lasted: Span) -> String {
+    /// What happened in the `period` of a problem that is over in the last `minute`.
+    pub(crate) fn recovery(self, period: &Period, minute: &Period, lasted: Span) -> String {
         let seconds = Duration::from(lasted).as_secs();
         match self {
-            Self::Slow => format!("Redis answers in time again after {seconds} s"),
+            Self::Slow if minute.calls == 0 => {
+                "no calls to Redis, which was slow, for a minute".to_owned()
+            }
+            Self::Slow => format!("recovered: Redis answers in time again after {seconds} s"),
             Self::Undecided(_) => {
                 let Share { affected, all } = period.checks();
-                format!(
-                    "Redis decides checks again; on_store_error answered {affected} of {all} checks in {seconds} s"
-                )
+                let how = match minute.checks().all {
+                    0 => "no checks for a minute",
+                    _ => "recovered: Redis decides checks again",
+                };
+                format!("{how}; on_store_error answered {affected} of {all} checks in {seconds} s")
             }
         }
     }
@@ -250,7 +255,7 @@ fn no_answer(norms: Norms) -> String {
 }
 
 fn longer_timeout() -> String {
-    format!("set the timeout of Envoy's filter to {ENVOY_TIMEOUT}")
+    format!("set the timeout of Envoy's filter to {ENVOY_WAITS}")
 }
 
 /// A time in ms, or in s if it has many of them.
