@@ -1,4 +1,5 @@
-//! Compiles `proto/` to Rust and to the descriptor set for reflection and /json.
+//! Compiles `proto/` to Rust and to the descriptor set for reflection and /json, and
+//! `docs/operations.md` to the runbook of the console.
 //!
 //! protox replaces `protoc`, so that a build needs only cargo.
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use prost::Message as _;
 use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, html};
 
 /// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and
 /// a message are the same.
@@ -41,6 +43,7 @@ const READ_AS_BYTES: [&str; 15] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
+    println!("cargo:rerun-if-changed=docs/operations.md");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR for a build script")?);
 
     // Everything else is reached by their imports. Reflection and JSON speak of what is served, and
@@ -65,7 +68,49 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")
         .include_file("protos.rs")
         .compile_fds(descriptors)?;
+
+    let page = fs::read_to_string("docs/operations.md")?;
+    fs::write(out.join("operations.html"), rendered(&page))?;
     Ok(())
+}
+
+/// The HTML of a page on its own: headings have the anchors of GitHub, links to other pages and
+/// images are text.
+fn rendered(page: &str) -> String {
+    let mut is_kept = true;
+    let events = Parser::new_ext(page, Options::ENABLE_TABLES).filter(|event| match event {
+        Event::Start(Tag::Link { dest_url, .. }) => {
+            is_kept = dest_url.starts_with('#');
+            is_kept
+        }
+        Event::End(TagEnd::Link) => is_kept,
+        Event::Start(Tag::Image { .. })
+        | Event::End(TagEnd::Image)
+        | Event::Html(_)
+        | Event::InlineHtml(_) => false,
+        _ => true,
+    });
+    let mut events: Vec<Event<'_>> = events.collect();
+    for start in 0..events.len() {
+        let (before, after) = events.split_at_mut(start + 1);
+        if let Event::Start(Tag::Heading { id, .. }) = &mut before[start] {
+            let texts = after.iter().map_while(|event| match event {
+                Event::Text(text) | Event::Code(text) => Some(&**text),
+                _ => None,
+            });
+            *id = Some(anchor(&texts.collect::<String>()).into());
+        }
+    }
+    let mut page = String::new();
+    html::push_html(&mut page, events.into_iter());
+    page
+}
+
+fn anchor(heading: &str) -> String {
+    let heading = heading.to_lowercase();
+    let kept = |letter: &char| letter.is_alphanumeric() || "-_ ".contains(*letter);
+    let kept: String = heading.chars().filter(kept).collect();
+    kept.replace(' ', "-")
 }
 
 /// Gives the fields of [`READ_AS_BYTES`] their type.

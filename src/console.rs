@@ -20,6 +20,7 @@ use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 use crate::observe::redact::Values;
 
+mod begin;
 mod compare;
 mod dialogs;
 mod editor;
@@ -33,8 +34,8 @@ mod overview;
 pub(crate) mod parts;
 mod rule;
 mod rules;
+mod runbook;
 mod store;
-mod store_hour;
 mod top_keys;
 mod widgets;
 
@@ -48,7 +49,7 @@ impl Console {
     }
 
     /// The views, whose responses are bounded.
-    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 10] {
+    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 11] {
         [
             ("/", get(overview)),
             ("/console/rules", get(rules)),
@@ -60,6 +61,7 @@ impl Console {
             ("/console/store", get(store)),
             ("/console/trial", get(trial)),
             ("/console/candidate", get(candidate)),
+            ("/console/runbook", get(runbook)),
         ]
     }
 
@@ -175,23 +177,23 @@ async fn store(State(console): State<Console>) -> Response {
 }
 
 async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
-    match &console.0.trial {
-        Some(trial) => {
-            let content = compare::trial(trial, &viewer);
-            console.tab(Tab::Trial, &content).await
-        }
-        None => {
-            let reason = "TRIAL_UPSTREAM is not set.";
-            console.not_found(Tab::Overview, reason).await
-        }
-    }
+    let content = match &console.0.trial {
+        Some(trial) => compare::trial(trial, &viewer),
+        None => begin::trial(),
+    };
+    console.tab(Tab::Trial, &content).await
 }
 
-async fn candidate(State(console): State<Console>) -> Response {
-    if !console.0.candidate.has_rules() {
-        let reason = "There are no candidate rules.";
-        return console.not_found(Tab::Overview, reason).await;
-    }
-    let content = compare::candidate(&console.0.candidate);
+async fn candidate(State(console): State<Console>, viewer: Viewer) -> Response {
+    let content = if console.0.candidate.has_rules() {
+        compare::candidate(&console.0.candidate, &viewer)
+    } else {
+        begin::candidate(&console.0)
+    };
     console.tab(Tab::Candidate, &content).await
+}
+
+async fn runbook(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let content = runbook::content(&query.unwrap_or_default());
+    console.page(Tab::Overview, "Runbook", &content).await
 }

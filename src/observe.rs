@@ -3,5 +3,4 @@
 pub mod feed;
 pub mod record;
 pub mod redact;
-pub mod store_watch;
 pub mod top_keys;

@@ -15,11 +15,13 @@ use crate::check::{
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
+use crate::store::watch::StoreWatch;
 use crate::telemetry::traces::LiveSpan;
 
 pub mod memory;
 pub mod redis;
 pub mod settings;
+pub mod watch;
 
 /// The store of a process.
 #[derive(Debug, Clone)]
@@ -117,10 +119,13 @@ impl Backend {
     }
 
     /// Runs the background work of the store, for as long as the process lives.
-    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle) {
+    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle, watch: StoreWatch) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
-            Self::Redis(redis) => redis.maintain(lifecycle).await,
+            Self::Redis(redis) => {
+                let watch = watch.run(redis.clone(), lifecycle.clone());
+                tokio::join!(redis.maintain(lifecycle), watch);
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ rules: base check limit telemetry
 report: base check limit rules
 config: base limit report rules telemetry
 store: algorithm base check file_watch limit net telemetry
-observe: base check report rules store telemetry
+observe: base check report rules telemetry
 candidate: base check observe report rules telemetry
 limiter: base candidate check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry
@@ -30,7 +30,7 @@ api: base check file_watch http limit limiter net observe proto report rules tel
 what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
 admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
     store telemetry trial what_if
-console: admin base candidate limit limiter observe report rule_source rules store telemetry trial
+console: admin base candidate check limit limiter observe report rule_source rules store telemetry trial
 settings: admin api base limiter observe rule_source store telemetry trial
 app: admin api base candidate config console file_watch http limiter observe rule_source rules
     settings store telemetry trial what_if
@@ -148,8 +148,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 28_300;
-const OPERATOR_TOOLS_LINES_MAX: usize = 18_010;
+const CORE_LINES_MAX: usize = 28_800;
+const OPERATOR_TOOLS_LINES_MAX: usize = 17_900;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::json;
 
 use crate::rules::tree::Example;
-use crate::store::memory::COUNTS_ALONE;
+use crate::store::memory::{ADMITS_MORE, COUNTS_ALONE};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Summary {
@@ -84,7 +84,7 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = if self.store_is_local {
-            format!(" ({COUNTS_ALONE})")
+            format!(" ({COUNTS_ALONE}: {ADMITS_MORE})")
         } else {
             String::new()
         };

@@ -8,9 +8,9 @@ use crate::app::background::Background;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::Clock;
 use crate::config::metric_mapping;
-use crate::observe::store_watch::StoreWatch;
 use crate::settings::Settings;
 use crate::store::settings::BackendChoice;
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry;
 use crate::telemetry::log::Log;
@@ -41,7 +41,7 @@ impl Core {
                 let bytes_max = settings.store.memory.memory_bytes_max;
                 let counters = memory::Counters::new(bytes_max, "store", &metrics);
                 if !settings.store.is_memory_chosen() {
-                    lifecycle.set_store_problem(memory::not_chosen());
+                    lifecycle.set_store_problem(Some(memory::not_chosen()));
                 }
                 Backend::Memory(Arc::new(counters))
             }
@@ -57,12 +57,12 @@ impl Core {
             .gauge_with("tollgate_store_info", help, &info)
             .set(1);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
+        let maintained = backend.clone();
         let watch = StoreWatch::new(clock.clone(), &metrics);
-        let maintain = backend.clone().maintain(clock.clone(), lifecycle.clone());
-        let watching = watch.clone().run(backend.clone(), lifecycle.clone());
-        background.thread("store", async {
-            tokio::join!(maintain, watching);
-        });
+        background.thread(
+            "store",
+            maintained.maintain(clock.clone(), lifecycle.clone(), watch.clone()),
+        );
         let finish = |backend: Backend| async move { backend.finish().await };
         background.finish(Some(backend.clone()), Ok, finish);
         Self {

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::descriptor::Context;
+use crate::config::descriptor::{self, Context};
 use crate::config::error::SourceFindings;
 use crate::config::overlay::Overlay;
 use crate::config::source::{CompileOptions, Source};
@@ -83,7 +83,10 @@ impl<'o> Compiler<'o> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Building::new(&name, self.options)),
         };
-        let overlay = self.overlay.of_domain(&name);
+        let descriptors = file.descriptors.as_deref();
+        let labels = descriptors.into_iter();
+        let labels = labels.flat_map(|descriptors| descriptor::labels(descriptors, source));
+        let overlay = self.overlay.of_domain(&name, labels);
         let block = file.block.as_ref();
         let own = block.and_then(|block| block.all_or_nothing);
         building.all_or_nothing = building.all_or_nothing.or(own);
@@ -103,7 +106,6 @@ impl<'o> Compiler<'o> {
         let context = Context {
             path: &name,
             metric_path: &name,
-            domain: &name,
             defaults: block.and_then(|block| block.defaults.as_ref()),
             overlay: &overlay,
             setting: self.setting.as_ref(),
@@ -111,12 +113,12 @@ impl<'o> Compiler<'o> {
             source,
             options: self.options,
         };
-        if let Some(descriptors) = &file.descriptors {
+        if let Some(descriptors) = descriptors {
             let place = format!("domain {} > ", shortened(&name));
             context.add_level(
                 &mut building.domain.root,
                 &mut building.labels,
-                &**descriptors,
+                descriptors,
                 &mut findings.at(place),
             );
         }

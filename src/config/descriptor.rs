@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::error::{Findings, SourceFindings};
-use crate::config::overlay::{DomainOverlay, path_in_domain};
+use crate::config::overlay::DomainOverlay;
 use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
@@ -28,7 +28,6 @@ pub(crate) struct Context<'c> {
     pub(crate) path: &'c str,
     /// The same for the names of metrics.
     pub(crate) metric_path: &'c str,
-    pub(crate) domain: &'c str,
     pub(crate) defaults: Option<&'c Block>,
     pub(crate) overlay: &'c DomainOverlay<'c>,
     pub(crate) setting: Option<&'c (Block, Arc<str>)>,
@@ -207,8 +206,7 @@ impl Context<'_> {
             self.defaults
                 .map(|block| layer(block, Provenance::Defaults, file)),
         );
-        let path = path_in_domain(self.path, self.domain);
-        self.overlay.add_layers(path, &mut layers);
+        self.overlay.add_layers(self.path, &mut layers);
         layers.extend(
             self.setting
                 .map(|(block, file)| layer(block, Provenance::Setting, file)),
@@ -337,6 +335,14 @@ fn report_orphans(spec: &DescriptorSpec, findings: &mut SourceFindings<'_>) {
         let problem = Diagnostic::new(block.location, text);
         findings.problem(problem.hint("move it to the descriptor that has the rate_limit"));
     }
+}
+
+/// The labels of a level.
+pub(crate) fn labels(specs: &dyn Level, source: &Source) -> impl Iterator<Item = String> {
+    (0..specs.len()).filter_map(move |index| {
+        let spec = specs.read(index, &mut Findings::default().of(source))?;
+        Some(label(&spec.key.value, &spec.value))
+    })
 }
 
 /// `key`, or `key_value`: how envoyproxy/ratelimit names a descriptor.

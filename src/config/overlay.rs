@@ -12,7 +12,11 @@
 //!
 //! A `*` matches any text, also none. Of several blocks that match, the first one counts, option by
 //! option. Blocks that match nothing are warnings, because their absence has no other effect.
+//!
+//! A path may begin with the domain, as `explain` prints it: in the domain `shop`, `shop.user` is
+//! the rule `user`. If the domain has a key of its own name, it is the rule `user` below that key.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::error::SourceFindings;
@@ -60,14 +64,18 @@ struct RuleBlock {
 #[derive(Debug)]
 pub(crate) struct DomainOverlay<'o> {
     file: &'o Arc<str>,
+    domain: &'o str,
     blocks: Vec<&'o DomainBlock>,
+    /// A path that begins with the domain is that of a key with the same name.
+    has_key_of_its_name: bool,
 }
 
 /// A text in which a `*` matches any other.
 #[derive(Debug)]
-enum Glob {
-    Text(Box<str>),
-    Pattern(Pattern),
+struct Glob {
+    text: Box<str>,
+    /// `None` without a `*`.
+    pattern: Option<Pattern>,
 }
 
 impl Overlay {
@@ -103,13 +111,24 @@ impl Overlay {
         overlay
     }
 
-    pub(crate) fn of_domain(&self, domain: &str) -> DomainOverlay<'_> {
+    /// The blocks of a domain; `labels` are those of its top level.
+    pub(crate) fn of_domain<'o>(
+        &'o self,
+        domain: &'o str,
+        mut labels: impl Iterator<Item = String>,
+    ) -> DomainOverlay<'o> {
         let blocks = self.domains.iter();
+        let blocks: Vec<_> = blocks
+            .filter(|block| block.domain.value.matches(domain))
+            .collect();
+        let mut rules = blocks.iter().flat_map(|block| &block.rules);
+        let has_key_of_its_name = rules.any(|rule| begins_with(&rule.path.value.text, domain))
+            && labels.any(|label| begins_with(&label, domain));
         DomainOverlay {
             file: &self.file,
-            blocks: blocks
-                .filter(|block| block.domain.value.matches(domain))
-                .collect(),
+            domain,
+            blocks,
+            has_key_of_its_name,
         }
     }
 
@@ -129,18 +148,20 @@ impl Overlay {
                 warn(block.domain.location, "there is no such domain");
                 continue;
             }
-            let mut paths: Vec<(&str, &Rule)> = Vec::new();
+            let mut in_force: Vec<(Rc<DomainOverlay<'_>>, &Rule)> = Vec::new();
             for domain in domains {
+                let labels = domain.root.nodes().iter();
+                let labels = labels.map(|node| node.label.to_string());
+                let overlay = Rc::new(self.of_domain(&domain.name, labels));
                 domain.visit(&mut |nodes| {
-                    if let Some(rule) = nodes.last().and_then(|node| node.rule.as_deref()) {
-                        paths.push((path_in_domain(&rule.path, &domain.name), rule));
-                    }
+                    let rule = nodes.last().and_then(|node| node.rule.as_deref());
+                    in_force.extend(rule.map(|rule| (overlay.clone(), rule)));
                 });
             }
             for block in &block.rules {
-                let matching = paths
+                let matching = in_force
                     .iter()
-                    .filter(|(path, _)| block.path.value.matches(path));
+                    .filter(|(overlay, rule)| overlay.matches(block, &rule.path));
                 let matching: Vec<&Rule> = matching.map(|(_, rule)| *rule).collect();
                 if matching.is_empty() {
                     warn(
@@ -171,9 +192,10 @@ fn uses(rule: &Rule, key: &str, at: Location) -> bool {
     })
 }
 
-/// The path of a rule without its domain.
-pub(crate) fn path_in_domain<'p>(path: &'p str, domain: &str) -> &'p str {
-    path.get(domain.len() + 1..).unwrap_or_default()
+/// Whether a path begins with a name.
+fn begins_with(path: &str, name: &str) -> bool {
+    path.strip_prefix(name)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl DomainBlock {
@@ -230,10 +252,10 @@ impl<'o> DomainOverlay<'o> {
             .find_map(|domain| domain.block.as_ref()?.all_or_nothing)
     }
 
-    /// Adds the blocks that match a rule; `path` is its path without the domain.
+    /// Adds the blocks that match the rule of a path.
     pub(crate) fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
         let rules = self.blocks.iter().flat_map(|domain| &domain.rules);
-        let rules = rules.filter(|rule| rule.path.value.matches(path));
+        let rules = rules.filter(|rule| self.matches(rule, path));
         let defaults = self
             .blocks
             .iter()
@@ -252,21 +274,31 @@ impl<'o> DomainOverlay<'o> {
         );
         layers.extend(defaults.map(layer(Provenance::OverlayOfDomain)));
     }
+
+    fn matches(&self, block: &RuleBlock, path: &str) -> bool {
+        let (glob, domain) = (&block.path.value, self.domain);
+        let path_in_domain = path.get(domain.len() + 1..).unwrap_or_default();
+        let may_name_domain = !self.has_key_of_its_name && begins_with(&glob.text, domain);
+        glob.matches(path_in_domain) || may_name_domain && glob.matches(path)
+    }
 }
 
 impl Glob {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Located<Self>> {
         let text = reader::text(node, key, findings)?;
         Some(Located {
-            value: Pattern::new(text).map_or_else(|| Self::Text(text.into()), Self::Pattern),
+            value: Self {
+                text: text.into(),
+                pattern: Pattern::new(text),
+            },
             location: node.location,
         })
     }
 
     fn matches(&self, text: &str) -> bool {
-        match self {
-            Self::Text(wanted) => **wanted == *text,
-            Self::Pattern(pattern) => pattern.matches(text.as_bytes()),
+        match &self.pattern {
+            None => *self.text == *text,
+            Some(pattern) => pattern.matches(text.as_bytes()),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::base::text::Text;
 use crate::console::editor::{Changes, editor};
 use crate::console::files::{messages, rules_by_file};
 use crate::console::parts::Parts;
+use crate::console::runbook;
 use crate::console::widgets::tile;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::history::Version;
@@ -128,14 +129,17 @@ impl Shown {
 fn facts(parts: &Parts, name: &FileName, file: &Shown) -> Markup {
     let rules = rules_by_file(parts);
     let rules = rules.get(name.as_str()).copied().unwrap_or(0);
-    let is_rejected = parts.rules.last_error().is_some();
+    let fault = parts.rules_fault();
     html! {
         dl.tiles #facts data-etag=(file.etag) {
             (tile("Rules in force", &html! { (rules) }, &html! { "of this file" }))
             (tile("Last load", &html! {
-                @if is_rejected { span.state.bad { "rejected" } } @else { span.state.good { "in force" } }
+                @if fault.is_some() { span.state.bad { "rejected" } } @else { span.state.good { "in force" } }
             }, &html! {
-                @if is_rejected { "the last good configuration serves" } @else { "the newest rules" }
+                @match fault {
+                    Some(fault) => { (fault.text) ". " (runbook::link(fault.anchor)) },
+                    None => "the newest rules",
+                }
             }))
             (tile("Size", &html! { (file.bytes) }, &html! { "bytes" }))
         }
@@ -147,9 +151,9 @@ fn history(versions: &[Version], changes: Changes) -> Markup {
     html! {
         section aria-labelledby="history" {
             h2 #history { "History" }
-            div.scroll {
+            div.scroll tabindex="0" {
                 table {
-                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" {} } }
+                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" { "Action" } } }
                     tbody {
                         @for (index, version) in versions.iter().enumerate() {
                             @let id = format!("version-{}", version.number);

@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use crate::console::parts::Parts;
 use crate::console::rules::encoded;
+use crate::console::runbook;
 use crate::console::widgets;
 use crate::report::Finding;
 use crate::rule_source::edit::Listed;
@@ -65,6 +66,9 @@ pub(crate) fn messages(
         @if !errors.is_empty() {
             section aria-labelledby="errors" {
                 h2 #errors { "Rejected: the newest rules are not in force" }
+                @if let Some(fault) = parts.rules_fault() {
+                    p { (fault.text) ". " (runbook::link(fault.anchor)) }
+                }
                 (list("error", &errors))
             }
         }

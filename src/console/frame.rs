@@ -8,6 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::console::runbook;
+
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
 const EDITOR: &str = include_str!("editor.js");
@@ -32,6 +34,17 @@ pub(crate) enum Tab {
     Candidate,
 }
 
+/// The navigation.
+const TABS: [Tab; 7] = [
+    Tab::Overview,
+    Tab::Rules,
+    Tab::Files,
+    Tab::OverLimit,
+    Tab::Store,
+    Tab::Trial,
+    Tab::Candidate,
+];
+
 /// The top of every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
@@ -40,8 +53,8 @@ pub(crate) struct Head {
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
-    /// The parts of the navigation.
-    pub(crate) tabs: Vec<Tab>,
+    /// The section of the runbook about a fault.
+    pub(crate) runbook: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,12 +147,16 @@ fn top(head: &Head, current: Tab) -> Markup {
                 span { "Tollgate" }
             }
             nav aria-label="Views" {
-                @for tab in &head.tabs {
-                    a href=(tab.path()) aria-current=[(*tab == current).then_some("page")] { (tab.name()) }
+                @for tab in TABS {
+                    a href=(tab.path()) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {
-                span.pill.(head.status.class()) title=(head.note) { (head.note) }
+                @let class = head.status.class();
+                @match head.runbook {
+                    Some(anchor) => a.pill.(class) href=(runbook::href_of(anchor)) { (head.note) },
+                    None => span.pill.(class) { (head.note) },
+                }
                 span.dim { "replica " code { (head.replica) } }
             }
         }

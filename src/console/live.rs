@@ -14,7 +14,7 @@ pub(crate) fn content(viewer: &Viewer) -> Markup {
             button #feed-pause type="button" aria-pressed="false" hidden { "Pause" }
         }
         p.lead { "Requests over limit as they are decided; above 10 a second, a sample of them." }
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr {
                     th scope="col" { "Time" }

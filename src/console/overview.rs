@@ -9,6 +9,7 @@ use crate::base::time::MICROS_PER_SECOND;
 use crate::console::history::Recent;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::{href_of, last_hour};
+use crate::console::runbook;
 use crate::console::widgets::{chart, duration, percent, seconds, table, tile};
 use crate::rules::RuleSet;
 use crate::store::Backend;
@@ -62,6 +63,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
             (traffic(&recent, sample.hits))
             (health(parts, parts.store_status(&nodes), &snapshot))
         }
+        (rejection(parts))
         section aria-labelledby="hour" {
             h2 #hour { "Last hour" }
             (chart(&parts.history.chart()))
@@ -120,7 +122,6 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
     let store = html! {
         a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
     };
-    let rejected = parts.rules.last_error();
     html! {
         (tile("Store", &store, &html! { (parts.backend) }))
         (tile("Replicas", &html! { (peers) }, &html! {
@@ -133,10 +134,18 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
         (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
             "version " code { (hash) }
         }))
-        @if let Some(error) = rejected {
-            div.tile.wide.bad role="alert" {
-                dt { "New rules are rejected; the last good ones serve" }
-                dd { pre { (error) } }
+    }
+}
+
+/// Why the newest rules are not in force.
+fn rejection(parts: &Parts) -> Markup {
+    html! {
+        @if let Some(fault) = parts.rules_fault() {
+            section.rejection role="alert" {
+                h2 { (fault.text) ". " (runbook::link(fault.anchor)) }
+                @let note = parts.lifecycle.state().rules_note;
+                pre { (parts.rules.last_error().unwrap_or(note)) }
+                p { a href="/console/files" { "Files" } " leads to the line of each error." }
             }
         }
     }

@@ -10,13 +10,12 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::Candidate;
-use crate::console::frame::{Head, Status, Tab};
+use crate::console::frame::{Head, Status};
 use crate::console::history::History;
 use crate::limiter::Modes;
-use crate::observe::store_watch::StoreWatch;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::history::Version;
 use crate::rule_source::edit::name::FileName;
@@ -24,6 +23,7 @@ use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Metrics;
 use crate::trial::Trial;
@@ -48,6 +48,8 @@ pub(crate) struct Parts {
     /// Findings about the newest rules.
     pub(crate) findings: LastFindings,
     pub(crate) candidate: Candidate,
+    /// `None` if nothing reads them.
+    pub(crate) candidate_folder: Option<PathBuf>,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,
@@ -56,8 +58,9 @@ pub(crate) struct Parts {
     pub(crate) api: Api,
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
-    pub(crate) lifecycle: Lifecycle,
+    /// Of the store.
     pub(crate) watch: StoreWatch,
+    pub(crate) lifecycle: Lifecycle,
     pub(crate) clock: Clock,
     pub(crate) reads: RecentReads,
 }
@@ -94,6 +97,30 @@ pub(crate) struct Usage {
     pub(crate) capacity: u64,
 }
 
+/// What is wrong with the rules.
+#[derive(Debug)]
+pub(crate) struct RulesFault {
+    status: Status,
+    /// For the top of pages.
+    note: &'static str,
+    pub(crate) text: &'static str,
+    /// Its section of the runbook.
+    pub(crate) anchor: &'static str,
+}
+
+const NO_RULES: RulesFault = RulesFault {
+    status: Status::Bad,
+    note: "no rules",
+    text: "No rules are loaded: calls get an error, and Envoy's failure_mode_deny decides",
+    anchor: "tollgatenorules",
+};
+const REJECTED: RulesFault = RulesFault {
+    status: Status::Warning,
+    note: "new rules rejected",
+    text: "New rules are rejected; the last good ones serve",
+    anchor: "tollgaterulesrejected",
+};
+
 /// Whether the servers of the store reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreStatus {
@@ -108,6 +135,13 @@ pub(crate) enum StoreStatus {
 impl Parts {
     pub(crate) fn rules_in_force(&self) -> Option<Arc<RuleSet>> {
         Option::clone(&self.rules.load())
+    }
+
+    pub(crate) fn rules_fault(&self) -> Option<RulesFault> {
+        if self.rules.load().is_none() {
+            return Some(NO_RULES);
+        }
+        self.rules.last_error().map(|_| REJECTED)
     }
 
     /// The servers of the store; none of them in memory.
@@ -215,37 +249,37 @@ impl Parts {
 
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
-        let store = self.store_status(&self.nodes().await);
-        let state = self.lifecycle.state();
-        let (status, note) = if !state.serving() {
-            (Status::Bad, "not ready".to_owned())
-        } else if !state.store_problem.is_empty() {
-            let status = match store.status() {
-                Status::Bad => Status::Bad,
-                _ => Status::Warning,
-            };
-            (status, state.store_problem)
-        } else if let StoreStatus::Without(..) | StoreStatus::Unknown = store {
-            (Status::Bad, format!("store {}", store.text()))
-        } else if self.rules.last_error().is_some() {
-            (Status::Warning, "new rules rejected".to_owned())
-        } else {
-            (Status::Good, "serving".to_owned())
-        };
-        let mut tabs = vec![
-            Tab::Overview,
-            Tab::Rules,
-            Tab::Files,
-            Tab::OverLimit,
-            Tab::Store,
-        ];
-        tabs.extend(self.trial.is_some().then_some(Tab::Trial));
-        tabs.extend(self.candidate.has_rules().then_some(Tab::Candidate));
+        let (status, note, runbook) = self.badge().await;
         Head {
             replica: self.api.replica.to_string(),
             status,
             note,
-            tabs,
+            runbook,
+        }
+    }
+
+    /// The worst fault, and its section of the runbook.
+    async fn badge(&self) -> (Status, String, Option<&'static str>) {
+        let store = self.store_status(&self.nodes().await);
+        let problem = self.lifecycle.state().store_problem;
+        let of_rules = self.rules_fault();
+        let of_rules =
+            of_rules.map(|fault| (fault.status, fault.note.to_owned(), Some(fault.anchor)));
+        let of_problem = |problem: StoreProblem| {
+            let status = problem_status(&problem);
+            (status, problem.summary, Some(problem.runbook))
+        };
+        match (of_rules, problem, store.anchor()) {
+            (Some(fault @ (Status::Bad, ..)), ..) => fault,
+            _ if !self.lifecycle.serving() => {
+                let anchor = "health-and-shutdown";
+                (Status::Bad, "not ready".to_owned(), Some(anchor))
+            }
+            (_, Some(problem), _) if problem.is_undecided => of_problem(problem),
+            (_, _, Some(anchor)) => (Status::Bad, format!("store {}", store.text()), Some(anchor)),
+            (Some(fault), ..) => fault,
+            (None, Some(problem), None) => of_problem(problem),
+            (None, None, None) => (Status::Good, "serving".to_owned(), None),
         }
     }
 
@@ -260,7 +294,24 @@ impl Parts {
     }
 }
 
+pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
+    if problem.is_undecided {
+        Status::Bad
+    } else {
+        Status::Warning
+    }
+}
+
 impl StoreStatus {
+    /// Its section of the runbook; `None` without a fault.
+    pub(crate) const fn anchor(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::All => None,
+            Self::Unknown => Some("tollgatestorenonodes"),
+            Self::Without(..) => Some("tollgatestorenodeunavailable"),
+        }
+    }
+
     pub(crate) fn text(self) -> String {
         match self {
             Self::Memory => "in this process".to_owned(),

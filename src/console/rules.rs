@@ -17,7 +17,7 @@ use crate::rules::{Rule, RuleSet};
 
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -
-const ROWS_MAX: usize = 1_000;
+const ROWS_MAX: usize = 200;
 /// Characters that need not be encoded in a value of a query string.
 const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -139,7 +139,10 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
                     placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
                 input type="hidden" name="sort" value=(filter.order.name());
             }
-            p.dim #found role="status" { (found) " of " (rules.rule_count()) " rules" }
+            p.dim #found role="status" {
+                (found) " of " (rules.rule_count()) " rules"
+                @if found > ROWS_MAX { ", the first " (ROWS_MAX) " shown" }
+            }
         }
         @if rows.is_empty() {
             p.empty { "No rule matches." }
@@ -147,7 +150,7 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
             (table(&rows, usages, filter))
         }
         @if found > ROWS_MAX {
-            p.empty { "The first " (ROWS_MAX) " are shown. Search for the others." }
+            p.empty { (found - ROWS_MAX) " more rules are left out: search for them." }
         }
     }
 }
@@ -201,7 +204,7 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
         }
     };
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table.rules {
                 thead { tr {
                     (header(Order::Path, "Rule"))

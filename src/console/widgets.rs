@@ -22,7 +22,7 @@ pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
 /// A table whose first columns have texts, and the others numbers.
 pub(crate) fn table(texts: &[&str], numbers: &[&str], rows: &Markup) -> Markup {
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr {
                     @for name in texts { th scope="col" { (name) } }
@@ -32,6 +32,11 @@ pub(crate) fn table(texts: &[&str], numbers: &[&str], rows: &Markup) -> Markup {
             }
         }
     }
+}
+
+/// A text of clients, which may be long, in a few lines. All of it is in the tooltip.
+pub(crate) fn clamped(text: &str) -> Markup {
+    html! { span.clamp title=(text) { (text) } }
 }
 
 /// Hits of each of the last 60 minutes, with the part over limit.
@@ -122,11 +127,6 @@ pub(crate) fn seconds(seconds: f64) -> String {
     } else {
         format!("{number:.0} {unit}")
     }
-}
-
-/// The time of a day in UTC, of a minute since the epoch.
-pub(crate) fn clock_minute(minute: u64) -> String {
-    format!("{:02}:{:02}", minute / 60 % 24, minute % 60)
 }
 
 /// A duration of a process.

@@ -10,9 +10,9 @@ use crate::check::{
     Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict, Verdicts,
 };
 use crate::limiter::decision::StoreErrors;
-use crate::observe::store_watch;
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
+use crate::store::watch;
 use crate::telemetry::metric::{self, Metrics};
 
 /// When a call that was rejected only because the store failed may try again.
@@ -61,7 +61,7 @@ impl Fallback {
         let by_cause = |policy: &str| {
             StoreError::ALL.map(|cause| {
                 metrics.counter_with(
-                    store_watch::FALLBACKS,
+                    watch::FALLBACKS,
                     "Checks without a verdict from the store, by the policy that decided them and the cause. \
                      No policy decides if the caller gives up first (canceled).",
                     &[("policy", policy), ("cause", cause.name())],
@@ -72,7 +72,7 @@ impl Fallback {
             policy,
             policy_of_all: None,
             store_errors: failed_calls("redis_error", metrics),
-            by_store: metrics.counter(store_watch::VERDICTS, "Checks that the store decided."),
+            by_store: metrics.counter(watch::VERDICTS, "Checks that the store decided."),
             verdicts: OnStoreError::ALL.map(|policy| by_cause(policy.name())),
             canceled: by_cause("canceled"),
         }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
+use crate::base::shutdown::StoreProblem;
 use crate::base::time::{Clock, Span, Time};
 use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts};
 use crate::limit::Limit;
@@ -26,8 +27,8 @@ const SHARDS: usize = 64;
 /// The interval of removing expired counters, which only take memory.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// What operators of several replicas must know.
-pub(crate) const COUNTS_ALONE: &str =
-    "counts in this process only: each replica would admit the whole limit";
+pub(crate) const COUNTS_ALONE: &str = "counts in this process only";
+pub(crate) const ADMITS_MORE: &str = "each replica would admit the whole limit";
 
 /// All counters of the process.
 #[derive(Debug)]
@@ -47,8 +48,15 @@ struct MemoryMetrics {
 }
 
 /// The same, with what to do about it where the store is memory because no setting says otherwise.
-pub(crate) fn not_chosen() -> String {
-    format!("{COUNTS_ALONE}; set REDIS_URL, or BACKEND_TYPE=memory for a single replica")
+pub(crate) fn not_chosen() -> StoreProblem {
+    StoreProblem {
+        runbook: "tollgatecountsinmemory",
+        summary: COUNTS_ALONE.to_owned(),
+        explanation: format!(
+            "{ADMITS_MORE}; set REDIS_URL, or BACKEND_TYPE=memory for a single replica"
+        ),
+        is_undecided: false,
+    }
 }
 
 impl Counters {

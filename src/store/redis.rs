@@ -93,6 +93,11 @@ impl Redis {
         }
     }
 
+    /// Whether the last call that failed at one of the servers had no reply in time.
+    pub(crate) fn fails_late(&self) -> bool {
+        self.pools().any(NodePool::fails_late)
+    }
+
     /// Whether every server was reachable at some time, or one node of each cluster.
     pub(crate) fn was_reachable(&self) -> bool {
         self.pools().all(NodePool::was_reachable)

@@ -110,7 +110,7 @@ def make_schemas(version, directory):
 
     source = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / f"v{version}-local-strict"
     directory.mkdir()
-    kinds = "deployment-apps-v1 service-v1 serviceaccount-v1 configmap-v1 pod-v1 horizontalpodautoscaler-autoscaling-v2"
+    kinds = "deployment-apps-v1 job-batch-v1 service-v1 serviceaccount-v1 configmap-v1 pod-v1 horizontalpodautoscaler-autoscaling-v2"
     for name in ["_definitions", *kinds.split(), "poddisruptionbudget-policy-v1", "networkpolicy-networking-v1"]:
         schema = json.loads((source / f"{name}.json").read_text())
         schema.pop("$id", None)
@@ -210,7 +210,8 @@ def chart_alerts():
     """the chart's alerts are those of deploy/prometheus, for the pods of the release, with the labels of its values"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
-    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace(f"{RUNBOOK_SAMPLE}#", f"{RUNBOOK}#")
+    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace(f"{RUNBOOK_SAMPLE}#", f"{RUNBOOK}#")
+    text = text.replace('up{job="tollgate"}', f'up{{{selector},container="tollgate"}}').replace('job="tollgate"', selector)
     expected = rules_of(yaml.safe_load(text))
     for alert in expected:
         alert["labels"]["team"] = "platform"
@@ -257,7 +258,7 @@ def expressions_fit():
     page = "\n".join(pages)
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
     # key2 exists with rules of two levels; the others are added by Prometheus.
-    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance", "job"}
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "container", "namespace", "instance", "job"}
     for text in texts:
         named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
         by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
@@ -320,11 +321,11 @@ def authority():
 
 
 @functools.cache
-def settings():
-    """Every variable that `tollgate --help` lists."""
-    good, out, error = run(pod.binary(), "--help")
+def settings(*command):
+    """Every variable that the help of a command lists."""
+    good, out, error = run(pod.binary(), *command, "--help")
     if not good:
-        raise Failed(f"tollgate --help: {error}")
+        raise Failed(f"tollgate {' '.join(command)} --help: {error}")
     return set(re.findall(r"\[env: (\w+)", out))
 
 
@@ -433,6 +434,49 @@ def rules_are_swapped():
             raise Failed(f"the largest limit did not arrive as it is:\n{limits}")
 
 
+def variables_of(kind, text):
+    """Names of the variables of Tollgate's container."""
+    workload = next(each for each in of_kind(text, kind) if "redis" not in each["metadata"]["name"])
+    return {variable["name"] for variable in workload["spec"]["template"]["spec"]["containers"][0]["env"]}
+
+
+def rules_are_checked():
+    """the Job before an install or an upgrade accepts the rules of each set of values, and rejects invalid rules and overlays"""
+    for name, path in value_sets().items():
+        text = rendered("--values", path)
+        if "/etc/tollgate/rules," not in text:
+            if of_kind(text, "Job"):
+                raise Failed(f"{name}: there are no rules to check")
+            continue
+        good, said = pod.run_rules_check(text, pod.binary())
+        if not good:
+            raise Failed(f"{name}: {said}")
+        serves, checks = (variables_of(kind, text) for kind in ("Deployment", "Job"))
+        if checks != serves & settings("check") - {"CANDIDATE_SUBDIRECTORY"}:
+            raise Failed(f"{name}: the Job has not the variables of `tollgate check` that the Deployment has: {checks}")
+    memory = ("--values", value_sets()["memory"])
+    overlay = "overlay.content.overlays[0].domain=shop"
+    rule = "domain: web\ndescriptors: [{key: user, rate_limit: {unit: UNIT, requests_per_unit: 1}}]"
+    files = lambda unit: ("--set-json", f"rules.files={json.dumps({'web.yaml': rule.replace('UNIT', unit)})}")
+    cases = [
+        (files("minute"), None),
+        (files("fortnight"), "web.yaml: invalid rate limit unit 'fortnight'"),
+        (("--set", overlay), None),
+        (("--set", f"{overlay},overlay.content.overlays[0].tollgate.defaults.on_store_error=panic"), "panic"),
+    ]
+    for options, problem in cases:
+        good, said = pod.run_rules_check(rendered(*memory, *options), pod.binary())
+        if good != (problem is None) or (problem or "") not in said:
+            raise Failed(f"{' '.join(options)}: {'accepted' if good else 'rejected'}\n{said}")
+    for options in [("--set", "rules.check.enabled=false"), ("--set", "xds.enabled=true,xds.serverURL=control:18000")]:
+        if of_kind(rendered(*options), "Job"):
+            raise Failed(f"{' '.join(options)}: a Job is rendered")
+    (job,) = of_kind(rendered("--set", "rules.existingConfigMap=mine"), "Job")
+    volumes = [volume["configMap"] for volume in job["spec"]["template"]["spec"]["volumes"]]
+    if volumes != [{"name": "mine"}]:
+        raise Failed(f"the Job does not mount the existing ConfigMap: {volumes}")
+
+
 def defaults_start():
     """with default values a pod is ready, and limits nothing"""
     with start(rendered()) as service:
@@ -503,7 +547,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))

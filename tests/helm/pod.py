@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trustme
 
-from chart import ROOT, Failed, of_kind
+from chart import ROOT, Failed, of_kind, run
 from tls_proxy import TlsProxy
 
 # For a debug build on a busy machine.
@@ -187,11 +187,7 @@ class Pod:
 
     def volume_files(self, volume):
         if "configMap" in volume:
-            name = volume["configMap"]["name"]
-            maps = [each for each in of_kind(self.text, "ConfigMap") if each["metadata"]["name"] == name]
-            if not maps:
-                raise Failed(f"volume {volume['name']}: there is no ConfigMap {name}")
-            return maps[0]["data"]
+            return config_map(self.text, volume["configMap"]["name"])["data"]
         return SECRETS.get(volume["secret"]["secretName"]) or self.authority.files() if "secret" in volume else None
 
     def variables(self):
@@ -303,6 +299,32 @@ class Pod:
                     return encrypted.selected_alpn_protocol() if encrypted.recv(1) else None
         except OSError:
             return None
+
+
+def config_map(text, name):
+    maps = [each for each in of_kind(text, "ConfigMap") if each["metadata"]["name"] == name]
+    if not maps:
+        raise Failed(f"there is no ConfigMap {name}")
+    return maps[0]
+
+
+def run_rules_check(text, binary):
+    """Whether the Job that checks the rules succeeds, and what it prints."""
+    (job,) = of_kind(text, "Job")
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    with tempfile.TemporaryDirectory(prefix="tollgate-helm-") as root:
+        volumes = {volume["name"]: volume["configMap"]["name"] for volume in spec["volumes"]}
+        for mount in container["volumeMounts"]:
+            source = config_map(text, volumes[mount["name"]])
+            weights = [int(each["metadata"]["annotations"].get("helm.sh/hook-weight", 0)) for each in (source, job)]
+            if weights[0] >= weights[1]:
+                raise Failed(f"ConfigMap {volumes[mount['name']]} is not created before the Job that mounts it")
+            publish(Path(root) / mount["mountPath"].lstrip("/"), source["data"])
+        here = lambda value: f"{root}{value}" if value.startswith("/etc/tollgate") else value
+        environment = {variable["name"]: here(variable["value"]) for variable in container["env"]}
+        good, out, error = run(binary, *container["args"], env=environment)
+        return good, out + error
 
 
 def publish(directory, files):

@@ -69,12 +69,22 @@ impl OverlayFile {
 /// What `explain` says of a descriptor, in a directory of rules with one file.
 fn explained(rules: &Path, overlay: &str, algorithm: &str, entries: &[&str]) -> String {
     let rules = rules.display().to_string();
+    explained_in(&rules, "default/eg/http", overlay, algorithm, entries)
+}
+
+fn explained_in(
+    rules: &str,
+    domain: &str,
+    overlay: &str,
+    algorithm: &str,
+    entries: &[&str],
+) -> String {
     let variables = [
         ("TOLLGATE_OVERLAY", overlay),
         ("DEFAULT_ALGORITHM", algorithm),
     ];
     let ran = tollgate_with_env(
-        &[&["explain", "--rules", &rules, "default/eg/http"], entries].concat(),
+        &[&["explain", "--rules", rules, domain], entries].concat(),
         &variables,
     );
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -147,6 +157,43 @@ fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
         !none.contains("algorithm:") && none.contains("fixed_window"),
         "{none}"
     );
+}
+
+/// `explain` prints paths with their domain. A domain with a key of its own name has such paths
+/// itself: there an overlay keeps its meaning.
+#[test]
+fn overlay_accepts_the_path_that_explain_prints() {
+    const LIMIT: &str = "rate_limit: {unit: day, requests_per_unit: 9}";
+    let own_name = format!("\n- {{key: shop, descriptors: [{{key: user, {LIMIT}}}]}}");
+    let user: &[&str] = &["user=1"];
+    let path = format!("{{key: path, value: /a*, {LIMIT}}}");
+    for (more, overlay_path, entries, is_meant) in [
+        ("", "user", user, true),
+        ("", "shop.user", user, true),
+        ("", "sho*.user", user, false),
+        ("", "shop.us*", user, true),
+        ("", "shop.path_/a*", &["path=/ab"], true),
+        ("", "web.user", user, false),
+        (&*own_name, "shop.user", user, false),
+        (&own_name, "shop.user", &["shop=1", "user=1"], true),
+        (&own_name, "shop.shop.user", &["shop=1", "user=1"], false),
+        (&own_name, "user", user, true),
+    ] {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let rules =
+            format!("domain: shop\ndescriptors:\n- {path}\n- {{key: user, {LIMIT}}}{more}\n");
+        write(&directory.path().join("shop.yaml"), &rules);
+        let overlay = OverlayFile::new(&format!(
+            "overlays: [{{domain: '*', rules: [{{path: '{overlay_path}', tollgate: {{algorithm: token_bucket}}}}]}}]"
+        ));
+        let folder = directory.path().display().to_string();
+        let said = explained_in(&folder, "shop", &overlay.text(), "", entries);
+        let case = format!("{overlay_path} for {entries:?}{more}: {said}");
+        assert_eq!(said.contains("token_bucket"), is_meant, "{case}");
+        let checked = tollgate(&["check", &folder, "--tollgate-overlay", &overlay.text()]);
+        let is_idle = checked.stdout.contains("there is no such rule");
+        assert!(!is_meant || !is_idle, "{case}: {checked:?}");
+    }
 }
 
 #[test]

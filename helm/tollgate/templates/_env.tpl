@@ -209,7 +209,7 @@
 {{- include "tollgate.chartEnv" . }}
 {{- range $name, $value := .Values.settings }}
 {{- if and (hasPrefix "REDIS_" $name) (not (include "tollgate.onRedis" $)) }}
-{{- fail (printf "settings.%s has no effect: without redis.url the chart keeps counters in memory. Set redis.url, and redis.auth, redis.type or redis.tls beside it" $name) }}
+{{- fail (printf "settings.%s has no effect without Redis: the pods would count in memory. Set redis.url" $name) }}
 {{- end }}
 {{- if hasKey $taken $name }}
 {{- fail (printf "settings.%s: another value of the chart sets this variable; see `helm show values`, or use extraEnv to override it" $name) }}

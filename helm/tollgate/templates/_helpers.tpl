@@ -121,6 +121,11 @@ values, values. */}}
 {{- define "tollgate.rulesFiles" -}}
 {{- $values := index . 0 }}
 {{- $files := deepCopy (index . 1).files }}
+{{- range $name, $text := $files }}
+{{- with (fromYaml $text).Error }}
+{{- fail (printf "%s.files: %q is not a rules file: %s" $values $name .) }}
+{{- end }}
+{{- end }}
 {{- range $domain, $rules := (index . 1).domains }}
 {{- $name := printf "%s.yaml" (regexReplaceAll "[^-._a-zA-Z0-9]" $domain "-" | trimPrefix ".") }}
 {{- if hasKey $files $name }}
@@ -132,6 +137,12 @@ values, values. */}}
 {{- $_ := set $files $name (printf "domain: %s\n%s" ($domain | toJson) (toYaml $rules)) }}
 {{- end }}
 {{- toYaml $files }}
+{{- end }}
+
+{{/* The overlay as a YAML map from its name to its content. */}}
+{{- define "tollgate.overlayFile" -}}
+overlay.yaml: |
+  {{- toYaml .Values.overlay.content | nindent 2 }}
 {{- end }}
 
 {{/*

@@ -35,6 +35,7 @@ const ATTEMPTS_MAX: u32 = 10;
 const ATTEMPTS_BYTES_MAX: u64 = 1 << 20;
 const NO_TOKEN: &str = "no admin token is configured; set ADMIN_TOKEN or ADMIN_TOKEN_FILE";
 const READ_ONLY: &str = "ADMIN_READ_TOKEN may only read; send the value of ADMIN_TOKEN";
+const SAME: &str = "ADMIN_TOKEN and ADMIN_READ_TOKEN are the same, so both could change counters; make another one";
 /// Characters that a random token has at least: 64 bits in hex. At 100,000 guesses a second, more
 /// than a process answers, it is found after three million years.
 const TOKEN_CHARS_MIN: usize = 16;
@@ -86,8 +87,7 @@ impl TokenOptions {
     pub(crate) fn new(change: TokenSource, read: TokenSource) -> Result<Self, String> {
         let secret = |source: &TokenSource| Some(source.token.as_ref()?.reveal().to_owned());
         if change.token.is_some() && secret(&change) == secret(&read) {
-            let reason = "is that of ADMIN_TOKEN, which may change counters; make another one";
-            return Err(format!("{} {reason}", read.setting));
+            return Err(format!("{}: {SAME}", read.setting));
         }
         let token = change.token.as_ref().or(read.token.as_ref());
         Ok(Self {
@@ -127,19 +127,25 @@ impl TokenSource {
         }
     }
 
-    /// Puts the token in use, and again whenever its file has changed.
-    fn open(self, hash_key: Option<HashKey>, files: &mut Reloaded) -> CurrentToken {
-        let Self {
-            setting,
-            token,
-            file,
-        } = self;
+    fn current(&self) -> CurrentToken {
         let current = CurrentToken::default();
-        if let Some(token) = &token {
+        if let Some(token) = &self.token {
             current.set(token);
         }
-        if let Some(path) = file {
-            let replaced = current.clone();
+        current
+    }
+
+    /// Replaces the current token whenever its file has changed to one that is not the `other`.
+    fn follow(
+        self,
+        current: &CurrentToken,
+        other: &CurrentToken,
+        hash_key: Option<HashKey>,
+        files: &mut Reloaded,
+    ) {
+        let setting = self.setting;
+        if let Some(path) = self.file {
+            let (replaced, other) = (current.clone(), other.clone());
             let replace = move |token: Secret| {
                 replaced.set(&token);
                 if let Some(key) = &hash_key {
@@ -150,9 +156,14 @@ impl TokenSource {
                 }
             };
             let set = FileSet::new(vec![path.clone()]);
-            files.add(set, move || read(setting, &path), replace);
+            let read = move || match read(setting, &path)? {
+                token if other.is(&hash(token.reveal().as_bytes())) => {
+                    Err(format!("{setting}_FILE: {}: {SAME}", path.display()))
+                }
+                token => Ok(token),
+            };
+            files.add(set, read, replace);
         }
-        current
     }
 }
 
@@ -218,12 +229,15 @@ impl TokenCheck {
             change,
             hash_key,
         } = options;
+        let (current_read, current_change) = (read.current(), change.current());
         // The key is that of the token for changes, if there is one.
         let of_read = hash_key.clone().filter(|_| change.token.is_none());
+        read.follow(&current_read, &current_change, of_read, &mut files);
+        change.follow(&current_change, &current_read, hash_key, &mut files);
         let terms = Terms::new(ATTEMPTS_MAX, Unit::Minute, Algorithm::TokenBucket);
         let check = Self {
-            read: read.open(of_read, &mut files),
-            change: change.open(hash_key, &mut files),
+            read: current_read,
+            change: current_change,
             attempts: Counters::new(ATTEMPTS_BYTES_MAX, "admin_attempts", metrics),
             limit: Limit::new(&terms).expect("ten per minute can be counted"),
             clock,

@@ -221,7 +221,7 @@ impl Top {
             let Some(shown) = self.shown(&query, view) else {
                 continue;
             };
-            if view.redaction.is_some() && view.resolved == Values::Clear {
+            if view.is_resolved() {
                 sums.resolve(shown.clone(), key_of(&query));
             }
             sums.add(&rule.domain, &rule.rule, shown, key.counts);
@@ -260,6 +260,12 @@ impl View {
             redaction: viewer.redaction.clone(),
             resolved: Values::Redacted,
         }
+    }
+
+    /// Dropped values are all the same.
+    fn is_resolved(&self) -> bool {
+        let hashes = self.redaction.as_ref().is_some_and(|one| one.hashes());
+        hashes && self.resolved == Values::Clear
     }
 }
 

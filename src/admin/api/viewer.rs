@@ -35,7 +35,7 @@ struct Shared {
     /// `None` shows values as they are to every caller.
     redaction: Option<Arc<Redaction>>,
     token: Arc<TokenCheck>,
-    /// By page, of which the routes are all.
+    /// By page: at most one for each route.
     logged: Mutex<HashMap<Box<str>, Time>>,
     outcomes: Outcomes,
     clock: Clock,

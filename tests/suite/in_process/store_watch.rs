@@ -1,8 +1,7 @@
 //! What is reported while Redis does not decide: two log lines for each problem, and the sentence
 //! on `/ready` as long as it lasts.
 
-use tollgate::observe::store_watch::StoreWatch;
-use tollgate::store::Backend;
+use tollgate::store::watch::StoreWatch;
 
 use crate::support::in_process::{Log, Service, millis, pass};
 use crate::support::scripted_redis::{Fault, LOADING};
@@ -14,8 +13,7 @@ async fn watched() -> (Log, Service) {
     let log = Log::capture();
     let service = Service::started().await;
     let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
-    let backend = Backend::Redis(service.redis.clone());
-    tokio::spawn(watch.run(backend, service.lifecycle.clone()));
+    tokio::spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
     (log, service)
 }
 
@@ -24,7 +22,7 @@ async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
     for (fault, cause) in [
         (Fault::RefuseConnections, "Redis is unreachable; check"),
         (Fault::Error(LOADING), "Redis rejects commands"),
-        (Fault::Delay(millis(90)), "STORE_TIMEOUT is 100ms; find"),
+        (Fault::Delay(millis(90)), "STORE_TIMEOUT is 100 ms; find"),
     ] {
         let (log, service) = watched().await;
         let traffic = service.traffic();

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::base::shutdown::StoreProblem;
 use crate::base::time::Span;
 use crate::check::StoreError;
 
@@ -17,23 +18,14 @@ const LASTS: u64 = 5;
 /// Fewer in a minute are accidents.
 const AFFECTED_MIN: u64 = 3;
 /// A timeout of Envoy's filter that leaves Redis the default of STORE_TIMEOUT.
-const LONG_ENOUGH: &str = "0.15s";
+const ENVOY_WAITS: &str = "0.15s";
 
-const FIND_SLOW: &str = "find what blocks it with SLOWLOG GET and INFO commandstats";
+const FIND_SLOW: &str =
+    "find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU";
 const MORE_CPU: &str = "this process waits for CPU, raise its limit";
 
 /// Numbers of something by the cause of its failure.
 pub(crate) type ByCause = [u64; StoreError::ALL.len()];
-
-/// Those that are not zero, such as `3 late, 1 refused`.
-pub(crate) fn causes(counts: &ByCause) -> String {
-    let named = StoreError::ALL.into_iter().zip(counts);
-    let named = named.filter(|(_, count)| **count > 0);
-    let named: Vec<_> = named
-        .map(|(cause, count)| format!("{count} {}", cause.name()))
-        .collect();
-    named.join(", ")
-}
 
 /// What prevents the store from deciding checks in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +60,8 @@ pub(crate) struct Norms {
     pub(crate) store_timeout: Span,
     /// The last known latency of Redis in seconds, for periods without calls.
     pub(crate) latency: Option<f64>,
+    /// Whether the last calls that failed had no reply in time.
+    pub(crate) fails_late: bool,
 }
 
 /// How many of how many are affected.
@@ -104,32 +98,51 @@ impl Problem {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// What happened in a problem that is over.
-    pub(crate) fn recovery(self, period: &Period, lasted: Span) -> String {
+    /// What happened in the `period` of a problem that is over in the last `minute`.
+    pub(crate) fn recovery(self, period: &Period, minute: &Period, lasted: Span) -> String {
         let seconds = Duration::from(lasted).as_secs();
         match self {
-            Self::Slow => format!("Redis answers in time again after {seconds} s"),
+            Self::Slow if minute.calls == 0 => {
+                "no calls to Redis, which was slow, for a minute".to_owned()
+            }
+            Self::Slow => format!("recovered: Redis answers in time again after {seconds} s"),
             Self::Undecided(_) => {
                 let Share { affected, all } = period.checks();
-                format!(
-                    "Redis decides checks again; on_store_error answered {affected} of {all} checks in {seconds} s"
-                )
+                let how = match minute.checks().all {
+                    0 => "no checks for a minute",
+                    _ => "recovered: Redis decides checks again",
+                };
+                format!("{how}; on_store_error answered {affected} of {all} checks in {seconds} s")
             }
         }
     }
 
     /// What happens, why, and what to do, for the log, `/ready` and the console.
-    pub(crate) fn sentence(self, period: &Period, norms: Norms) -> String {
+    pub(crate) fn describe(self, period: &Period, norms: Norms) -> StoreProblem {
         match self {
-            Self::Slow => format!(
-                "Redis answers in {} (p99), and requests wait for it; {FIND_SLOW}",
-                millis(period.p99().unwrap_or(SLOW))
-            ),
-            Self::Undecided(cause) => format!(
-                "{} % of checks answered by on_store_error: {}",
-                period.checks().percent(),
-                period.explain(cause, norms)
-            ),
+            Self::Slow => StoreProblem {
+                summary: "slow Redis".to_owned(),
+                explanation: format!(
+                    "it answers in up to {} (p99), and requests wait for it; {FIND_SLOW}",
+                    millis(period.p99().unwrap_or(SLOW))
+                ),
+                runbook: "tollgatestorereplieslate",
+                is_undecided: false,
+            },
+            Self::Undecided(cause) => StoreProblem {
+                summary: format!(
+                    "{} % of checks answered by on_store_error",
+                    period.checks().percent()
+                ),
+                explanation: period.explain(cause, norms),
+                runbook: match cause {
+                    StoreError::ShortDeadline => "tollgatecallerdeadlinesshort",
+                    StoreError::TimedOut | StoreError::QueueFull => "tollgatestorereplieslate",
+                    StoreError::Unreachable => "tollgatestorenodeunavailable",
+                    StoreError::Rejected => "tollgatestoreerrors",
+                },
+                is_undecided: true,
+            },
         }
     }
 }
@@ -183,10 +196,12 @@ impl Period {
             StoreError::ShortDeadline => {
                 let given = self.deadline.map_or("too little time".to_owned(), millis);
                 let needs = self.p99().or(norms.latency);
-                let needs = needs.map(|needs| format!(", Redis needs {}", millis(needs)));
+                let needs = needs.map(|needs| format!(", Redis needs up to {}", millis(needs)));
                 let needs = needs.unwrap_or_default();
                 format!("callers give {given}{needs}; {}", longer_timeout())
             }
+            // The breaker is open after time-outs.
+            StoreError::Unreachable if norms.fails_late => no_answer(norms),
             StoreError::TimedOut => self.explain_late(norms),
             StoreError::Unreachable => {
                 "Redis is unreachable; check that it runs, REDIS_URL, and the network to it"
@@ -207,25 +222,17 @@ impl Period {
         let store_timeout = Duration::from(norms.store_timeout).as_secs_f64();
         let by_caller = self.deadline.filter(|deadline| *deadline <= store_timeout);
         let until = by_caller.map_or_else(
-            || {
-                // As the setting is written.
-                let value = norms.store_timeout.to_string().replace(' ', "");
-                format!("STORE_TIMEOUT is {value}")
-            },
+            || format!("STORE_TIMEOUT is {}", norms.store_timeout),
             |deadline| format!("callers give {}", millis(deadline)),
         );
+        let answers = |p99| format!("Redis answers in up to {} (p99), {until}", millis(p99));
         match self.p99().or(norms.latency) {
-            Some(p99) if p99 > SLOW => {
-                format!(
-                    "Redis answers in {} (p99), {until}; {FIND_SLOW}",
-                    millis(p99)
-                )
-            }
-            Some(p99) => {
+            Some(p99) if p99 > SLOW && self.decided > 0 => format!("{}; {FIND_SLOW}", answers(p99)),
+            Some(p99) if p99 <= SLOW => {
                 let cure = by_caller.map_or(MORE_CPU.to_owned(), |_| longer_timeout());
-                format!("Redis answers in {} (p99), {until}; {cure}", millis(p99))
+                format!("{}; {cure}", answers(p99))
             }
-            None => format!("Redis does not answer, {until}; {FIND_SLOW}"),
+            _ => no_answer(norms),
         }
     }
 }
@@ -242,8 +249,13 @@ impl Share {
     }
 }
 
+fn no_answer(norms: Norms) -> String {
+    let store_timeout = norms.store_timeout;
+    format!("Redis does not answer within STORE_TIMEOUT ({store_timeout}); {FIND_SLOW}")
+}
+
 fn longer_timeout() -> String {
-    format!("set the timeout of Envoy's filter to {LONG_ENOUGH}")
+    format!("set the timeout of Envoy's filter to {ENVOY_WAITS}")
 }
 
 /// A time in ms, or in s if it has many of them.
@@ -262,115 +274,51 @@ fn millis(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    const NORMS: Norms = Norms {
-        store_timeout: Span::from_micros(100_000),
-        latency: Some(0.000_2),
-    };
-
-    /// A hundred checks, of which this many are undecided for this cause.
-    fn undecided(cause: StoreError, count: u64) -> Period {
-        let mut period = Period {
-            decided: 100 - count,
-            ..Period::default()
-        };
-        period.undecided[cause as usize] = count;
-        period
-    }
-
     #[test]
-    fn sentences_name_cause_and_cure() {
-        use StoreError::{QueueFull, Rejected, ShortDeadline, TimedOut, Unreachable};
-        let with = |deadline: Option<f64>, p99: Option<f64>, cause, count| Period {
-            deadline,
-            latency: p99.map(|p99| [p99 / 2.0, p99]),
-            ..undecided(cause, count)
+    fn each_cause_has_its_cure() {
+        let told = |cause: StoreError, fails_late, decided, latency, deadline| {
+            let mut period = Period {
+                decided,
+                latency,
+                deadline,
+                ..Period::default()
+            };
+            period.undecided[cause as usize] = 12;
+            let norms = Norms {
+                store_timeout: Span::from(Duration::from_millis(100)),
+                latency: None,
+                fails_late,
+            };
+            Problem::Undecided(cause)
+                .describe(&period, norms)
+                .to_string()
         };
-        for (period, cause, expected) in [
+        let ms = |median: f64, p99: f64| Some([median / 1e3, p99 / 1e3]);
+        for (said, expected) in [
             (
-                with(Some(0.001), None, ShortDeadline, 12),
-                ShortDeadline,
-                "12 % of checks answered by on_store_error: callers give 1 ms, Redis needs 0.2 ms; set the timeout of Envoy's filter to 0.15s",
+                told(
+                    StoreError::ShortDeadline,
+                    false,
+                    88,
+                    ms(0.1, 0.2),
+                    Some(0.001),
+                ),
+                "12 % of checks answered by on_store_error: callers give 1 ms, Redis needs up to 0.2 ms; set the timeout of Envoy's filter to 0.15s",
             ),
             (
-                with(None, Some(0.095), TimedOut, 30),
-                TimedOut,
-                "30 % of checks answered by on_store_error: Redis answers in 95 ms (p99), STORE_TIMEOUT is 100ms; find what blocks it with SLOWLOG GET and INFO commandstats",
+                told(StoreError::TimedOut, false, 88, ms(50.0, 95.0), None),
+                "12 % of checks answered by on_store_error: Redis answers in up to 95 ms (p99), STORE_TIMEOUT is 100 ms; find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
-                with(Some(0.02), Some(0.08), TimedOut, 50),
-                TimedOut,
-                "50 % of checks answered by on_store_error: Redis answers in 80 ms (p99), callers give 20 ms; find what blocks it with SLOWLOG GET and INFO commandstats",
+                told(StoreError::Unreachable, true, 0, None, None),
+                "100 % of checks answered by on_store_error: Redis does not answer within STORE_TIMEOUT (100 ms); find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
-                with(None, Some(0.001), TimedOut, 2),
-                TimedOut,
-                "2 % of checks answered by on_store_error: Redis answers in 1 ms (p99), STORE_TIMEOUT is 100ms; this process waits for CPU, raise its limit",
-            ),
-            (
-                undecided(Unreachable, 100),
-                Unreachable,
+                told(StoreError::Unreachable, false, 0, None, None),
                 "100 % of checks answered by on_store_error: Redis is unreachable; check that it runs, REDIS_URL, and the network to it",
             ),
-            (
-                undecided(Rejected, 40),
-                Rejected,
-                "40 % of checks answered by on_store_error: Redis rejects commands, its error is in /ready; check maxmemory, ROLE and ACL LOG",
-            ),
-            (
-                undecided(QueueFull, 5),
-                QueueFull,
-                "5 % of checks answered by on_store_error: more requests wait for Redis than it decides; set LOCAL_CACHE_SIZE_IN_BYTES, or use a cluster",
-            ),
         ] {
-            let sentence = Problem::Undecided(cause).sentence(&period, NORMS);
-            assert_eq!(sentence, expected);
+            assert_eq!(said, expected);
         }
-        let slow = with(None, Some(0.012), TimedOut, 0);
-        let sentence = Problem::Slow.sentence(&slow, NORMS);
-        assert_eq!(
-            sentence,
-            "Redis answers in 12 ms (p99), and requests wait for it; find what blocks it with SLOWLOG GET and INFO commandstats"
-        );
-    }
-
-    #[test]
-    fn problem_begins_above_one_percent_and_ends_with_the_last_ten_seconds() {
-        use StoreError::{ShortDeadline, Unreachable};
-        let problem = |minute, recent, current: Option<Problem>| {
-            let [minute, recent] = [minute, recent].map(|count| undecided(Unreachable, count));
-            Problem::find(&minute, &recent, current)
-        };
-        let unreachable = Some(Problem::Undecided(Unreachable));
-        assert_eq!(problem(0, 0, None), None);
-        assert_eq!(problem(50, 50, None), unreachable);
-        // A minute of accidents, and an outage that is over, begin nothing.
-        assert_eq!(problem(1, 50, None), None);
-        assert_eq!(problem(50, 0, None), None);
-        assert_eq!(problem(50, 1, unreachable), unreachable);
-        assert_eq!(problem(50, 0, unreachable), None);
-        // Without checks nothing is known about its end, until the minute has none either.
-        let none = Period::default();
-        let minute = undecided(Unreachable, 50);
-        assert_eq!(Problem::find(&minute, &none, unreachable), unreachable);
-        assert_eq!(Problem::find(&none, &none, unreachable), None);
-        // The cause of now is named.
-        let recent = undecided(ShortDeadline, 50);
-        let found = Problem::find(&minute, &recent, unreachable);
-        assert_eq!(found, Some(Problem::Undecided(ShortDeadline)));
-        assert!(found.is_some_and(|found| found.is_same_kind(Problem::Undecided(Unreachable))));
-    }
-
-    #[test]
-    fn redis_is_slow_above_ten_milliseconds_of_one_percent() {
-        let slow = |slow_calls| Period {
-            calls: 1_000,
-            slow_calls,
-            ..undecided(StoreError::TimedOut, 0)
-        };
-        assert_eq!(Problem::find(&slow(10), &slow(10), None), None);
-        let found = Problem::find(&slow(11), &slow(11), None);
-        assert_eq!(found, Some(Problem::Slow));
-        assert_eq!(Problem::find(&slow(11), &slow(6), found), found);
-        assert_eq!(Problem::find(&slow(11), &slow(5), found), None);
     }
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, Span, Time};
 use crate::check::StoreError;
-use crate::observe::store_watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
-use crate::store::Backend;
 use crate::store::redis::Redis;
+use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
 use crate::telemetry::metric::{Metrics, Snapshot, Times};
 
 pub(crate) mod diagnosis;
@@ -33,6 +32,8 @@ pub(crate) const MINUTES: u64 = 60;
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 const MINUTE: Span = Span::from_secs(60);
 const RECENT: Span = Span::from_secs(10);
+/// What to do about a problem is logged again if it changes, at most as often as this.
+const LOG_AGAIN: Span = MINUTE;
 
 /// The watch of a store. Clones share it.
 #[derive(Debug, Clone)]
@@ -78,13 +79,17 @@ pub(crate) struct Minute {
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
     /// The p99 of its fastest second.
-    pub(crate) fastest: Option<f64>,
+    fastest: Option<f64>,
 }
 
 /// A problem that was logged and has not ended.
 #[derive(Debug, Clone)]
 struct Episode {
     problem: Problem,
+    /// What was logged last.
+    logged: StoreProblem,
+    /// When something else was logged than at the begin.
+    logged_again: Option<Time>,
     /// The totals before it.
     before: Sample,
 }
@@ -93,7 +98,7 @@ struct Episode {
 #[derive(Debug)]
 struct Report {
     problem: Option<Problem>,
-    sentence: String,
+    described: Option<StoreProblem>,
 }
 
 impl StoreWatch {
@@ -106,11 +111,8 @@ impl StoreWatch {
         }))
     }
 
-    /// Takes samples for as long as the process lives. A store in memory decides every check.
-    pub async fn run(self, backend: Backend, lifecycle: Lifecycle) {
-        let Backend::Redis(redis) = backend else {
-            return;
-        };
+    /// Takes samples for as long as the process lives.
+    pub async fn run(self, redis: Arc<Redis>, lifecycle: Lifecycle) {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -120,9 +122,9 @@ impl StoreWatch {
                 let mut kept = self.0.kept.lock();
                 kept.add(sample);
                 redis.lateness.set_normal(kept.normal());
-                kept.report(redis.store_timeout)
+                kept.report(redis.store_timeout, redis.fails_late())
             };
-            lifecycle.set_store_problem(report.sentence);
+            lifecycle.set_store_problem(report.described);
             let has_short_deadlines =
                 report.problem == Some(Problem::Undecided(StoreError::ShortDeadline));
             if has_short_deadlines && self.0.kept.lock().latency.is_none() {
@@ -137,6 +139,13 @@ impl StoreWatch {
     pub(crate) fn latency(&self) -> Option<[f64; 2]> {
         let kept = self.0.kept.lock();
         kept.since(MINUTE)?.latency
+    }
+
+    /// When the store began to leave checks undecided, if it does.
+    pub(crate) fn undecided_since(&self) -> Option<Time> {
+        let kept = self.0.kept.lock();
+        let episode = kept.episode.as_ref()?;
+        matches!(episode.problem, Problem::Undecided(_)).then_some(episode.before.at)
     }
 
     /// The last [`MINUTES`]; the last one has not ended.
@@ -234,12 +243,12 @@ impl Kept {
     }
 
     /// Logs a problem that began or ended.
-    fn report(&mut self, store_timeout: Span) -> Report {
+    fn report(&mut self, store_timeout: Span, fails_late: bool) -> Report {
         let periods = (self.since(MINUTE), self.since(RECENT));
         let (Some(minute), Some(recent)) = periods else {
             return Report {
                 problem: None,
-                sentence: String::new(),
+                described: None,
             };
         };
         let current = self.episode.as_ref().map(|episode| episode.problem);
@@ -253,32 +262,54 @@ impl Kept {
         let norms = Norms {
             store_timeout,
             latency: self.latency,
+            fails_late,
         };
-        let sentence = problem.map(|problem| problem.sentence(&now.after(&before), norms));
-        let sentence = sentence.unwrap_or_default();
-        self.follow(problem, &now, before, &sentence);
-        Report { problem, sentence }
+        let described = problem.map(|problem| {
+            let described = problem.describe(&now.after(&before), norms);
+            (problem, described)
+        });
+        self.follow(described.clone(), &now, before);
+        Report {
+            problem,
+            described: described.map(|(_, described)| described),
+        }
     }
 
     /// Begins, continues or ends an episode.
-    fn follow(&mut self, problem: Option<Problem>, now: &Sample, before: Sample, sentence: &str) {
-        if let (Some(episode), Some(problem)) = (&mut self.episode, problem)
-            && episode.problem.is_same_kind(problem)
+    fn follow(&mut self, current: Option<(Problem, StoreProblem)>, now: &Sample, before: Sample) {
+        if let (Some(episode), Some((problem, described))) = (&mut self.episode, &current)
+            && episode.problem.is_same_kind(*problem)
         {
-            episode.problem = problem;
+            episode.problem = *problem;
+            let has_new_cure = cure(&episode.logged) != cure(described);
+            let is_recent = |last| now.at.since(last) < LOG_AGAIN;
+            if has_new_cure && !episode.logged_again.is_some_and(is_recent) {
+                tracing::warn!("{described}");
+                episode.logged = described.clone();
+                episode.logged_again = Some(now.at);
+            }
             return;
         }
         if let Some(ended) = self.episode.take() {
             let period = now.after(&ended.before);
             let lasted = now.at.since(ended.before.at);
             // A slow Redis that decides no more has not recovered.
-            if problem.is_none() || ended.problem != Problem::Slow {
-                tracing::warn!("recovered: {}", ended.problem.recovery(&period, lasted));
+            if current.is_none() || ended.problem != Problem::Slow {
+                let minute = self.samples.front().map(|first| now.after(first));
+                let recovery = ended
+                    .problem
+                    .recovery(&period, &minute.unwrap_or_default(), lasted);
+                tracing::warn!("{recovery}");
             }
         }
-        if let Some(problem) = problem {
-            tracing::warn!("{sentence}");
-            self.episode = Some(Episode { problem, before });
+        if let Some((problem, logged)) = current {
+            tracing::warn!("{logged}");
+            self.episode = Some(Episode {
+                problem,
+                logged,
+                logged_again: None,
+                before,
+            });
         }
     }
 }
@@ -321,6 +352,11 @@ fn undecided(snapshot: &Snapshot) -> ByCause {
         }
     }
     undecided
+}
+
+/// What to do.
+fn cure(problem: &StoreProblem) -> Option<&str> {
+    problem.explanation.split_once("; ").map(|(_, cure)| cure)
 }
 
 fn fastest(times: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
