@@ -1,6 +1,7 @@
 //! What is reported while Redis does not decide: two log lines for each problem, and the sentence
 //! on `/ready` as long as it lasts.
 
+use tokio::task::JoinSet;
 use tollgate::store::watch::StoreWatch;
 
 use crate::support::in_process::{Log, Service, millis, pass};
@@ -9,12 +10,14 @@ use crate::support::scripted_redis::{Fault, LOADING};
 /// The begin and the end of a problem.
 const MESSAGES: [&str; 3] = ["of checks answered by", "Redis answers in", "Redis decides"];
 
-async fn watched() -> (Log, Service) {
+/// The watch ends with its set of tasks.
+async fn watched() -> (Log, Service, JoinSet<()>) {
     let log = Log::capture();
     let service = Service::started().await;
     let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
-    tokio::spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
-    (log, service)
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
+    (log, service, tasks)
 }
 
 #[tokio::test(start_paused = true)]
@@ -24,7 +27,7 @@ async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
         (Fault::Error(LOADING), "Redis rejects commands"),
         (Fault::Delay(millis(90)), "STORE_TIMEOUT is 100 ms; find"),
     ] {
-        let (log, service) = watched().await;
+        let (log, service, _tasks) = watched().await;
         let traffic = service.traffic();
         pass(millis(60_000)).await;
         let ready = || service.lifecycle.state().report();
@@ -47,7 +50,7 @@ async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
 
 #[tokio::test(start_paused = true)]
 async fn redis_that_is_blocked_now_and_then_is_one_problem() {
-    let (log, service) = watched().await;
+    let (log, service, _tasks) = watched().await;
     let traffic = service.traffic();
     pass(millis(10_000)).await;
     for _ in 0..300 {
