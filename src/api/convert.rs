@@ -45,15 +45,9 @@ const UNITS: [(Unit, WireUnit); 7] = [
     (Unit::Year, WireUnit::Year),
 ];
 
-/// When a caller that sent this grpc-timeout at `now` must have its response sent. `None` if the
-/// value is invalid.
-pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
-    Some(deadline_after(timeout(grpc_timeout)?, now))
-}
-
 /// When a caller that waits for this time from `now` on must have its response sent: before it
 /// stops waiting, by the time that sending takes.
-pub(crate) fn deadline_after(timeout: Span, now: Time) -> Time {
+pub fn deadline_after(timeout: Span, now: Time) -> Time {
     let micros = timeout.as_micros();
     // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
     let margin = (micros / 5)
@@ -63,7 +57,7 @@ pub(crate) fn deadline_after(timeout: Span, now: Time) -> Time {
 }
 
 /// A grpc-timeout. `None` if the value is invalid.
-pub(crate) fn timeout(grpc_timeout: &str) -> Option<Span> {
+pub fn timeout(grpc_timeout: &str) -> Option<Span> {
     let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
     // At most eight digits, so nothing overflows.
     let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
@@ -247,9 +241,10 @@ mod tests {
 
     #[test]
     fn response_is_sent_before_the_deadline() {
-        let left = |timeout: &str| {
-            deadline(timeout, Time::from_micros(7))
-                .map(|deadline| deadline.since(Time::from_micros(7)).as_micros())
+        let now = Time::from_micros(7);
+        let left = |text: &str| {
+            let deadline = deadline_after(timeout(text)?, now);
+            Some(deadline.since(now).as_micros())
         };
         assert_eq!(left("250m"), Some(200_000), "a fifth");
         assert_eq!(left("20m"), Some(12_000), "eight ms");

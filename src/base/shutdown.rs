@@ -146,8 +146,8 @@ impl Lifecycle {
         });
     }
 
-    /// Records what keeps the store from deciding checks, if anything does. It wakes nobody who
-    /// watches the state: the process serves as before.
+    /// Records what keeps the store from deciding checks, if anything does. Watchers of the state
+    /// are not notified, because the process serves as before.
     pub(crate) fn set_store_problem(&self, problem: Option<StoreProblem>) {
         self.state.send_if_modified(|state| {
             state.store_problem = problem;

@@ -1,4 +1,4 @@
-//! Tells callers that leave Redis less than its normal time from late replies of Redis.
+//! Distinguishes callers that leave Redis less than its normal time from late replies of Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn each_cause_has_its_cure() {
-        let told = |cause: StoreError, fails_late, decided, latency, deadline| {
+        let sentence = |cause: StoreError, fails_late, decided, latency, deadline| {
             let mut period = Period {
                 decided,
                 latency,
@@ -296,7 +296,7 @@ mod tests {
         let ms = |median: f64, p99: f64| Some([median / 1e3, p99 / 1e3]);
         for (said, expected) in [
             (
-                told(
+                sentence(
                     StoreError::ShortDeadline,
                     false,
                     88,
@@ -306,15 +306,15 @@ mod tests {
                 "12 % of checks answered by on_store_error: callers give 1 ms, Redis needs up to 0.2 ms; set the timeout of Envoy's filter to 0.15s",
             ),
             (
-                told(StoreError::TimedOut, false, 88, ms(50.0, 95.0), None),
+                sentence(StoreError::TimedOut, false, 88, ms(50.0, 95.0), None),
                 "12 % of checks answered by on_store_error: Redis answers in up to 95 ms (p99), STORE_TIMEOUT is 100 ms; find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
-                told(StoreError::Unreachable, true, 0, None, None),
+                sentence(StoreError::Unreachable, true, 0, None, None),
                 "100 % of checks answered by on_store_error: Redis does not answer within STORE_TIMEOUT (100 ms); find what blocks it with SLOWLOG GET and INFO commandstats, and look at its CPU",
             ),
             (
-                told(StoreError::Unreachable, false, 0, None, None),
+                sentence(StoreError::Unreachable, false, 0, None, None),
                 "100 % of checks answered by on_store_error: Redis is unreachable; check that it runs, REDIS_URL, and the network to it",
             ),
         ] {
