@@ -128,9 +128,12 @@ named_enum! {
     /// known.
     #[derive(thiserror::Error)]
     pub enum StoreError {
-        /// No reply in time.
+        /// No reply in time, although the caller left the store its normal time.
         #[error("the store did not reply in time")]
         TimedOut = "late",
+        /// No reply in time: the caller left the store less than its normal time.
+        #[error("the caller's deadline is shorter than the normal time of the store")]
+        ShortDeadline = "short_deadline",
         /// No connection.
         #[error("the store is unreachable")]
         Unreachable = "unreachable",

@@ -20,6 +20,7 @@ use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 use crate::observe::redact::Values;
 
+mod begin;
 mod compare;
 mod dialogs;
 mod editor;
@@ -191,24 +192,19 @@ async fn store(State(console): State<Console>) -> Response {
 }
 
 async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
-    match &console.0.trial {
-        Some(trial) => {
-            let content = compare::trial(trial, &viewer);
-            console.tab(Tab::Trial, &content).await
-        }
-        None => {
-            let reason = "TRIAL_UPSTREAM is not set.";
-            console.not_found(Tab::Overview, reason).await
-        }
-    }
+    let content = match &console.0.trial {
+        Some(trial) => compare::trial(trial, &viewer),
+        None => begin::trial(),
+    };
+    console.tab(Tab::Trial, &content).await
 }
 
-async fn candidate(State(console): State<Console>) -> Response {
-    if !console.0.candidate.has_rules() {
-        let reason = "There are no candidate rules.";
-        return console.not_found(Tab::Overview, reason).await;
-    }
-    let content = compare::candidate(&console.0.candidate);
+async fn candidate(State(console): State<Console>, viewer: Viewer) -> Response {
+    let content = if console.0.candidate.has_rules() {
+        compare::candidate(&console.0.candidate, &viewer)
+    } else {
+        begin::candidate(&console.0)
+    };
     console.tab(Tab::Candidate, &content).await
 }
 

@@ -184,11 +184,13 @@ impl Limiter {
         let permit = self.queue.permit_for(&mut plan.request);
 
         let decide = || self.store.decide(&plan.request, now, span.as_deref());
+        let waiting = fallback.waiting(&plan.request, &self.store, clock, now);
         let (decisions, candidate) = match self.begin_candidate(query, now) {
             None => (decide().await, None),
             // Boxed to keep the future of requests without candidate rules small.
             Some(call) => Box::pin(call.beside(decide())).await,
         };
+        waiting.end();
         let (mut verdicts, store_errors) = fallback.fill(&plan, decisions, &self.store, clock)?;
         let blocked = plan.request.is_blocked(&verdicts);
         // A blocked request has booked nothing.

@@ -11,15 +11,17 @@ use crate::base::hash_key::HashKey;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
 use crate::check::{
-    Check, CheckError, CheckRequest, DecidedBy, Decisions, Hits, Reading, Verdicts,
+    Check, CheckError, CheckRequest, DecidedBy, Decisions, Hits, Reading, StoreError, Verdicts,
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
+use crate::store::watch::StoreWatch;
 use crate::telemetry::traces::LiveSpan;
 
 pub mod memory;
 pub mod redis;
 pub mod settings;
+pub mod watch;
 
 /// The store of a process.
 #[derive(Debug, Clone)]
@@ -45,6 +47,14 @@ impl Backend {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
             Self::Redis(redis) => Store::Redis(redis.open()),
+        }
+    }
+
+    /// As BACKEND_TYPE has it.
+    pub(crate) const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
         }
     }
 
@@ -109,10 +119,13 @@ impl Backend {
     }
 
     /// Runs the background work of the store, for as long as the process lives.
-    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle) {
+    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle, watch: StoreWatch) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
-            Self::Redis(redis) => redis.maintain(lifecycle).await,
+            Self::Redis(redis) => {
+                let watch = watch.run(redis.clone(), lifecycle.clone());
+                tokio::join!(redis.maintain(lifecycle), watch);
+            }
         }
     }
 }
@@ -146,6 +159,23 @@ impl Store {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
             Self::Redis(client) => client.decide(request, now, parent).await,
+        }
+    }
+
+    /// Why the caller of a request that was received at this time gave up `now`. `None` if the
+    /// store may still have decided in time.
+    pub(crate) fn cause_of_cancel(
+        &self,
+        request: &CheckRequest,
+        received: Time,
+        now: Time,
+    ) -> Option<StoreError> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(client) => {
+                let lateness = &client.shared.lateness;
+                lateness.cause_of_cancel(received, request.deadline, now)
+            }
         }
     }
 

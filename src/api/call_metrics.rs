@@ -1,7 +1,12 @@
 //! Counts and times the calls of a gRPC method, under the reference's names.
 
-use crate::base::time::{Clock, Time};
-use crate::telemetry::metric::{Counter, Metrics, Timer};
+use http::HeaderMap;
+
+use crate::api::convert;
+use crate::base::time::{Clock, Span, Time};
+use crate::telemetry::metric::{Counter, Histogram, Metrics, Timer};
+
+const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The metrics of ShouldRateLimit. Clones share them.
 #[derive(Debug, Clone)]
@@ -9,6 +14,7 @@ pub struct RlsMetrics {
     pub(crate) calls: CallMetrics,
     /// Messages, and bodies of `/json`, that are too large.
     pub(crate) oversized: Counter,
+    deadlines: Histogram,
 }
 
 /// The metrics of one gRPC method. Clones share them.
@@ -27,8 +33,24 @@ impl RlsMetrics {
                 "tollgate_oversized_requests_total",
                 "gRPC messages and /json bodies rejected because they were larger than 4 MiB.",
             ),
+            deadlines: metrics.deadlines(
+                "tollgate_call_deadline_seconds",
+                "Time that callers of ShouldRateLimit wait for a response (grpc-timeout).",
+            ),
         }
     }
+
+    /// When a call that came at `now` must have its response sent, by its grpc-timeout.
+    pub(crate) fn deadline(&self, headers: &HeaderMap, now: Time) -> Option<Time> {
+        let timeout = grpc_timeout(headers)?;
+        self.deadlines.observe(timeout.as_secs_f64());
+        Some(convert::deadline_after(timeout, now))
+    }
+}
+
+/// The grpc-timeout of a call, if it has a valid one.
+pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Span> {
+    convert::timeout(headers.get(GRPC_TIMEOUT)?.to_str().ok()?)
 }
 
 impl CallMetrics {

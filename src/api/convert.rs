@@ -45,19 +45,19 @@ const UNITS: [(Unit, WireUnit); 7] = [
     (Unit::Year, WireUnit::Year),
 ];
 
-/// When a caller that sent this grpc-timeout at `now` must have its response sent: before it stops
-/// waiting, by the time that sending takes. `None` if the value is invalid.
-pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
-    let micros = timeout(grpc_timeout)?.as_micros();
+/// When a caller that waits for this time from `now` on must have its response sent: before it
+/// stops waiting, by the time that sending takes.
+pub fn deadline_after(timeout: Span, now: Time) -> Time {
+    let micros = timeout.as_micros();
     // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
     let margin = (micros / 5)
         .max(MARGIN_MIN.as_micros().min(micros / 2))
         .max(SENDING.as_micros());
-    Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
+    now.plus(Span::from_micros(micros.saturating_sub(margin)))
 }
 
 /// A grpc-timeout. `None` if the value is invalid.
-pub(crate) fn timeout(grpc_timeout: &str) -> Option<Span> {
+pub fn timeout(grpc_timeout: &str) -> Option<Span> {
     let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
     // At most eight digits, so nothing overflows.
     let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
@@ -241,9 +241,10 @@ mod tests {
 
     #[test]
     fn response_is_sent_before_the_deadline() {
-        let left = |timeout: &str| {
-            deadline(timeout, Time::from_micros(7))
-                .map(|deadline| deadline.since(Time::from_micros(7)).as_micros())
+        let now = Time::from_micros(7);
+        let left = |text: &str| {
+            let deadline = deadline_after(timeout(text)?, now);
+            Some(deadline.since(now).as_micros())
         };
         assert_eq!(left("250m"), Some(200_000), "a fifth");
         assert_eq!(left("20m"), Some(12_000), "eight ms");

@@ -14,7 +14,6 @@ use crate::rules::query::Query;
 use crate::telemetry::traces::{LiveSpan, Traces};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// Span name and attributes as in OpenTelemetry's instrumentation for gRPC.
 const SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SPAN_ATTRIBUTES: [(&str, &str); 3] = [
@@ -91,9 +90,7 @@ impl Rls {
     ) -> impl Future<Output = Result<RateLimitResponse, Status>> {
         let clock = self.limiter.clock();
         let began = clock.now();
-        query.deadline = headers
-            .get(GRPC_TIMEOUT)
-            .and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
+        query.deadline = self.metrics.deadline(headers, began);
         let mut span = self.traces.begin(SPAN, headers).map(start_attributes);
         async move {
             let answer = self.limiter.decide(&query, span.as_ref()).await;

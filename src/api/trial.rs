@@ -12,11 +12,9 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Bytes;
 use tonic::Status;
 
-use crate::api::call_metrics::RlsMetrics;
-use crate::api::convert;
+use crate::api::call_metrics::{RlsMetrics, grpc_timeout};
 use crate::api::decode;
 use crate::api::request_body::RequestBody;
-use crate::api::rls::GRPC_TIMEOUT;
 use crate::api::trial::local::{Answering, DecodedCall, LocalAnswer};
 use crate::api::trial::upstream::{Forwarded, UpstreamReply};
 use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
@@ -108,11 +106,10 @@ impl TrialRls {
         headers: &HeaderMap,
         began: Time,
     ) -> DecodedCall {
-        let timeout = headers.get(GRPC_TIMEOUT);
         DecodedCall {
             domain: Text(query.domain).shown().into(),
             message: message.clone(),
-            deadline: timeout.and_then(|text| convert::deadline(text.to_str().ok()?, began)),
+            deadline: self.metrics.deadline(headers, began),
             answering: if self.worker.answers(query) {
                 Answering::Local
             } else {
@@ -122,8 +119,7 @@ impl TrialRls {
     }
 
     fn forwarded_call(&self, headers: HeaderMap, body: Bytes, began: Time) -> Call {
-        let timeout = headers.get(GRPC_TIMEOUT);
-        let timeout = timeout.and_then(|text| convert::timeout(text.to_str().ok()?));
+        let timeout = grpc_timeout(&headers);
         let reserved = match self.worker.on_upstream_error() {
             OnUpstreamError::Error => Span::ZERO,
             OnUpstreamError::Decide => {

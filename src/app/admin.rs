@@ -55,6 +55,7 @@ pub(super) fn build(
         lifecycle,
         metrics,
         backend,
+        ..
     } = core;
     let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica: Arc<str> = backend.replica().into();

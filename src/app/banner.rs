@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::json;
 
 use crate::rules::tree::Example;
+use crate::store::memory::{ADMITS_MORE, COUNTS_ALONE};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Summary {
@@ -83,9 +84,9 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = if self.store_is_local {
-            " (counts in this process only: each replica would admit the whole limit)"
+            format!(" ({COUNTS_ALONE}: {ADMITS_MORE})")
         } else {
-            ""
+            String::new()
         };
         let from = &self.rules_from;
         let rules = match self.rules {

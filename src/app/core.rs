@@ -10,6 +10,7 @@ use crate::base::time::Clock;
 use crate::config::metric_mapping;
 use crate::settings::Settings;
 use crate::store::settings::BackendChoice;
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry;
 use crate::telemetry::log::Log;
@@ -22,6 +23,7 @@ pub(super) struct Core {
     pub(super) lifecycle: Lifecycle,
     pub(super) metrics: Metrics,
     pub(super) backend: Backend,
+    pub(super) watch: StoreWatch,
 }
 
 impl Core {
@@ -38,6 +40,9 @@ impl Core {
             BackendChoice::Memory => {
                 let bytes_max = settings.store.memory.memory_bytes_max;
                 let counters = memory::Counters::new(bytes_max, "store", &metrics);
+                if !settings.store.is_memory_chosen() {
+                    lifecycle.set_store_problem(Some(memory::not_chosen()));
+                }
                 Backend::Memory(Arc::new(counters))
             }
             BackendChoice::Redis(options, credentials) => {
@@ -46,11 +51,17 @@ impl Core {
                 Backend::Redis(Arc::new(redis))
             }
         };
+        let info = [("type", backend.type_name())];
+        let help = "Where counters are kept; always 1.";
+        metrics
+            .gauge_with("tollgate_store_info", help, &info)
+            .set(1);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let maintained = backend.clone();
+        let watch = StoreWatch::new(clock.clone(), &metrics);
         background.thread(
             "store",
-            maintained.maintain(clock.clone(), lifecycle.clone()),
+            maintained.maintain(clock.clone(), lifecycle.clone(), watch.clone()),
         );
         let finish = |backend: Backend| async move { backend.finish().await };
         background.finish(Some(backend.clone()), Ok, finish);
@@ -60,6 +71,7 @@ impl Core {
             lifecycle,
             metrics,
             backend,
+            watch,
         }
     }
 }

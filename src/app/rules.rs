@@ -49,12 +49,14 @@ pub(super) struct Rules {
 pub(super) struct Candidates {
     pub(super) source: Option<CandidateLoader>,
     pub(super) rules: Candidate,
+    pub(super) folder: Option<PathBuf>,
 }
 
 impl Candidates {
     pub(super) fn load(directory: Option<Directory>, core: &Core, view: &DescriptorView) -> Self {
         let metrics = &core.metrics;
         let live = Arc::new(LiveRules::default());
+        let folder = directory.as_ref().map(|directory| directory.path.clone());
         let source = directory.map(|directory| {
             // Not exposed: metrics of rules are those of the rules in force.
             let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
@@ -69,6 +71,7 @@ impl Candidates {
         Self {
             source,
             rules: Candidate::new(live, view.clone(), metrics),
+            folder,
         }
     }
 

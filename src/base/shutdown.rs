@@ -3,6 +3,7 @@
 //! Every health endpoint reads this state. Stopping has a token of its own, so that a change of the
 //! state does not wake a task of every connection.
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -34,8 +35,23 @@ pub struct State {
     pub store_missing: bool,
     /// Status of the store, for `/ready`.
     pub store_note: String,
+    /// What keeps the store from deciding checks as it should.
+    pub store_problem: Option<StoreProblem>,
     /// Progress towards the end of the process.
     pub phase: Phase,
+}
+
+/// Why limits are not what they should be, and what to do. The process serves as before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreProblem {
+    /// A few words.
+    pub summary: String,
+    /// Cause and cure.
+    pub explanation: String,
+    /// The section of docs/operations.md, which the console has.
+    pub runbook: &'static str,
+    /// Whether the store leaves checks undecided. Otherwise it decides them, but not well.
+    pub is_undecided: bool,
 }
 
 /// Phases of the process, in order.
@@ -76,10 +92,20 @@ impl State {
             Phase::Draining => "draining",
             Phase::Stopping => "stopping",
         };
+        let problem = self.store_problem.as_ref();
+        let problem = problem.map(|problem| format!("; {problem}"));
         format!(
-            "{serving}\nprocess: {phase}\nstore: {}\nrules: {}\n",
-            self.store_note, self.rules_note
+            "{serving}\nprocess: {phase}\nstore: {}{}\nrules: {}\n",
+            self.store_note,
+            problem.unwrap_or_default(),
+            self.rules_note
         )
+    }
+}
+
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.summary, self.explanation)
     }
 }
 
@@ -117,6 +143,15 @@ impl Lifecycle {
         self.state.send_modify(|state| {
             state.store_missing = !ready;
             state.store_note = note;
+        });
+    }
+
+    /// Records what keeps the store from deciding checks, if anything does. Watchers of the state
+    /// are not notified, because the process serves as before.
+    pub(crate) fn set_store_problem(&self, problem: Option<StoreProblem>) {
+        self.state.send_if_modified(|state| {
+            state.store_problem = problem;
+            false
         });
     }
 

@@ -91,6 +91,12 @@ impl Time {
         humantime::format_rfc3339_seconds(self.system_time()).to_string()
     }
 
+    /// The time of day in UTC, to a minute.
+    pub(crate) fn to_minute_of_day(self) -> String {
+        let minutes = self.as_micros() / 60_000_000;
+        format!("{:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
+    }
+
     /// The time in RFC 3339 in UTC, to a millisecond.
     pub(crate) fn to_rfc3339_millis(self) -> String {
         humantime::format_rfc3339_millis(self.system_time()).to_string()

@@ -8,12 +8,9 @@ use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
 use crate::cli::output::{CliError, counted, print};
 use crate::cli::table::table;
-use crate::limit::Unit;
-use crate::report::comparison::{DecidedSide, StatedLimit, TrialRule, TrialView};
+use crate::report::comparison::{TrialRule, TrialView, agreement};
 
 const PAGE: &str = "/trial";
-/// The quantile of the normal distribution for an interval of 95 %.
-const Z: f64 = 1.959_964;
 
 /// Arguments of `trial`.
 #[derive(Debug, clap::Args)]
@@ -81,8 +78,8 @@ fn report(results: &TrialView) -> String {
             Escaped(&one.class),
             Escaped(one.rule.as_deref().unwrap_or("(response)")),
             descriptors.collect::<Vec<_>>().join(" | "),
-            side(&one.here),
-            side(&one.there),
+            one.here,
+            one.there,
         );
     }
     text
@@ -102,59 +99,11 @@ fn row(rule: &TrialRule) -> Vec<String> {
     ]
 }
 
-/// A status in one line.
-fn side(side: &DecidedSide) -> String {
-    let status = match side {
-        DecidedSide::Error { error } => return format!("error {}", Escaped(error)),
-        DecidedSide::Response { code } => return code.name().to_owned(),
-        DecidedSide::Status(status) => status,
-    };
-    let mut text = status.code.name().to_owned();
-    if let Some(StatedLimit { requests, unit }) = status.current_limit {
-        let unit = unit.map_or("period", Unit::name);
-        let remaining = status.limit_remaining;
-        let _ = write!(text, ", {requests} per {unit}, {remaining} left");
-    }
-    if let Some(reset) = &status.duration_until_reset {
-        let _ = write!(text, ", reset in {}", Escaped(reset));
-    }
-    text
-}
-
-/// A share with its interval by Wilson, which is valid for few requests and for shares near 1.
-fn agreement(agreed: u64, requests: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a share is shown to 4 digits")]
-    let (agreed, requests) = (agreed as f64, requests as f64);
-    let (share, z2) = (agreed / requests, Z * Z);
-    let middle = share + z2 / (2.0 * requests);
-    let half = Z * (share * (1.0 - share) / requests + z2 / (4.0 * requests * requests)).sqrt();
-    let percent = |share: f64| 100.0 * (share / (1.0 + z2 / requests)).clamp(0.0, 1.0);
-    format!(
-        "{:.2} % ({:.2} to {:.2})",
-        100.0 * share,
-        percent(middle - half),
-        percent(middle + half)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn intervals_are_those_of_wilson() {
-        // By statsmodels' proportion_confint(method="wilson").
-        for (agreed, requests, expected) in [
-            (10, 10, "100.00 % (72.25 to 100.00)"),
-            (0, 10, "0.00 % (0.00 to 27.75)"),
-            (50, 100, "50.00 % (40.38 to 59.62)"),
-            (9_990, 10_000, "99.90 % (99.82 to 99.95)"),
-        ] {
-            assert_eq!(agreement(agreed, requests), expected);
-        }
-    }
 
     #[test]
     fn report_lists_rules_and_disagreements() {

@@ -4,34 +4,26 @@ use maud::{Markup, html};
 
 use crate::admin::api::viewer::Viewer;
 use crate::candidate::Candidate;
+use crate::console::dialogs::hidden_values;
 use crate::console::rules::href_of;
-use crate::console::widgets::percent;
-use crate::observe::redact::Values;
-use crate::report::comparison::DecidedSide;
+use crate::console::widgets::{clamped, table};
+use crate::report::comparison::{CandidateView, Disagreement, TrialRule, TrialView, agreement};
 use crate::trial::Trial;
 
 /// Results of the candidate rules.
-pub(crate) fn candidate(candidate: &Candidate) -> Markup {
-    let results = candidate.results(Values::Redacted);
-    let rules = results.rules.iter().map(|rule| {
-        let keys = rule.keys_changed as u64;
-        let counts = [rule.same, rule.newly_over, rule.no_longer_over, keys];
-        (&*rule.domain, &*rule.rule, counts)
-    });
-    let examples = results.examples.iter().map(|example| {
-        let change = example.change.name().replace('_', " ");
-        [moment(&example.time), example.rule.clone(), change]
-    });
+pub(crate) fn candidate(candidate: &Candidate, viewer: &Viewer) -> Markup {
+    let results = candidate.results(viewer.values());
     html! {
         h1 { "Candidate" }
         p.lead { "What the candidate rules would change of " strong { (results.requests) } " requests. They have no effect on responses." }
         section aria-labelledby="rules" {
             h2 #rules { "By rule" }
-            (table(["Same", "Newly over limit", "No longer over limit", "Keys changed"], rules))
+            (candidate_rules(&results))
         }
         section aria-labelledby="examples" {
             h2 #examples { "Latest changes" }
-            (rows(["Time", "Rule", "Change"], examples))
+            (examples(&results))
+            (hidden_values(viewer))
         }
         p.dim { a href="/candidate" { "/candidate" } " has the same as JSON." }
     }
@@ -40,91 +32,134 @@ pub(crate) fn candidate(candidate: &Candidate) -> Markup {
 /// How the upstream decides, compared with this service.
 pub(crate) fn trial(trial: &Trial, viewer: &Viewer) -> Markup {
     let results = trial.results(viewer.values());
-    let rules = results.rules.iter().map(|rule| {
-        let counts = [rule.requests, rule.agreed, rule.over_here, rule.over_there];
-        (&*rule.domain, &*rule.rule, counts)
-    });
-    let disagreements = results.disagreements.iter().map(|one| {
-        let rule = one.rule.as_deref().unwrap_or("–");
-        let class = one.class.replace('_', " ");
-        [
-            moment(&one.time),
-            rule.to_owned(),
-            class,
-            side(&one.here),
-            side(&one.there),
-        ]
-    });
     html! {
         h1 { "Trial" }
         p.lead {
             "Compared with " code { (results.upstream) } " since " (moment(&results.since)) ": "
-            strong { (results.agreed) } " of " strong { (results.requests) } " requests agree (" (percent(results.agreed, results.requests)) "). "
+            strong { (results.agreed) } " of " strong { (results.requests) } " requests agree, "
+            (agreement(results.agreed, results.requests)) ". "
             (results.enforce_percent) " % of the callers get the answer of this service; "
             (results.dropped) " calls were not compared."
         }
         section aria-labelledby="rules" {
             h2 #rules { "By rule" }
-            (table(["Requests", "Agreed", "Over limit here", "Over limit there"], rules))
+            (trial_rules(&results))
         }
         section aria-labelledby="disagreements" {
             h2 #disagreements { "Latest disagreements" }
-            (rows(["Time", "Rule", "Class", "Here", "There"], disagreements))
+            (disagreements(&results))
+            (hidden_values(viewer))
         }
-        p.dim { a href="/trial" { "/trial" } " has the same as JSON." }
+        p.dim { a href="/trial" { "/trial" } " has the same as JSON; docs/migration.md explains each class." }
     }
 }
 
-/// Counts by domain and rule.
-fn table<'r>(
-    titles: [&str; 4],
-    rules: impl ExactSizeIterator<Item = (&'r str, &'r str, [u64; 4])>,
-) -> Markup {
-    if rules.len() == 0 {
+fn candidate_rules(results: &CandidateView) -> Markup {
+    const COUNTS: [&str; 4] = [
+        "Same",
+        "Newly over limit",
+        "No longer over limit",
+        "Keys changed",
+    ];
+    if results.rules.is_empty() {
         return html! { p.empty { "Nothing was compared so far." } };
     }
-    html! {
-        div.scroll {
-            table {
-                thead { tr { th scope="col" { "Rule" } @for title in titles { th.number scope="col" { (title) } } } }
-                tbody {
-                    @for (domain, rule, counts) in rules {
-                        tr {
-                            th scope="row" { a href=(href_of(domain, rule)) { (rule) } }
-                            @for count in counts { td.number { (count) } }
-                        }
-                    }
+    table(
+        &["Rule"],
+        &COUNTS,
+        &html! {
+            @for rule in &results.rules {
+                tr {
+                    th scope="row" { a href=(href_of(&rule.domain, &rule.rule)) { (rule.rule) } }
+                    td.number { (rule.same) }
+                    td.number { (rule.newly_over) }
+                    td.number { (rule.no_longer_over) }
+                    td.number { (rule.keys_changed) }
                 }
             }
-        }
-    }
+        },
+    )
 }
 
-fn rows<const N: usize>(
-    titles: [&str; N],
-    rows: impl ExactSizeIterator<Item = [String; N]>,
-) -> Markup {
-    if rows.len() == 0 {
+fn examples(results: &CandidateView) -> Markup {
+    if results.examples.is_empty() {
         return html! { p.empty { "None so far." } };
     }
-    html! {
-        div.scroll {
-            table {
-                thead { tr { @for title in titles { th scope="col" { (title) } } } }
-                tbody { @for cells in rows { tr { @for cell in cells { td { (cell) } } } } }
+    table(
+        &["Time", "Rule", "Change", "Key"],
+        &[],
+        &html! {
+            @for example in &results.examples {
+                tr {
+                    td { (moment(&example.time)) }
+                    td { (example.rule) }
+                    td { (words(example.change.name())) }
+                    td { (clamped(&example.descriptor)) }
+                }
             }
-        }
-    }
+        },
+    )
 }
 
-fn side(side: &DecidedSide) -> String {
-    match side {
-        DecidedSide::Error { error } => error.clone(),
-        DecidedSide::Response { code } => code.name().to_owned(),
-        DecidedSide::Status(status) => {
-            format!("{}, {} left", status.code.name(), status.limit_remaining)
-        }
+fn trial_rules(results: &TrialView) -> Markup {
+    const COUNTS: [&str; 4] = [
+        "Requests",
+        "Agreed (95 % interval)",
+        "Over limit here",
+        "Over limit there",
+    ];
+    if results.rules.is_empty() {
+        return html! { p.empty { "Nothing was compared so far." } };
     }
+    table(
+        &["Rule", "Classes of disagreements"],
+        &COUNTS,
+        &html! {
+            @for rule in &results.rules {
+                tr {
+                    th scope="row" { a href=(href_of(&rule.domain, &rule.rule)) { (rule.rule) } }
+                    td { (classes(rule)) }
+                    td.number { (rule.requests) }
+                    td.number { (agreement(rule.agreed, rule.requests)) }
+                    td.number { (rule.over_here) }
+                    td.number { (rule.over_there) }
+                }
+            }
+        },
+    )
+}
+
+fn classes(rule: &TrialRule) -> String {
+    let classes = rule.classes.iter().filter(|(_, count)| **count > 0);
+    let classes = classes.map(|(class, count)| format!("{} {count}", words(class)));
+    classes.collect::<Vec<_>>().join(", ")
+}
+
+fn disagreements(results: &TrialView) -> Markup {
+    if results.disagreements.is_empty() {
+        return html! { p.empty { "None so far." } };
+    }
+    let key = |one: &Disagreement| one.descriptors.join(" | ");
+    table(
+        &["Time", "Class", "Rule", "Key", "Here", "There"],
+        &[],
+        &html! {
+            @for one in &results.disagreements {
+                tr {
+                    td { (moment(&one.time)) }
+                    td { (words(&one.class)) }
+                    td { (one.rule.as_deref().unwrap_or("(response)")) }
+                    td { (clamped(&key(one))) }
+                    td { (one.here) }
+                    td { (one.there) }
+                }
+            }
+        },
+    )
+}
+
+fn words(name: &str) -> String {
+    name.replace('_', " ")
 }
 
 /// A time to the second, for people.

@@ -165,14 +165,15 @@ function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: r
   const row = document.createElement("tr");
   row.className = "new";
   cell(row, clockTime(new Date(time)));
-  const entries = (descriptor ?? []).map(([key, value]) => `${key}=${value}`);
+  const entries = descriptor.map(([key, value]) => `${key}=${value}`);
   const ruleUrl = `/console/rule?${new URLSearchParams({ domain, rule: rule ?? "" })}`;
   if (rule) link(cell(row, ""), ruleUrl, rule);
   else cell(row, "–");
   const keyUrl = new URLSearchParams([["domain", domain], ...entries.map((entry) => ["e", entry])]);
   if (feed.dataset.links === "hashes" && sessionStorage.getItem(TOKEN) === null) keyUrl.append("hashed", "1");
-  if (feed.dataset.links === "none") cell(row, entries.join(", "));
-  else link(cell(row, ""), `/console/key?${keyUrl}`, entries.join(", "));
+  const key = clamped(entries.join(", "));
+  if (feed.dataset.links === "none") cell(row, key);
+  else link(cell(row, ""), `/console/key?${keyUrl}`, key);
   cell(row, limit);
   cell(row, retryAfter === undefined ? "never" : `${retryAfter} s`);
   cell(row, decidedBy);
@@ -192,17 +193,26 @@ document.addEventListener("pointerover", ({ target }) => {
   if (readout) readout.textContent = bar?.querySelector("title").textContent ?? "";
 });
 
-function cell(row, text) {
+function cell(row, content) {
   const cell = row.insertCell();
-  cell.textContent = text;
+  cell.append(content);
   return cell;
 }
 
-function link(cell, href, text) {
+function link(cell, href, content) {
   const anchor = document.createElement("a");
   anchor.href = href;
-  anchor.textContent = text;
+  anchor.append(content);
   cell.append(anchor);
+}
+
+// A text of clients, which may be long, in a few lines. All of it is in the tooltip.
+function clamped(text) {
+  const span = document.createElement("span");
+  span.className = "clamp";
+  span.title = text;
+  span.textContent = text;
+  return span;
 }
 
 // Reset, Grant, Apply and Roll back: a dialog asks for what is missing, and sends it.

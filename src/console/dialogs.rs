@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use crate::admin::api::viewer::Viewer;
+use crate::console::widgets::clamped;
 use crate::report::json;
 
 struct Action {
@@ -31,8 +32,11 @@ const ACTIONS: [Action; 2] = [
     },
 ];
 
-/// The buttons and dialogs of a descriptor.
-pub(crate) fn actions(domain: &str, entries: &[[String; 2]]) -> Markup {
+/// The buttons and dialogs of a descriptor, or why there are none.
+pub(crate) fn actions(unconfigured: Option<&str>, domain: &str, entries: &[[String; 2]]) -> Markup {
+    if let Some(reason) = unconfigured {
+        return html! { p.dim { "Reset and Grant are off: " (reason) "." } };
+    }
     let descriptor = json(&entries);
     html! {
         div.actions {
@@ -52,7 +56,7 @@ fn dialog(action: &Action, domain: &str, entries: &[[String; 2]], descriptor: &s
             form method="dialog" data-action=(action.path) data-done=(action.done) data-domain=(domain) data-descriptor=(descriptor) {
                 h2 id=(title) { (action.name) " this counter?" }
                 p {
-                    @for [key, value] in entries { code { (key) "=" (value) } " " }
+                    @for [key, value] in entries { code { (clamped(&format!("{key}={value}"))) } " " }
                     "of " (domain) ". " (action.effect)
                 }
                 @if action.asks_for_hits {

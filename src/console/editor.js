@@ -22,6 +22,8 @@ let saved = text.value;
 let typing = 0;
 let checking = false;
 let again = false;
+// Whether the text shows the line that matters; later the operator decides.
+let isPlaced = false;
 
 // Makes an element with properties, classes and children, which are elements or texts.
 function make(name, properties, ...children) {
@@ -97,6 +99,9 @@ function report(answer) {
   text.setAttribute("aria-invalid", String(!valid));
   const own = errors.filter(({ file }) => file === editor.dataset.file);
   drawLines(new Set(own.map(({ line }) => line)));
+  // A rejected file opens at its first error.
+  if (!isPlaced && own.length > 0 && text.value === saved) goTo(own[0].line ?? 1);
+  isPlaced = true;
   const found = [...errors.map((one) => message("error", one)), ...warnings.map((one) => message("warning", one))];
   show("messages", found.length > 0 ? make("ol", { className: "messages" }, ...found) : make("p", { className: "empty" }, "None."));
   show("differences", ...differencesOf(differences, answer.differences_left_out));
@@ -168,7 +173,7 @@ function optionsOf(before, after) {
 
 function keysOf(keys, leftOut) {
   if (keys.length === 0) return [];
-  const head = ["Key", "Hits", "Before", "After", ""].map((title, index) => {
+  const head = ["Key", "Hits", "Before", "After", "Action"].map((title, index) => {
     const cell = make("th", { scope: "col", className: index === 1 ? "number" : "" }, title);
     return cell;
   });
@@ -181,7 +186,7 @@ function keysOf(keys, leftOut) {
     return make(
       "tr",
       {},
-      make("th", { scope: "row" }, entries.join(", ")),
+      make("th", { scope: "row" }, make("span", { className: "clamp", title: entries.join(", ") }, entries.join(", "))),
       make("td", { className: "number" }, String(hits)),
       make("td", {}, ...treatment(before)),
       make("td", {}, ...treatment(after)),
@@ -190,7 +195,7 @@ function keysOf(keys, leftOut) {
   });
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
   const more = leftOut > 0 ? [make("p", { className: "dim" }, `and ${plural(leftOut, "other key")}`)] : [];
-  return [make("div", { className: "scroll" }, table), ...more];
+  return [make("div", { className: "scroll", tabIndex: 0 }, table), ...more];
 }
 
 function treatment({ rule, limit, mode, over_limit }) {
@@ -280,7 +285,7 @@ function periodsOf({ period_ms, requests_by_period, before, after }) {
     return make("tr", {}, make("th", { scope: "row" }, name), ...counts.map((count) => make("td", { className: "number" }, String(count))));
   });
   const head = make("thead", {}, make("tr", {}, ...["Period", "Requests", "Pass before", "Pass after"].map(title)));
-  return make("div", { className: "scroll" }, make("table", {}, head, make("tbody", {}, ...rows)));
+  return make("div", { className: "scroll", tabIndex: 0 }, make("table", {}, head, make("tbody", {}, ...rows)));
 }
 
 simulation.addEventListener("submit", (event) => {
@@ -367,7 +372,13 @@ addEventListener("beforeunload", (event) => {
   if (text.value !== saved) event.preventDefault();
 });
 
+function goToFragment() {
+  const line = Number(location.hash.match(/^#L(\d+)$/)?.[1] ?? 0);
+  if (line > 0) goTo(line);
+  return line > 0;
+}
+
 drawLines(new Set());
 check();
-const line = Number(location.hash.match(/^#L(\d+)$/)?.[1] ?? 0);
-if (line > 0) goTo(line);
+isPlaced = goToFragment();
+addEventListener("hashchange", goToFragment);

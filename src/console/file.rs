@@ -151,9 +151,9 @@ fn history(versions: &[Version], changes: Changes) -> Markup {
     html! {
         section aria-labelledby="history" {
             h2 #history { "History" }
-            div.scroll {
+            div.scroll tabindex="0" {
                 table {
-                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" {} } }
+                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" { "Action" } } }
                     tbody {
                         @for (index, version) in versions.iter().enumerate() {
                             @let id = format!("version-{}", version.number);

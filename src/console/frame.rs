@@ -35,6 +35,17 @@ pub(crate) enum Tab {
     Candidate,
 }
 
+/// The navigation.
+const TABS: [Tab; 7] = [
+    Tab::Overview,
+    Tab::Rules,
+    Tab::Files,
+    Tab::OverLimit,
+    Tab::Store,
+    Tab::Trial,
+    Tab::Candidate,
+];
+
 /// The top of every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
@@ -47,8 +58,6 @@ pub(crate) struct Head {
     pub(crate) note: String,
     /// The section of the runbook about a fault.
     pub(crate) runbook: Option<&'static str>,
-    /// The parts of the navigation.
-    pub(crate) tabs: Vec<Tab>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,8 +161,8 @@ fn top(head: &Head, current: Tab) -> Markup {
                 span { "Tollgate" }
             }
             nav aria-label="Views" {
-                @for tab in &head.tabs {
-                    a href=(tab.href(head.scope)) aria-current=[(*tab == current).then_some("page")] { (tab.name()) }
+                @for tab in TABS {
+                    a href=(tab.href(head.scope)) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {

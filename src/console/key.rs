@@ -12,7 +12,7 @@ use crate::console::dialogs::{actions, hidden_values};
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
 use crate::console::top_keys::key_href;
-use crate::console::widgets::{TimeAxis, bar, chart, duration, encoded};
+use crate::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded};
 use crate::limit::Algorithm;
 use crate::observe::history::Chart;
 use crate::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
@@ -40,13 +40,13 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
                 " / " a href=(href_of(&domain, rule)) { (rule) }
             }
         }
-        h1 { (title) }
+        h1 { (clamped(&title)) }
         @match &answer {
             Ok(counter) => {
                 (shown(counter))
                 // An action needs the values.
                 @if is_hashed { (hidden_values(viewer)) }
-                @else { (actions(&domain, &descriptor(pairs))) }
+                @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
                 (history(hour.as_ref(), parts.clock.now()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
@@ -106,7 +106,7 @@ fn shown(counter: &CounterView) -> Markup {
             div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
             div.tile { dt { "Resets in" } dd.figure { (duration(reset)) } dd.note { (name(counter.algorithm.map(Algorithm::name))) } }
             div.tile { dt { "Counted in" } dd.figure { (name(counter.counted_in.map(CountedIn::name))) } dd.note {
-                @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (counter.key.as_deref().unwrap_or("–")) } }
+                @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (clamped(counter.key.as_deref().unwrap_or("–"))) } }
             } }
         }
     }

@@ -15,7 +15,7 @@ use crate::console::parts::Parts;
 use crate::console::rules::href_of;
 use crate::console::scope::{covered, scope_of, switch};
 use crate::console::top_keys::key_href;
-use crate::console::widgets::{encoded, table};
+use crate::console::widgets::{clamped, encoded, table};
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, TopKeys};
 
@@ -111,7 +111,7 @@ fn feed(filter: &Filter, links: Links) -> Markup {
     let Filter { domain, rule, key } = filter;
     html! {
         p.lead { "Requests over limit of this replica as they are decided; above 10 a second of all rules, a sample." }
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr { @for name in columns { th scope="col" { (name) } } } }
                 tbody #feed data-keep data-source="/api/v1/over-limit" data-links=(links.name())
@@ -183,8 +183,8 @@ fn line(row: &Row, links: Links) -> Markup {
             td { a href=(href_of(domain, rule)) { (rule) } }
             td {
                 @match key_href(domain, &key.key, links) {
-                    Some(href) => a href=(href) { (name) },
-                    None => (name),
+                    Some(href) => a href=(href) { (clamped(&name)) },
+                    None => (clamped(&name)),
                 }
             }
             td.number.over { (key.over_limit) }

@@ -65,6 +65,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
             (traffic(&view))
             (health(parts, &view, parts.store_status(&nodes)))
         }
+        (rejection(parts))
         (charts(&view, now))
         div.columns {
             section aria-labelledby="most" {
@@ -172,10 +173,18 @@ fn health(parts: &Parts, view: &View, store: StoreStatus) -> Markup {
                 versions => { span.state.warning { (versions.len()) " versions" } "; " (view.covers("now")) },
             }
         }))
+    }
+}
+
+/// Why the newest rules are not in force.
+fn rejection(parts: &Parts) -> Markup {
+    html! {
         @if let Some(fault) = parts.rules_fault() {
-            div.tile.wide.bad role="alert" {
-                dt { (fault.text) ". " (runbook::link(fault.anchor)) }
-                dd { pre { (parts.rules.last_error().unwrap_or(state.rules_note)) } }
+            section.rejection role="alert" {
+                h2 { (fault.text) ". " (runbook::link(fault.anchor)) }
+                @let note = parts.lifecycle.state().rules_note;
+                pre { (parts.rules.last_error().unwrap_or(note)) }
+                p { a href="/console/files" { "Files" } " leads to the line of each error." }
             }
         }
     }

@@ -11,10 +11,10 @@ use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
 use crate::admin::api::top::Scope;
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::candidate::Candidate;
-use crate::console::frame::{Head, Status, Tab};
+use crate::console::frame::{Head, Status};
 use crate::console::widgets::since;
 use crate::limiter::Modes;
 use crate::observe::history::History;
@@ -25,6 +25,7 @@ use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
+use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::{Metrics, Snapshot};
 use crate::trial::Trial;
@@ -49,6 +50,8 @@ pub(crate) struct Parts {
     /// Findings about the newest rules.
     pub(crate) findings: LastFindings,
     pub(crate) candidate: Candidate,
+    /// `None` if nothing reads them.
+    pub(crate) candidate_folder: Option<PathBuf>,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,
@@ -57,6 +60,8 @@ pub(crate) struct Parts {
     pub(crate) api: Api,
     pub(crate) history: History,
     pub(crate) metrics: Metrics,
+    /// Of the store.
+    pub(crate) watch: StoreWatch,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) clock: Clock,
     pub(crate) reads: RecentReads,
@@ -252,39 +257,38 @@ impl Parts {
 
     /// The top of a page.
     pub(crate) async fn head(&self) -> Head {
-        let store = self.store_status(&self.nodes().await);
-        let of_rules = |wanted| {
-            let fault = self.rules_fault();
-            fault.filter(|fault| fault.status == wanted)
-        };
-        let (status, note, runbook) = if let Some(fault) = of_rules(Status::Bad) {
-            (fault.status, fault.note.to_owned(), Some(fault.anchor))
-        } else if !self.lifecycle.serving() {
-            let anchor = "health-and-shutdown";
-            (Status::Bad, "not ready".to_owned(), Some(anchor))
-        } else if let Some(anchor) = store.anchor() {
-            (Status::Bad, format!("store {}", store.text()), Some(anchor))
-        } else if let Some(fault) = of_rules(Status::Warning) {
-            (fault.status, fault.note.to_owned(), Some(fault.anchor))
-        } else {
-            (Status::Good, "serving".to_owned(), None)
-        };
-        let mut tabs = vec![
-            Tab::Overview,
-            Tab::Rules,
-            Tab::Files,
-            Tab::OverLimit,
-            Tab::Store,
-        ];
-        tabs.extend(self.trial.is_some().then_some(Tab::Trial));
-        tabs.extend(self.candidate.has_rules().then_some(Tab::Candidate));
+        let (status, note, runbook) = self.badge().await;
         Head {
             replica: self.api.pod.to_string(),
             scope: Scope::Replica,
             status,
             note,
             runbook,
-            tabs,
+        }
+    }
+
+    /// The worst fault, and its section of the runbook.
+    async fn badge(&self) -> (Status, String, Option<&'static str>) {
+        let store = self.store_status(&self.nodes().await);
+        let problem = self.lifecycle.state().store_problem;
+        let of_rules = self.rules_fault();
+        let of_rules =
+            of_rules.map(|fault| (fault.status, fault.note.to_owned(), Some(fault.anchor)));
+        let of_problem = |problem: StoreProblem| {
+            let status = problem_status(&problem);
+            (status, problem.summary, Some(problem.runbook))
+        };
+        match (of_rules, problem, store.anchor()) {
+            (Some(fault @ (Status::Bad, ..)), ..) => fault,
+            _ if !self.lifecycle.serving() => {
+                let anchor = "health-and-shutdown";
+                (Status::Bad, "not ready".to_owned(), Some(anchor))
+            }
+            (_, Some(problem), _) if problem.is_undecided => of_problem(problem),
+            (_, _, Some(anchor)) => (Status::Bad, format!("store {}", store.text()), Some(anchor)),
+            (Some(fault), ..) => fault,
+            (None, Some(problem), None) => of_problem(problem),
+            (None, None, None) => (Status::Good, "serving".to_owned(), None),
         }
     }
 
@@ -296,6 +300,14 @@ impl Parts {
             Backend::Redis(_) if missing > 0 => StoreStatus::Without(missing, nodes.len()),
             Backend::Redis(_) => StoreStatus::All,
         }
+    }
+}
+
+pub(crate) const fn problem_status(problem: &StoreProblem) -> Status {
+    if problem.is_undecided {
+        Status::Bad
+    } else {
+        Status::Warning
     }
 }
 

@@ -20,7 +20,7 @@ use crate::rules::{Naming, Rule, RuleSet};
 
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -
-const ROWS_MAX: usize = 1_000;
+const ROWS_MAX: usize = 200;
 
 /// The parameters of the URL.
 #[derive(Debug, Clone)]
@@ -131,7 +131,10 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) 
                 input type="hidden" name="sort" value=(filter.order.name());
                 @if filter.scope == Scope::Fleet { input type="hidden" name="scope" value=(filter.scope.name()); }
             }
-            p.dim #found role="status" { (found) " of " (rules.rule_count()) " rules" }
+            p.dim #found role="status" {
+                (found) " of " (rules.rule_count()) " rules"
+                @if found > ROWS_MAX { ", the first " (ROWS_MAX) " shown" }
+            }
         }
         p.lead { "Hits: " (counted.covers("last hour")) "." }
         @if rows.is_empty() {
@@ -140,7 +143,7 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) 
             (table(&rows, usages, filter))
         }
         @if found > ROWS_MAX {
-            p.empty { "The first " (ROWS_MAX) " are shown. Search for the others." }
+            p.empty { (found - ROWS_MAX) " more rules are left out: search for them." }
         }
     }
 }
@@ -198,7 +201,7 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
         }
     };
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table.rules {
                 thead { tr {
                     (header(Order::Path, "Rule"))

@@ -1,32 +1,67 @@
 //! The store: its servers, the latency of its calls, and who decided while it did not.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 
-use crate::console::parts::Parts;
+use crate::base::shutdown::StoreProblem;
+use crate::base::time::{Span, Time};
+use crate::check::StoreError;
+use crate::console::frame::Status;
+use crate::console::parts::{Parts, problem_status};
 use crate::console::runbook;
-use crate::console::widgets::{seconds, table, tile};
-use crate::observe::history::Recent;
+use crate::console::widgets::{seconds, tile};
+use crate::store::memory::{ADMITS_MORE, COUNTS_ALONE};
+use crate::store::watch::Minute;
+use crate::store::watch::diagnosis::SLOW;
 use crate::store::{Backend, NodeStatus};
 use crate::telemetry::metric::Snapshot;
+
+const WIDTH: usize = 8;
+const HEIGHT: u64 = 80;
+
+/// A minute of a chart.
+struct Bar {
+    /// Of the bar, and of the part of it that is drawn over it.
+    heights: [u64; 2],
+    is_marked: bool,
+    text: String,
+    /// Since the epoch.
+    minute: u64,
+}
+
+impl Bar {
+    const fn class(&self) -> &'static str {
+        if self.is_marked { "near" } else { "hits" }
+    }
+}
 
 pub(crate) async fn content(parts: &Parts) -> Markup {
     let nodes = parts.nodes().await;
     let snapshot = parts.metrics.snapshot();
-    let recent = parts.history.recent(&parts.history.sample(&snapshot));
-    let store = parts.store_status(&nodes);
+    let problem = parts.lifecycle.state().store_problem;
     html! {
         h1 { "Store" }
         dl.tiles {
-            (tile("State", &html! { span.state.(store.status().class()) { (store.text()) } }, &html! {
+            (tile("State", &state(parts, &nodes, problem.as_ref()), &html! {
                 (parts.backend)
-                @if let Some(anchor) = store.anchor() { ". " (runbook::link(anchor)) }
+                @if let Some(anchor) = parts.store_status(&nodes).anchor() { ". " (runbook::link(anchor)) }
             }))
             @match &parts.backend {
                 Backend::Memory(_) => (memory(&snapshot)),
-                Backend::Redis(_) => (redis(&snapshot, &recent)),
+                Backend::Redis(_) => (redis(&snapshot, parts.watch.latency())),
             }
         }
+        @match (&problem, &parts.backend) {
+            (Some(problem), _) => ul.messages { li.(if problem.is_undecided { "error" } else { "warning" }) { (problem) ". " (runbook::link(problem.runbook)) } },
+            (None, Backend::Memory(_)) => ul.messages { li.warning { (COUNTS_ALONE) ": " (ADMITS_MORE) } },
+            (None, Backend::Redis(_)) => {},
+        }
         @if let Backend::Redis(_) = &parts.backend {
+            section aria-labelledby="hour" {
+                h2 #hour { "Last hour" }
+                (hour(&parts.watch.hour()))
+            }
             section aria-labelledby="servers" {
                 h2 #servers { "Servers" }
                 (servers(&nodes))
@@ -35,6 +70,94 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
                 h2 #fallback { "Fallback" }
                 (fallback(&snapshot))
             }
+        }
+    }
+}
+
+fn state(parts: &Parts, nodes: &[NodeStatus], problem: Option<&StoreProblem>) -> Markup {
+    let store = parts.store_status(nodes);
+    let (status, text) = match problem {
+        _ if store.status() == Status::Bad => (Status::Bad, store.text()),
+        Some(problem) => (problem_status(problem), problem.summary.clone()),
+        None if matches!(parts.backend, Backend::Memory(_)) => (Status::Warning, store.text()),
+        None => (store.status(), store.text()),
+    };
+    let since = parts.watch.undecided_since().map(Time::to_minute_of_day);
+    html! {
+        span.state.(status.class()) { (text) @if let Some(since) = since { " since " (since) } }
+    }
+}
+
+/// Two charts: how long calls took, and checks that the store did not decide.
+fn hour(minutes: &[Minute]) -> Markup {
+    let micros = |seconds: f64| Span::from(Duration::from_secs_f64(seconds)).as_micros();
+    let latency = minutes.iter().map(|minute| {
+        let [median, late] = minute.latency.unwrap_or_default();
+        Bar {
+            heights: [micros(late), micros(median)],
+            is_marked: late > SLOW,
+            text: match minute.latency {
+                Some(_) => format!(
+                    "99 % within {}, half within {}",
+                    seconds(late),
+                    seconds(median)
+                ),
+                None => "no calls".to_owned(),
+            },
+            minute: minute.number,
+        }
+    });
+    let undecided = minutes.iter().map(|minute| {
+        let all = minute.undecided.iter().sum();
+        let causes = StoreError::ALL.into_iter().zip(minute.undecided);
+        let causes = causes.filter(|(_, count)| *count > 0);
+        let causes = causes.map(|(cause, count)| format!("{count} {}", cause.name()));
+        Bar {
+            heights: [all, 0],
+            is_marked: all > 0,
+            text: match all {
+                0 => "the store decided every check".to_owned(),
+                _ => causes.collect::<Vec<_>>().join(", "),
+            },
+            minute: minute.number,
+        }
+    });
+    let latency_max = minutes.iter().filter_map(|minute| minute.latency);
+    let latency_max = latency_max.map(|[_, late]| late).fold(0.0, f64::max);
+    let total: u64 = minutes.iter().flat_map(|minute| minute.undecided).sum();
+    html! {
+        (chart(&format!("Latency of calls, 99 % and half: at most {}; amber above 10 ms", seconds(latency_max)), &latency.collect::<Vec<_>>()))
+        (chart(&format!("Checks that the store did not decide, by cause: {total} in this hour"), &undecided.collect::<Vec<_>>()))
+    }
+}
+
+fn chart(label: &str, bars: &[Bar]) -> Markup {
+    let most = bars
+        .iter()
+        .map(|bar| bar.heights[0])
+        .max()
+        .unwrap_or(0)
+        .max(1);
+    let height = |value: u64| (value.saturating_mul(HEIGHT)).div_ceil(most).min(HEIGHT);
+    let at = |number: u64| Time::from_micros(number * 60_000_000).to_minute_of_day();
+    let ends = [bars.first(), bars.last()].map(|bar| bar.map(|bar| at(bar.minute)));
+    html! {
+        figure.chart {
+            p { (label) }
+            svg role="img" aria-label=(label) viewBox={ "0 0 " (bars.len() * WIDTH) " " (HEIGHT) } preserveAspectRatio="none" {
+                @for (index, bar) in bars.iter().enumerate() {
+                    @let (x, width) = (index * WIDTH + 1, WIDTH - 2);
+                    g {
+                        title { (at(bar.minute)) ": " (bar.text) }
+                        rect.slot x=(index * WIDTH) y="0" width=(WIDTH) height=(HEIGHT) {}
+                        @for (value, class) in bar.heights.into_iter().zip([bar.class(), "median"]) {
+                            @let (high, y) = (height(value), HEIGHT - height(value));
+                            rect class=(class) x=(x) y=(y) width=(width) height=(high) {}
+                        }
+                    }
+                }
+            }
+            figcaption { @for end in ends.iter().flatten() { span { (end) } } }
         }
     }
 }
@@ -48,12 +171,12 @@ fn memory(snapshot: &Snapshot) -> Markup {
     }
 }
 
-fn redis(snapshot: &Snapshot, recent: &Recent) -> Markup {
-    let latency = recent.store_latency;
+fn redis(snapshot: &Snapshot, latency: Option<[f64; 2]>) -> Markup {
     let open = snapshot.count("tollgate_store_breaker_open");
     html! {
         (tile("Latency, 99 %", &html! {
             @match latency {
+                Some([_, late]) if late > SLOW => span.state.warning { (seconds(late)) },
                 Some([_, late]) => (seconds(late)),
                 None => "–",
             }
@@ -64,8 +187,8 @@ fn redis(snapshot: &Snapshot, recent: &Recent) -> Markup {
             }
         }))
         (tile("In flight", &html! { (snapshot.count("tollgate_store_calls_in_flight")) }, &html! { "calls without a reply so far" }))
-        (tile("Breakers open", &html! { (open) }, &html! { (snapshot.count("tollgate_store_breaker_opened_total")) " times opened" }))
-        (tile("Connections", &html! { (snapshot.count("ratelimit_redis_pool_cx_active")) }, &html! { (snapshot.count("ratelimit_redis_pool_cx_total")) " made" }))
+        (tile("Breakers open", &html! { (open) }, &html! { "servers that are not asked" }))
+        (tile("Connections", &html! { (snapshot.count("ratelimit_redis_pool_cx_active")) }, &html! { "open" }))
     }
 }
 
@@ -74,7 +197,7 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
         return html! { p.empty { "No server was found yet: see " a href="/ready" { "/ready" } "." } };
     }
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr {
                     th scope="col" { "Server" }
@@ -116,23 +239,11 @@ fn servers(nodes: &[NodeStatus]) -> Markup {
 }
 
 fn fallback(snapshot: &Snapshot) -> Markup {
-    let fallbacks = snapshot.counts("tollgate_store_fallbacks_total", ["policy", "cause"]);
-    let fallbacks: Vec<_> = fallbacks.filter(|(_, count)| *count > 0).collect();
     html! {
         dl.rows.inline {
             div { dt { "Counters in this process" } dd { (of_use(snapshot, "tollgate_memory_keys", "fallback")) } }
             div { dt { "Hits written back to Redis" } dd { (snapshot.count("tollgate_write_back_hits_total")) } }
             div { dt { "Checks not written back, at the bound" } dd { (snapshot.count("tollgate_write_back_full_total")) } }
-        }
-        @if fallbacks.is_empty() {
-            p.empty { "The store decided every check since this process started." }
-        } @else {
-            p { (runbook::link("tollgatefallbackverdicts")) }
-            (table(&["Decided by on_store_error", "Cause"], &["Checks"], &html! {
-                @for ([policy, cause], count) in &fallbacks {
-                    tr { th scope="row" { (policy) } td { (cause) } td.number { (count) } }
-                }
-            }))
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::base::text::Text;
 use crate::console::dialogs::hidden_values;
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
-use crate::console::widgets::{encoded, percent, table};
+use crate::console::widgets::{clamped, encoded, percent, table};
 use crate::observe::top_keys::Selection;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
@@ -82,8 +82,8 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
         tr {
             th scope="row" {
                 @match key_href(domain, entries, links) {
-                    Some(href) => a href=(href) { (name) },
-                    None => (name),
+                    Some(href) => a href=(href) { (clamped(&name)) },
+                    None => (clamped(&name)),
                 }
             }
             td.number.over[*over > 0] { (over) }

@@ -34,7 +34,7 @@ pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
 /// A table whose first columns have texts, and the others numbers.
 pub(crate) fn table(texts: &[&str], numbers: &[&str], rows: &Markup) -> Markup {
     html! {
-        div.scroll {
+        div.scroll tabindex="0" {
             table {
                 thead { tr {
                     @for name in texts { th scope="col" { (name) } }
@@ -44,6 +44,11 @@ pub(crate) fn table(texts: &[&str], numbers: &[&str], rows: &Markup) -> Markup {
             }
         }
     }
+}
+
+/// A text of clients, which may be long, in a few lines. All of it is in the tooltip.
+pub(crate) fn clamped(text: &str) -> Markup {
+    html! { span.clamp title=(text) { (text) } }
 }
 
 /// The times of the bars of a chart.

@@ -5,11 +5,14 @@
 
 use smallvec::SmallVec;
 
-use crate::base::time::{Clock, Span};
-use crate::check::{Check, CheckError, Decisions, Hits, StoreError, Verdict, Verdicts};
+use crate::base::time::{Clock, Span, Time};
+use crate::check::{
+    Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict, Verdicts,
+};
 use crate::limiter::decision::StoreErrors;
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
+use crate::store::watch;
 use crate::telemetry::metric::{self, Metrics};
 
 /// When a call that was rejected only because the store failed may try again.
@@ -23,8 +26,25 @@ pub struct Fallback {
     /// Whatever the rule is.
     policy_of_all: Option<OnStoreError>,
     store_errors: metric::Counter,
+    /// Checks that the store decided.
+    by_store: metric::Counter,
     /// Indexed by policy, then by cause.
-    verdicts: [[metric::Counter; 4]; 4],
+    verdicts: [ByCause; OnStoreError::ALL.len()],
+    /// Checks of calls that were canceled.
+    canceled: ByCause,
+}
+
+type ByCause = [metric::Counter; StoreError::ALL.len()];
+
+/// A call that waits for the store. Dropping it counts its checks as undecided, if its caller gave
+/// up because the store was late.
+#[derive(Debug)]
+pub(crate) struct WaitingCall<'w> {
+    fallback: &'w Fallback,
+    store: &'w Store,
+    clock: &'w Clock,
+    request: &'w CheckRequest,
+    received: Time,
 }
 
 impl Fallback {
@@ -38,19 +58,40 @@ impl Fallback {
 
     /// `policy` is for rules without `on_store_error`.
     pub fn new(policy: OnStoreError, metrics: &Metrics) -> Self {
-        let counter = |policy: OnStoreError, cause: StoreError| {
-            metrics.counter_with(
-                "tollgate_store_fallbacks_total",
-                "Checks without a verdict from the store, by the policy that decided them and the cause.",
-                &[("policy", policy.name()), ("cause", cause.name())],
-            )
+        let by_cause = |policy: &str| {
+            StoreError::ALL.map(|cause| {
+                metrics.counter_with(
+                    watch::FALLBACKS,
+                    "Checks without a verdict from the store, by the policy that decided them and the cause. \
+                     No policy decides if the caller gives up first (canceled).",
+                    &[("policy", policy), ("cause", cause.name())],
+                )
+            })
         };
         Self {
             policy,
             policy_of_all: None,
             store_errors: failed_calls("redis_error", metrics),
-            verdicts: OnStoreError::ALL
-                .map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
+            by_store: metrics.counter(watch::VERDICTS, "Checks that the store decided."),
+            verdicts: OnStoreError::ALL.map(|policy| by_cause(policy.name())),
+            canceled: by_cause("canceled"),
+        }
+    }
+
+    /// The checks of a call that was received at this time, until the store has decided them.
+    pub(crate) fn waiting<'w>(
+        &'w self,
+        request: &'w CheckRequest,
+        store: &'w Store,
+        clock: &'w Clock,
+        received: Time,
+    ) -> WaitingCall<'w> {
+        WaitingCall {
+            fallback: self,
+            store,
+            clock,
+            request,
+            received,
         }
     }
 
@@ -65,7 +106,9 @@ impl Fallback {
         store: &Store,
         clock: &Clock,
     ) -> Result<(Verdicts, StoreErrors), StoreError> {
-        if decisions.iter().all(Result::is_ok) {
+        let by_store = decisions.iter().filter(|decision| decision.is_ok()).count();
+        self.by_store.inc_by(by_store as u64);
+        if by_store == decisions.len() {
             return Ok((
                 decisions.into_iter().flatten().collect(),
                 StoreErrors::new(),
@@ -116,6 +159,23 @@ impl Fallback {
         self.policy_of_all
             .or_else(|| step.rule()?.on_store_error)
             .unwrap_or(self.policy)
+    }
+}
+
+impl WaitingCall<'_> {
+    /// The store has decided, or failed.
+    pub(crate) fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        let (request, now) = (self.request, self.clock.now());
+        if let Some(cause) = self.store.cause_of_cancel(request, self.received, now) {
+            let checks = request.checks.len() as u64;
+            self.fallback.canceled[cause as usize].inc_by(checks);
+        }
     }
 }
 

@@ -32,7 +32,6 @@ const RECENT: Span = Span::from_secs(60);
 const RATE_PERIOD: Span = Span::from_secs(10);
 const MICROS_PER_MINUTE: u64 = 60_000_000;
 const LATENCY: &str = "ratelimit_service_response_time_seconds";
-const STORE_LATENCY: &str = "tollgate_store_call_seconds";
 
 /// The history of the process. Clones share it.
 #[derive(Debug, Clone)]
@@ -72,7 +71,6 @@ pub(crate) struct Sample {
     /// Hits, and hits over limit.
     pub(crate) hits: [u64; 2],
     latency: Option<Times>,
-    store_latency: Option<Times>,
 }
 
 /// Counts of the last minute, and the rate of the last ten seconds.
@@ -82,8 +80,6 @@ pub(crate) struct Recent {
     pub(crate) hits: HitCounts,
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
-    /// The same of calls to Redis.
-    pub(crate) store_latency: Option<[f64; 2]>,
 }
 
 /// Hits of each minute or second, the oldest first.
@@ -149,7 +145,6 @@ impl History {
             at: self.0.clock.now(),
             hits: self.0.stats.totals(),
             latency: snapshot.times(LATENCY).cloned(),
-            store_latency: snapshot.times(STORE_LATENCY).cloned(),
         }
     }
 
@@ -257,7 +252,6 @@ impl Sample {
             },
             hits,
             latency: quantiles(self.latency.as_ref(), earlier.latency.as_ref()),
-            store_latency: quantiles(self.store_latency.as_ref(), earlier.store_latency.as_ref()),
         }
     }
 }
@@ -362,7 +356,6 @@ mod tests {
             at: Time::default().plus(Span::from_secs(secs)),
             hits,
             latency: None,
-            store_latency: None,
         };
         let recent = sample(70, [110, 12]).after(&sample(20, [10, 10]));
         assert_eq!(
@@ -374,7 +367,6 @@ mod tests {
                     over_limit: 2,
                 },
                 latency: None,
-                store_latency: None,
             }
         );
         let mut kept = Kept::default();

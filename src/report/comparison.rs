@@ -2,10 +2,12 @@
 //! upstream of a trial.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
+use crate::base::text::Escaped;
 use crate::limit::{Limit, Unit};
 
 named_enum! {
@@ -186,6 +188,27 @@ impl DecidedSide {
     }
 }
 
+/// In one line.
+impl fmt::Display for DecidedSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = match self {
+            Self::Error { error } => return write!(f, "error {}", Escaped(error)),
+            Self::Response { code } => return f.write_str(code.name()),
+            Self::Status(status) => status,
+        };
+        f.write_str(status.code.name())?;
+        if let Some(StatedLimit { requests, unit }) = status.current_limit {
+            let unit = unit.map_or("period", Unit::name);
+            let remaining = status.limit_remaining;
+            write!(f, ", {requests} per {unit}, {remaining} left")?;
+        }
+        if let Some(reset) = &status.duration_until_reset {
+            write!(f, ", reset in {}", Escaped(reset))?;
+        }
+        Ok(())
+    }
+}
+
 impl OverLimitChange {
     /// From over limit before to over limit after.
     pub(crate) const fn new(before: bool, after: bool) -> Self {
@@ -212,6 +235,47 @@ impl From<bool> for Code {
             Self::OverLimit
         } else {
             Self::Ok
+        }
+    }
+}
+
+/// A share with its 95 % interval by Wilson, which is valid for few requests and for shares near 1;
+/// a dash of nothing.
+pub(crate) fn agreement(agreed: u64, requests: u64) -> String {
+    /// The quantile of the normal distribution for this interval.
+    const Z: f64 = 1.959_964;
+    if requests == 0 {
+        return "–".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a share is shown to 4 digits")]
+    let (agreed, requests) = (agreed as f64, requests as f64);
+    let (share, z2) = (agreed / requests, Z * Z);
+    let middle = share + z2 / (2.0 * requests);
+    let half = Z * (share * (1.0 - share) / requests + z2 / (4.0 * requests * requests)).sqrt();
+    let percent = |share: f64| 100.0 * (share / (1.0 + z2 / requests)).clamp(0.0, 1.0);
+    format!(
+        "{:.2} % ({:.2} to {:.2})",
+        100.0 * share,
+        percent(middle - half),
+        percent(middle + half)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_wilson() {
+        // By statsmodels' proportion_confint(method="wilson").
+        for (agreed, requests, expected) in [
+            (0, 0, "–"),
+            (10, 10, "100.00 % (72.25 to 100.00)"),
+            (0, 10, "0.00 % (0.00 to 27.75)"),
+            (50, 100, "50.00 % (40.38 to 59.62)"),
+            (9_990, 10_000, "99.90 % (99.82 to 99.95)"),
+        ] {
+            assert_eq!(agreement(agreed, requests), expected);
         }
     }
 }

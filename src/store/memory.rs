@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
+use crate::base::shutdown::StoreProblem;
 use crate::base::time::{Clock, Span, Time};
 use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts};
 use crate::limit::Limit;
@@ -25,6 +26,9 @@ mod shard;
 const SHARDS: usize = 64;
 /// The interval of removing expired counters, which only take memory.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// What operators of several replicas must know.
+pub(crate) const COUNTS_ALONE: &str = "counts in this process only";
+pub(crate) const ADMITS_MORE: &str = "each replica would admit the whole limit";
 
 /// All counters of the process.
 #[derive(Debug)]
@@ -41,6 +45,18 @@ struct MemoryMetrics {
     evicted: Metric,
     full_logs: Metric,
     expired: Metric,
+}
+
+/// The same, with what to do about it where the store is memory because no setting says otherwise.
+pub(crate) fn not_chosen() -> StoreProblem {
+    StoreProblem {
+        runbook: "tollgatecountsinmemory",
+        summary: COUNTS_ALONE.to_owned(),
+        explanation: format!(
+            "{ADMITS_MORE}; set REDIS_URL, or BACKEND_TYPE=memory for a single replica"
+        ),
+        is_undecided: false,
+    }
 }
 
 impl Counters {

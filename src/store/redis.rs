@@ -23,6 +23,7 @@ pub mod client;
 pub mod connect;
 pub(crate) mod direct_mapped;
 pub mod fallback;
+pub(crate) mod lateness;
 mod operator;
 pub mod over_limit_cache;
 pub mod settings;
@@ -90,6 +91,11 @@ impl Redis {
             }
             interval.tick().await;
         }
+    }
+
+    /// Whether the last call that failed at one of the servers had no reply in time.
+    pub(crate) fn fails_late(&self) -> bool {
+        self.pools().any(NodePool::fails_late)
     }
 
     /// Whether every server was reachable at some time, or one node of each cluster.

@@ -7,8 +7,8 @@ use clap::Args;
 use crate::base::environment::Environment;
 use crate::base::parse;
 use crate::base::time::Span;
-use crate::store::redis;
 use crate::store::redis::connect::credentials::CredentialFiles;
+use crate::store::{memory, redis};
 
 /// STORE_TIMEOUT: a longer time-out is a mistake.
 // bound store_timeout_max: startup error; -
@@ -96,6 +96,9 @@ impl Settings {
     ) -> Result<(BackendChoice, Vec<String>), String> {
         if self.backend_type(environment) == BackendType::Memory {
             let mut warnings = Vec::new();
+            if !self.is_memory_chosen() {
+                warnings.push(format!("memory store: {}", memory::not_chosen()));
+            }
             if redis::settings::Settings::any_set(environment) {
                 warnings.push("REDIS_* have no effect with BACKEND_TYPE=memory".to_owned());
             }
@@ -123,6 +126,11 @@ impl Settings {
             BackendChoice::Redis(Box::new(options), redis.files),
             redis.warnings,
         ))
+    }
+
+    /// Whether counters are in memory because the settings say so.
+    pub(crate) fn is_memory_chosen(&self) -> bool {
+        self.backend_type == Some(BackendType::Memory)
     }
 
     fn backend_type(&self, environment: &Environment) -> BackendType {

@@ -46,6 +46,8 @@ named_enum! {
         RuleMissing = "rule_missing",
         /// The limits differ.
         LimitDiffers = "limit_differs",
+        /// Our rule is a bucket whose burst is not its number of requests.
+        Burst = "burst",
         /// Our rule is not a fixed window.
         Algorithm = "algorithm",
         /// Our counter began inside the current window, so it has fewer hits.
@@ -110,6 +112,9 @@ fn classify(here: &Outcome, there: &Status, began: Time, now: Time) -> Class {
     };
     if differs(StatedLimit::from(limit), stated) {
         return Class::LimitDiffers;
+    }
+    if limit.algorithm.is_bucket() && limit.capacity != limit.requests {
+        return Class::Burst;
     }
     if !limit.algorithm.has_windows() {
         return Class::Algorithm;

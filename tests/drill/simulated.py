@@ -85,7 +85,7 @@ def input_series(healthy, faulty):
 def values_of(is_counter, before, within):
     grid = extended(before, is_counter, HEALTHY_S // SCRAPE_S)
     if within and is_counter and before and within[0][1] >= before[-1][1]:
-        # Goes on from the extended value. After a restart it begins anew.
+        # Continues from the extended value. A restart begins at zero.
         ahead = grid[-1] - before[-1][1]
         within = [(at, value + ahead) for at, value in within]
     values = ["_" if value is None else f"{value:.6f}" for value in grid + extended(within, is_counter, FAULTY_S // SCRAPE_S)]

@@ -18,6 +18,7 @@ mod llm;
 mod outages;
 mod over_limit;
 mod replay;
+mod short_timeout;
 mod system;
 mod trial;
 

@@ -338,7 +338,8 @@ fn variables_of_a_kubernetes_service_named_redis_are_ignored() {
         .with_env("REDIS_URL", "")
         .start();
     server.assert_announced("store    memory");
-    server.assert_not_logged("REDIS");
+    server.assert_not_logged("REDIS_PORT");
+    server.assert_not_logged("REDIS_SERVICE");
 }
 
 #[test]
@@ -348,6 +349,7 @@ fn json_log_has_the_keys_of_the_reference() {
     let port = taken.grpc.port().to_string();
     let ran = TestServer::with_rules(&limit_of(1))
         .with_env("LOG_FORMAT", "json")
+        .with_env("BACKEND_TYPE", "memory")
         .with_env("REDIS_URI", "redis:6379")
         .with_env("GRPC_PORT", &port);
     let ran = ran.start_and_fail();

@@ -404,7 +404,9 @@ impl World {
             .iter()
             .any(|start| name.starts_with(start))
         };
-        let is_about_the_store = |name: &str| name.starts_with("tollgate_memory_");
+        let is_about_the_store = |name: &str| {
+            name.starts_with("tollgate_memory_") || name == "tollgate_store_verdicts_total"
+        };
         let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
         counters(lines.filter(|(name, _)| !is_about_calls(name) && !is_about_the_store(name)))
     }

@@ -145,7 +145,9 @@ fn healthcheck_accepts_any_method() {
 
 #[test]
 fn ready_reports_each_part_on_both_ports() {
-    let server = TestServer::with_rules(&limit_of(1)).start();
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("BACKEND_TYPE", "memory")
+        .start();
     let body = "ready\nprocess: running\nstore: memory\nrules: ok\n";
     for addr in [server.http, server.admin] {
         let reply = http::get(addr, "/ready");

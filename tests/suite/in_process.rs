@@ -19,3 +19,4 @@ mod peers;
 mod queue;
 mod recovery;
 mod sentinel;
+mod store_watch;

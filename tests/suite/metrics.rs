@@ -535,6 +535,7 @@ async fn missing_default_statsd_is_logged_once() {
 #[test]
 fn default_statsd_causes_no_warning() {
     let server = TestServer::with_rules(&limit_of(1))
+        .with_env("BACKEND_TYPE", "memory")
         .with_env("STATS_FLUSH_INTERVAL", "20ms")
         .start();
     look_until("it was tried", || {

@@ -205,7 +205,8 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
         "the default of STORE_TIMEOUT: {after}"
     );
     let now = Time::from_micros(0);
-    let deadline = convert::deadline("150m", now).expect("it is a grpc-timeout");
+    let deadline = convert::timeout("150m").expect("it is a grpc-timeout");
+    let deadline = convert::deadline_after(deadline, now);
     assert!(
         deadline >= now.plus(Duration::from_millis(100).into()),
         "{deadline:?}"

@@ -210,6 +210,9 @@
 {{- end }}
 {{- include "tollgate.chartEnv" . }}
 {{- range $name, $value := .Values.settings }}
+{{- if and (hasPrefix "REDIS_" $name) (not (include "tollgate.onRedis" $)) }}
+{{- fail (printf "settings.%s has no effect without Redis: the pods would count in memory. Set redis.url" $name) }}
+{{- end }}
 {{- if hasKey $taken $name }}
 {{- fail (printf "settings.%s: another value of the chart sets this variable; see `helm show values`, or use extraEnv to override it" $name) }}
 {{- end }}

@@ -59,6 +59,11 @@ impl Actions {
         }
     }
 
+    /// The setting to configure; `None` if there is a token.
+    pub(crate) fn unconfigured(&self) -> Option<&'static str> {
+        self.token.unconfigured()
+    }
+
     /// Does an action, even if its caller goes away meanwhile.
     pub(crate) async fn act(self: Arc<Self>, request: ActionRequest) -> Answer<CounterChange> {
         let action = request.action;

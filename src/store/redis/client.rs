@@ -298,12 +298,23 @@ impl RedisClient {
             return Err(StoreError::Unreachable.not_counted());
         }
         let left = request.deadline.since(self.shared.clock.now());
+        let late = || {
+            let lateness = &self.shared.lateness;
+            lateness.cause(request.received, request.deadline)
+        };
         if left == Span::ZERO {
-            return Err(StoreError::TimedOut.not_counted());
+            return Err(late().not_counted());
         }
         let batcher = self.batchers.of(&self.shared, node);
         let left = Duration::from(left);
-        batcher.send(checks, request.mode, left).await
+        let sent = batcher.send(checks, request.mode, left).await;
+        sent.map_err(|failed| match failed.error {
+            StoreError::TimedOut => CheckError {
+                error: late(),
+                ..failed
+            },
+            _ => failed,
+        })
     }
 }
 

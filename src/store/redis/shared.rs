@@ -15,6 +15,7 @@ use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::fallback::local::LocalFallback;
 use crate::store::redis::fallback::membership::Membership;
 use crate::store::redis::fallback::usage_cache::UsageCache;
+use crate::store::redis::lateness::Lateness;
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use crate::store::redis::topology::health::HealthMetrics;
@@ -55,6 +56,7 @@ pub struct Redis {
     pub(crate) main: NodePool,
     pub(crate) per_second: Option<NodePool>,
     pub(crate) store_timeout: Span,
+    pub(crate) lateness: Lateness,
     pub(crate) expiration_jitter_max: Span,
     pub(crate) over_limit_cache: Option<OverLimitCache>,
     pub(crate) usage: UsageCache,
@@ -119,6 +121,7 @@ impl Redis {
             main: pool(options.main, ConnectionMetrics::new(metrics)),
             per_second,
             store_timeout: options.store_timeout,
+            lateness: Lateness::new(options.store_timeout),
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (cache_bytes > 0).then(|| OverLimitCache::new(cache_bytes, metrics)),
             usage: UsageCache::new(metrics),
@@ -173,7 +176,7 @@ impl RedisMetrics {
         Self {
             seconds: metrics.latency(
                 "tollgate_store_call_seconds",
-                "Latency of one call to Redis, with all of its checks.",
+                "Latency of one call to Redis, with all of its checks; STORE_TIMEOUT if there was no reply.",
                 &[],
             ),
             checks: metrics.sizes("tollgate_store_batch_checks", "Checks of one call to Redis."),

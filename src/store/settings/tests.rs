@@ -200,7 +200,7 @@ REDIS_URL=h | REDIS_AUTH=s3cret\n => REDIS_AUTH ends with a line break
 REDIS_URL=h | REDIS_TIMEOUT=0 => using 10 s
 REDIS_URL=redis://h?protocol=3 => only db, username and password have an effect
 BACKEND_TYPE=memory | REDIS_URL=redis:6379 => REDIS_* have no effect with BACKEND_TYPE=memory
-LOCAL_CACHE_SIZE_IN_BYTES=1 => LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store
+BACKEND_TYPE=memory | LOCAL_CACHE_SIZE_IN_BYTES=1 => LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store
 ";
 
 #[test]
@@ -220,9 +220,17 @@ fn effective_and_foreign_settings_are_not_warned_about() {
     let with_redis = "REDIS_URL=redis:6379 | LOCAL_CACHE_SIZE_IN_BYTES=1 | REDIS_SOCKET_TYPE=tcp";
     let a_list = "REDIS_TYPE=cluster | REDIS_URL=redis://:s3cret@a,redis://:s3cret@b,c,redis://d | REDIS_AUTH=x";
     let per_second = "REDIS_PERSECOND=true | REDIS_PERSECOND_URL=h | REDIS_PERSECOND_AUTH=s3cret";
-    let foreign = "REDIS_HOST=h | REDIS_PASSWORD=s3cret | REDIS_PORT=6379";
-    for environment in [OF_KUBERNETES, with_redis, a_list, per_second, foreign] {
+    for environment in [with_redis, a_list, per_second, "BACKEND_TYPE=memory"] {
         assert_eq!(warned(environment), Vec::<String>::new(), "{environment:?}");
+    }
+    // They select no Redis, which is said.
+    let foreign = "REDIS_HOST=h | REDIS_PASSWORD=s3cret | REDIS_PORT=6379";
+    for environment in ["", OF_KUBERNETES, foreign] {
+        let warnings = warned(environment);
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("counts in this process only"),
+            "{environment:?}: {warnings:?}"
+        );
     }
 }
 

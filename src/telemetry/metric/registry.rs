@@ -21,6 +21,12 @@ use crate::telemetry::tags::Tags;
 /// Powers of two up to the largest batch.
 const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 
+/// Timeouts that people configure, in seconds: the bound of a bucket is the deadline of its calls.
+const DEADLINE_BUCKETS: [f64; 20] = [
+    0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.5,
+    1.0, 2.0, 5.0, 10.0, 30.0,
+];
+
 /// Source revision of this build: TOLLGATE_REVISION at compile time, set when the image is built.
 const REVISION: &str = match option_env!("TOLLGATE_REVISION") {
     Some(revision) if !revision.is_empty() => revision,
@@ -125,6 +131,11 @@ impl Metrics {
     pub(crate) fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
         let buckets = LATENCY_BUCKETS_US.map(|micros| micros / 1e6);
         self.histogram(options(name, help, labels), buckets.to_vec())
+    }
+
+    /// A histogram of the timeouts of callers in seconds.
+    pub(crate) fn deadlines(&self, name: &str, help: &str) -> Histogram {
+        self.histogram(options(name, help, &[]), DEADLINE_BUCKETS.to_vec())
     }
 
     /// A counter of envoyproxy/ratelimit, under its statsd name.

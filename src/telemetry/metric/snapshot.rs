@@ -80,26 +80,58 @@ impl Sample {
 impl Times {
     /// The time in seconds that this share of them did not exceed, interpolated within its bucket.
     /// Only those after `earlier` count. `None` without any.
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub(crate) fn quantile(&self, share: f64, earlier: Option<&Self>) -> Option<f64> {
-        let before = |index: usize| {
-            earlier.map_or(0, |earlier| {
-                earlier.buckets.get(index).map_or(0, |(_, count)| *count)
-            })
-        };
-        let all = self.count - earlier.map_or(0, |earlier| earlier.count);
+        let (before, bound, part) = self.bucket(share, earlier)?;
+        Some((before + (bound - before) * part) / self.per_second)
+    }
+
+    /// Half and 99 %, as [`Self::quantile`].
+    pub(crate) fn median_and_p99(&self, earlier: Option<&Self>) -> Option<[f64; 2]> {
+        let quantile = |share| self.quantile(share, earlier);
+        Some([quantile(0.5)?, quantile(0.99)?])
+    }
+
+    /// The bound of the bucket that [`Self::quantile`] is in.
+    pub(crate) fn bound(&self, share: f64, earlier: Option<&Self>) -> Option<f64> {
+        let (_, bound, _) = self.bucket(share, earlier)?;
+        Some(bound / self.per_second)
+    }
+
+    /// How many took longer than the bound of a bucket.
+    pub(crate) fn above(&self, bound: f64, earlier: Option<&Self>) -> u64 {
+        let mut buckets = self.buckets.iter();
+        let index = buckets.position(|(of, _)| *of / self.per_second >= bound);
+        let within = index.map_or(0, |index| self.buckets[index].1 - before(earlier, index));
+        self.count_since(earlier) - within
+    }
+
+    /// How many there are.
+    pub(crate) fn count_since(&self, earlier: Option<&Self>) -> u64 {
+        self.count - earlier.map_or(0, |earlier| earlier.count)
+    }
+
+    /// The bucket that this share of the times is in: its bounds, and which part of it.
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn bucket(&self, share: f64, earlier: Option<&Self>) -> Option<(f64, f64, f64)> {
+        let all = self.count_since(earlier);
         let wanted = all as f64 * share;
         let (mut bound_before, mut count_before) = (0.0, 0.0);
         for (index, (bound, count)) in self.buckets.iter().enumerate() {
-            let count = count.saturating_sub(before(index)) as f64;
+            let count = count.saturating_sub(before(earlier, index)) as f64;
             if count >= wanted && count > count_before {
                 let part = (wanted - count_before) / (count - count_before);
-                return Some((bound_before + (bound - bound_before) * part) / self.per_second);
+                return Some((bound_before, *bound, part));
             }
             (bound_before, count_before) = (*bound, count);
         }
-        (all > 0).then_some(bound_before / self.per_second)
+        (all > 0).then_some((bound_before, bound_before, 1.0))
     }
+}
+
+/// The count of a bucket at an earlier time.
+fn before(earlier: Option<&Times>, index: usize) -> u64 {
+    let bucket = earlier.and_then(|earlier| earlier.buckets.get(index));
+    bucket.map_or(0, |(_, count)| *count)
 }
 
 fn labels(metric: &Metric) -> Vec<(String, String)> {

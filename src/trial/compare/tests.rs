@@ -23,6 +23,14 @@ fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
     Limit::new(&Terms::new(requests, unit, algorithm)).expect("it is valid")
 }
 
+fn bucket(burst: u32) -> Limit {
+    let terms = Terms {
+        burst: Some(burst),
+        ..Terms::new(10, Unit::Minute, Algorithm::TokenBucket)
+    };
+    Limit::new(&terms).expect("it is valid")
+}
+
 fn outcome(over_limit: bool, limit: Limit, reset: u64) -> Outcome {
     Outcome {
         rule: Some("d.user".into()),
@@ -90,7 +98,7 @@ fn each_class_explains_a_disagreement() {
         let stated = StatedLimit { requests: 10, unit };
         case.stated().limit = Some(stated);
     };
-    let cases: [(&str, Case, Comparison); 19] = [
+    let cases: [(&str, Case, Comparison); 21] = [
         (
             "an error there",
             Case::over(true, false).change(|case| case.there = None),
@@ -139,6 +147,16 @@ fn each_class_explains_a_disagreement() {
                 case.own().limit = Some(limit(10, Unit::Minute, Algorithm::SlidingWindow));
             }),
             OverHere(Class::Algorithm),
+        ),
+        (
+            "a bucket with a burst of its requests",
+            Case::over(true, false).change(|case| case.own().limit = Some(bucket(10))),
+            OverHere(Class::Algorithm),
+        ),
+        (
+            "a bucket with a smaller burst",
+            Case::over(true, false).change(|case| case.own().limit = Some(bucket(5))),
+            OverHere(Class::Burst),
         ),
         (
             "counting began in this window",

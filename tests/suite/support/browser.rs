@@ -69,6 +69,26 @@ impl Browser {
         self.post("/url", &json!({"url": url}));
     }
 
+    /// Draws pages without motion, in `light` or `dark` colors, and this many pixels wide: a window
+    /// cannot be as narrow as a telephone.
+    pub(crate) fn emulate(&self, width: u32, colors: &str) {
+        let feature = |name: &str, value: &str| json!({"name": name, "value": value});
+        let features = [
+            feature("prefers-color-scheme", colors),
+            feature("prefers-reduced-motion", "reduce"),
+        ];
+        let screen = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": true});
+        for (command, parameters) in [
+            ("Emulation.setEmulatedMedia", json!({"features": features})),
+            ("Emulation.setDeviceMetricsOverride", screen),
+        ] {
+            self.post(
+                "/goog/cdp/execute",
+                &json!({"cmd": command, "params": parameters}),
+            );
+        }
+    }
+
     /// The path and query of the page.
     pub(crate) fn url(&self) -> String {
         text(&self.get("/url"))
@@ -118,6 +138,15 @@ impl Browser {
     pub(crate) fn click(&self, role: &str, name: &str) {
         let Element(id) = self.find(role, name);
         self.post(&format!("/element/{id}/click"), &json!({}));
+    }
+
+    /// Moves the pointer to the first element of a selector.
+    pub(crate) fn point_at(&self, selector: &str) {
+        let query = json!({"using": "css selector", "value": selector});
+        let element = self.post("/element", &query);
+        let to = json!({"type": "pointerMove", "x": 0, "y": 0, "origin": element});
+        let pointer = json!({"type": "pointer", "id": "mouse", "actions": [to]});
+        self.post("/actions", &json!({"actions": [pointer]}));
     }
 
     /// Types into an element.

@@ -47,7 +47,7 @@ pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Envoy's default.
 pub(crate) const GRPC_TIMEOUT: &str = "20m";
-/// What of it the store has: the rest is for the way back (`convert::deadline`).
+/// What of it the store has: the rest is for the way back (`convert::deadline_after`).
 pub(crate) const WITHIN: Duration = millis(12);
 /// More turns than any chain of tasks takes that wait for nothing but each other.
 const SETTLE_TURNS: usize = 100;
@@ -429,8 +429,8 @@ pub(crate) async fn decide(
     grpc_timeout: Option<&str>,
 ) -> Called {
     let (began, now) = (Instant::now(), limiter.clock().now());
-    let deadline =
-        grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
+    let deadline = grpc_timeout.map(|text| convert::timeout(text).expect("a grpc-timeout"));
+    let deadline = deadline.map(|timeout| convert::deadline_after(timeout, now));
     let message = request.encode_to_vec();
     let (query, _) = decode::query(&message).expect("it was encoded here");
     let query = Query { deadline, ..query };

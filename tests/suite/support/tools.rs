@@ -5,12 +5,20 @@ use std::path::{Path, PathBuf};
 
 /// The path of a program of `.tools/bin`; panics with how to get it where it is missing.
 pub(crate) fn tool(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(".tools/bin")
-        .join(name);
+    installed(&format!("bin/{name}"), "make tools")
+}
+
+/// The script of axe, which finds what a page lacks for people with disabilities.
+pub(crate) fn axe() -> PathBuf {
+    installed("axe-core/axe.min.js", "tests/tools.py console")
+}
+
+fn installed(path: &str, command: &str) -> PathBuf {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools");
+    let path = tools.join(path);
     assert!(
         path.exists(),
-        "{} is missing; install it with `make tools`",
+        "{} is missing; install it with `{command}`",
         path.display()
     );
     path

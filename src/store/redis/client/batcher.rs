@@ -181,7 +181,14 @@ impl Task {
             Some(Err(error)) if !error.is_timeout() => {
                 self.fail(&error.to_string(), StoreError::Unreachable);
             }
-            Some(Err(_)) | None => self.fail("timed out", StoreError::TimedOut),
+            Some(Err(_)) | None => {
+                // Without it, the slowest calls would be missing.
+                shared
+                    .metrics
+                    .seconds
+                    .observe(self.server.timeout.as_secs_f64());
+                self.fail("timed out", StoreError::TimedOut);
+            }
         }
     }
 
@@ -210,7 +217,10 @@ impl Task {
     /// Redis may have decided the checks, but there is no reply.
     fn fail(&mut self, cause: &str, error: StoreError) {
         let Server { shared, node, .. } = &self.server;
-        node.health.record_failure(cause);
+        match error {
+            StoreError::TimedOut => node.health.record_timeout(),
+            _ => node.health.record_failure(cause),
+        }
         let groups = self.batch.groups.iter();
         let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
         shared.metrics.ambiguous.inc_by(requests as u64);

@@ -53,6 +53,8 @@ pub(crate) struct Health {
     /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
     was_reachable: AtomicBool,
+    /// Whether the last call that failed had no reply in time.
+    fails_late: AtomicBool,
     /// Recorded where bytes are read.
     oversized: OversizedReplies,
     probes_failed: Counter,
@@ -163,13 +165,25 @@ impl Health {
             }),
             refresh,
             was_reachable: AtomicBool::new(false),
+            fails_late: AtomicBool::new(false),
             oversized,
             probes_failed: metrics.probes_failed.clone(),
         }
     }
 
+    /// A call got no reply in time.
+    pub(crate) fn record_timeout(&self) {
+        self.fails_late.store(true, Relaxed);
+        self.record_no_reply("timed out");
+    }
+
     /// A call got no reply.
     pub(crate) fn record_failure(&self, cause: &str) {
+        self.fails_late.store(false, Relaxed);
+        self.record_no_reply(cause);
+    }
+
+    fn record_no_reply(&self, cause: &str) {
         self.record_fault(FaultKind::Unreachable, cause);
         if self.breaker.record_failure() {
             self.refresh.notify_one();
@@ -207,6 +221,11 @@ impl Health {
         self.breaker.record_success();
     }
 
+    /// Whether the last call that failed had no reply in time.
+    pub(crate) fn fails_late(&self) -> bool {
+        self.fails_late.load(Relaxed)
+    }
+
     /// Whether the server has ever replied.
     pub(crate) fn was_reachable(&self) -> bool {
         self.was_reachable.load(Relaxed)
@@ -216,7 +235,12 @@ impl Health {
     pub(crate) fn record_probe(&self, probed: &Result<(), RedisError>, address: &Address) {
         match probed {
             Ok(()) => self.was_reachable.store(true, Relaxed),
-            Err(error) => self.probe_failed(&address.explain(error)),
+            Err(error) => {
+                if !error.is_timeout() {
+                    self.fails_late.store(false, Relaxed);
+                }
+                self.probe_failed(&address.explain(error));
+            }
         }
     }
 
@@ -269,7 +293,10 @@ impl Health {
             .into_iter()
             .filter(|kind| self.faults[*kind as usize].is_logged.load(Relaxed));
         active.map(|kind| {
-            let [fault, _] = kind.messages();
+            let fault = match kind {
+                FaultKind::Unreachable if self.fails_late() => "Redis does not answer in time",
+                _ => kind.messages()[0],
+            };
             format!("{fault} ({})", self.faults[kind as usize].cause.lock())
         })
     }

@@ -161,6 +161,13 @@ impl NodePool {
         nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
     }
 
+    /// Whether the last call that failed at one of the servers had no reply in time.
+    pub(crate) fn fails_late(&self) -> bool {
+        let topology = self.topology();
+        let mut nodes = topology.nodes.iter();
+        nodes.any(|node| node.health.fails_late())
+    }
+
     /// Whether no server can be used, or is known.
     pub(crate) fn has_failed(&self) -> bool {
         let topology = self.topology();

@@ -269,7 +269,7 @@ impl World {
             .collect();
         let now = self.replica.clock.now();
         let expected = self.expected(&hits, now);
-        let short = convert::deadline("1u", now);
+        let short = convert::timeout("1u").map(|timeout| convert::deadline_after(timeout, now));
         let deadline = if loss == Loss::NoTime { short } else { None };
         let fault = match loss {
             Loss::BeforeRunning => Some(Fault::CloseBeforeRunning),

@@ -1,0 +1,65 @@
+//! What is reported while Redis does not decide: two log lines for each problem, and the sentence
+//! on `/ready` as long as it lasts.
+
+use tokio::task::JoinSet;
+use tollgate::store::watch::StoreWatch;
+
+use crate::support::in_process::{Log, Service, millis, pass};
+use crate::support::scripted_redis::{Fault, LOADING};
+
+/// The begin and the end of a problem.
+const MESSAGES: [&str; 3] = ["of checks answered by", "Redis answers in", "Redis decides"];
+
+/// The watch ends with its set of tasks.
+async fn watched() -> (Log, Service, JoinSet<()>) {
+    let log = Log::capture();
+    let service = Service::started().await;
+    let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
+    (log, service, tasks)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
+    for (fault, cause) in [
+        (Fault::RefuseConnections, "Redis is unreachable; check"),
+        (Fault::Error(LOADING), "Redis rejects commands"),
+        (Fault::Delay(millis(90)), "STORE_TIMEOUT is 100 ms; find"),
+    ] {
+        let (log, service, _tasks) = watched().await;
+        let traffic = service.traffic();
+        pass(millis(60_000)).await;
+        let ready = || service.lifecycle.state().report();
+        assert_eq!(log.lines(&MESSAGES), [""; 0], "{fault:?}");
+        service.server.fail(fault);
+        pass(millis(5_000)).await;
+        assert!(ready().contains(cause), "{fault:?}: {}", ready());
+        let begun = log.lines(&MESSAGES);
+        assert!(begun.len() == 1 && begun[0].contains(cause), "{begun:?}");
+        pass(millis(60_000)).await;
+        service.server.recover();
+        pass(millis(15_000)).await;
+        assert!(!ready().contains("on_store_error:"), "{}", ready());
+        let lines = log.lines(&MESSAGES);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[1].contains("on_store_error answered "), "{lines:?}");
+        traffic.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn redis_that_is_blocked_now_and_then_is_one_problem() {
+    let (log, service, _tasks) = watched().await;
+    let traffic = service.traffic();
+    pass(millis(10_000)).await;
+    for _ in 0..300 {
+        service.server.fail(Fault::NoReply);
+        pass(millis(80)).await;
+        service.server.recover();
+        pass(millis(20)).await;
+    }
+    let lines = log.lines(&MESSAGES);
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    traffic.finish().await;
+}
