@@ -85,6 +85,7 @@ DEAD_REPLICA = Nowhere("A dead process says nothing, and the others answer the c
 # More than 1 % of the answers take 10 ms on a busy machine.
 SLOW_MACHINE = ("TollgateResponsesSlow",)
 STORE_ALSO = ("TollgateFallbackVerdicts", "TollgateHeartbeatsFailing", "TollgateStoreFlapping")
+SHORT_TIMEOUTS = (("Envoy's timeout is 1 ms", "0.001s", None), ("Envoy's timeout is 20 ms, and Redis needs 25 ms", "0.02s", 0.025))
 FAULTS = [
     Fault(
         "Redis is killed",
@@ -157,26 +158,19 @@ FAULTS = [
         alert="TollgateCountsInMemory",
         cure="REDIS_URL",
     ),
-    Fault(
-        "Envoy's timeout is 1 ms",
-        envoy_timeout("0.001s"),
-        log="timeout of Envoy's filter",
-        ready="timeout of Envoy's filter",
-        badge="answered by on_store_error",
-        alert="TollgateCallerDeadlinesShort",
-        cure=ENVOY_TIMEOUT,
-        also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
-    ),
-    Fault(
-        "Envoy's timeout is 20 ms, and Redis needs 25 ms",
-        envoy_timeout("0.02s"),
-        log="timeout of Envoy's filter",
-        ready="timeout of Envoy's filter",
-        badge="answered by on_store_error",
-        alert="TollgateCallerDeadlinesShort",
-        cure=ENVOY_TIMEOUT,
-        also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
-        redis_delay_s=0.025,
+    *(
+        Fault(
+            name,
+            envoy_timeout(timeout),
+            log="timeout of Envoy's filter",
+            ready="timeout of Envoy's filter",
+            badge="answered by on_store_error",
+            alert="TollgateCallerDeadlinesShort",
+            cure=ENVOY_TIMEOUT,
+            also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
+            redis_delay_s=redis_delay_s,
+        )
+        for name, timeout, redis_delay_s in SHORT_TIMEOUTS
     ),
     Fault(
         "A replica is dead",

@@ -60,7 +60,7 @@ pub(crate) struct Norms {
     pub(crate) store_timeout: Span,
     /// The last known latency of Redis in seconds, for periods without calls.
     pub(crate) latency: Option<f64>,
-    /// Whether the last calls that failed had no reply in time.
+    /// Whether calls had no reply in time, and nothing failed in another way since.
     pub(crate) fails_late: bool,
 }
 

@@ -63,3 +63,23 @@ async fn redis_that_is_blocked_now_and_then_is_one_problem() {
     assert_eq!(lines.len(), 1, "{lines:#?}");
     traffic.finish().await;
 }
+
+/// The breaker opens, connections are made anew, and each of them is late as well.
+#[tokio::test(start_paused = true)]
+async fn late_connections_are_named_as_late_replies() {
+    for fault in [Fault::Delay(millis(150)), Fault::Stopped] {
+        let (log, service, _tasks) = watched().await;
+        let traffic = service.traffic();
+        pass(millis(10_000)).await;
+        service.server.fail(fault);
+        for after in [5_000, 60_000] {
+            pass(millis(after)).await;
+            let ready = service.lifecycle.state().report();
+            let cause = "Redis does not answer within STORE_TIMEOUT (100 ms); find";
+            assert!(ready.contains(cause), "{fault:?}: {ready}");
+        }
+        let lines = log.lines(&MESSAGES);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        traffic.finish().await;
+    }
+}
