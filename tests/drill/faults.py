@@ -1,4 +1,4 @@
-"""The faults of the drill: how each is caused, and what the product should say about it."""
+"""The faults of the drill: how each is caused, and what the product should report about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Nowhere:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is caused, and what the product says about it: patterns, in which ADDRESS is that of Redis."""
+    """What is caused, and what the product reports about it: patterns, in which ADDRESS is that of Redis."""
 
     name: str
     cause: Callable
@@ -81,7 +81,7 @@ def envoy_timeout(timeout):
 
 
 HEALTHY_REPLICAS = Nowhere("The replicas are healthy. `tollgate top --fleet` names the tenant after {top}")
-DEAD_REPLICA = Nowhere("A dead process says nothing, and the others answer the calls")
+DEAD_REPLICA = Nowhere("A dead process reports nothing, and the others answer the calls")
 # More than 1 % of the answers take 10 ms on a busy machine.
 SLOW_MACHINE = ("TollgateResponsesSlow",)
 STORE_ALSO = ("TollgateFallbackVerdicts", "TollgateHeartbeatsFailing", "TollgateStoreFlapping")

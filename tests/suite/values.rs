@@ -158,7 +158,7 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
                 );
             }
             assert_eq!(get(&server, "/api/v1/top", Some("wrong")).status, 401);
-            // Dropped values cannot be told apart again.
+            // Dropped values cannot be distinguished.
             let fleet = get(&server, "/api/v1/top?by=hits&scope=fleet", Some(token)).body;
             assert_eq!((how == "hash"), fleet.contains(SECRET), "{fleet}");
         }
@@ -204,7 +204,7 @@ async fn feed_has_values_for_readers_with_a_token() {
         let mut line = String::new();
         while !line.starts_with("data: ") {
             line.clear();
-            feed.0.read_line(&mut line).expect("the feed goes on");
+            feed.0.read_line(&mut line).expect("the feed continues");
         }
         line
     });

@@ -1,5 +1,5 @@
 //! Decides how the caller of a page sees values of descriptors: as they are with a token, else as
-//! ADMIN_REDACT says.
+//! set by ADMIN_REDACT.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -35,8 +35,8 @@ async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
         service.server.fail(fault);
         pass(millis(5_000)).await;
         assert!(ready().contains(cause), "{fault:?}: {}", ready());
-        let begun = log.lines(&MESSAGES);
-        assert!(begun.len() == 1 && begun[0].contains(cause), "{begun:?}");
+        let first = log.lines(&MESSAGES);
+        assert!(first.len() == 1 && first[0].contains(cause), "{first:?}");
         pass(millis(60_000)).await;
         service.server.recover();
         pass(millis(15_000)).await;
@@ -64,7 +64,7 @@ async fn redis_that_is_blocked_now_and_then_is_one_problem() {
     traffic.finish().await;
 }
 
-/// The breaker opens, connections are made anew, and each of them is late as well.
+/// The breaker opens after late replies, and new connections are late as well.
 #[tokio::test(start_paused = true)]
 async fn late_connections_are_named_as_late_replies() {
     for fault in [Fault::Delay(millis(150)), Fault::Stopped] {
