@@ -83,3 +83,17 @@ async fn late_connections_are_named_as_late_replies() {
         traffic.finish().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_no_time_for_redis_are_named() {
+    for (grpc_timeout, is_short) in [("0n", true), ("1n", true), ("99999999H", false)] {
+        let (_log, service, _tasks) = watched().await;
+        for _ in 0..250 {
+            service.ask_within("local", "v", Some(grpc_timeout)).await;
+            pass(millis(20)).await;
+        }
+        let ready = service.lifecycle.state().report();
+        let cure = "; set the timeout of Envoy's filter to 0.15s";
+        assert_eq!(ready.contains(cure), is_short, "{grpc_timeout}: {ready}");
+    }
+}
