@@ -59,12 +59,8 @@ pub(super) fn build(
     } = core;
     let (rules, redaction) = (shown.rules, &shown.redaction);
     let replica: Arc<str> = backend.replica().into();
-    let pod = settings
-        .admin
-        .pod_name
-        .as_deref()
-        .unwrap_or(&replica)
-        .into();
+    let pod = settings.admin.pod_name.clone();
+    let pod = pod.map_or_else(|| replica.clone(), Arc::from);
     let observers = observers(core, shown, &replica);
     let (token, token_files) = TokenCheck::new(token, clock.clone(), metrics);
     background.watch(token_files);
