@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
+use schemars::JsonSchema;
 
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
+use crate::config::keys::{Text, Whole, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
@@ -30,6 +32,9 @@ const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];
 
 /// The value of an option.
 pub(crate) trait OptionValue: Sized {
+    /// How it is written, for editors.
+    type Written: JsonSchema;
+
     /// Reports an invalid value.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self>;
     /// The value as `explain` shows it.
@@ -64,9 +69,32 @@ pub(crate) struct ResponseBody {
     shown: Arc<str>,
 }
 
+values! {
+    /// A percentage.
+    pub(crate) enum Percent = {"type": "integer", "minimum": 0, "maximum": 100};
+    /// A whole number and a unit.
+    pub(crate) enum Duration = {
+        "type": "string",
+        "pattern": format!("^[0-9]+({})$", DURATION_UNITS.join("|")),
+    };
+    /// A text with at most as many characters as bytes are allowed.
+    pub(crate) enum Body = {
+        "type": ["string", "number", "boolean"],
+        "maxLength": RESPONSE_BODY_BYTES_MAX,
+    };
+    /// Names and values.
+    pub(crate) enum Headers(schemas) = {
+        "type": "object",
+        "additionalProperties": schemas.subschema_for::<Text>(),
+        "maxProperties": REQUEST_HEADERS_MAX,
+    };
+}
+
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl OptionValue for $type {
+            type Written = Self;
+
             fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
                 reader::word(node, key, &Self::ALL.map(|word| (word.name(), word)), findings)
             }
@@ -81,6 +109,8 @@ macro_rules! words {
 words!(Algorithm, OverLimitHits, OnLimitWord, OnStoreError);
 
 impl OptionValue for u32 {
+    type Written = Whole;
+
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         if let Some(Value::Int(value)) = node.value()
             && let Ok(value) = Self::try_from(value)
@@ -99,6 +129,8 @@ impl OptionValue for u32 {
 }
 
 impl OptionValue for EnforcedShare {
+    type Written = Percent;
+
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         if let Some(Value::Int(value)) = node.value()
             && let Ok(value) = u64::try_from(value)
@@ -117,6 +149,8 @@ impl OptionValue for EnforcedShare {
 }
 
 impl OptionValue for Span {
+    type Written = Duration;
+
     /// A whole number and a unit only, so that every reader understands it.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let text = node.text();
@@ -139,6 +173,8 @@ impl OptionValue for Span {
 }
 
 impl OptionValue for Box<str> {
+    type Written = Text;
+
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         reader::text(node, key, findings).map(Self::from)
     }
@@ -149,6 +185,8 @@ impl OptionValue for Box<str> {
 }
 
 impl OptionValue for ResponseBody {
+    type Written = Body;
+
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let body = reader::text(node, key, findings)?;
         if body.len() <= RESPONSE_BODY_BYTES_MAX {
@@ -172,6 +210,8 @@ impl OptionValue for ResponseBody {
 }
 
 impl OptionValue for RequestHeaders {
+    type Written = Headers;
+
     /// Headers that Envoy can add to a request.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let Some(pairs) = node.pairs() else {
