@@ -15,14 +15,8 @@
 //! descriptions. A JSON Schema has no rules between files or blocks, so it accepts more than the
 //! compiler, and never less, except that it rejects keys that the compiler ignores with a warning.
 
-use std::borrow::Cow;
-use std::marker::PhantomData;
-
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value as Json;
-
-/// A list with at least one item.
-pub(crate) struct Filled<T>(PhantomData<T>);
 
 /// A key of a map, for its schema.
 pub(crate) struct Key {
@@ -98,22 +92,6 @@ values! {
     pub(crate) enum Whole = {"type": "integer", "minimum": 0, "maximum": u32::MAX};
 }
 
-impl<T: JsonSchema> JsonSchema for Filled<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        T::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut list = Vec::<T>::json_schema(generator);
-        list.insert("minItems".into(), 1.into());
-        list
-    }
-}
-
 /// The schema of a map with these keys and no others.
 pub(crate) fn map(about: &str, keys: impl IntoIterator<Item = Key>) -> Schema {
     let mut map = json_schema!({
@@ -124,7 +102,8 @@ pub(crate) fn map(about: &str, keys: impl IntoIterator<Item = Key>) -> Schema {
     });
     let mut required: Vec<Json> = Vec::new();
     for mut key in keys {
-        key.value.insert("description".into(), key.meaning.trim().into());
+        key.value
+            .insert("description".into(), key.meaning.trim().into());
         if key.is_required {
             required.push(key.name.into());
         }

@@ -23,7 +23,9 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
-use crate::config::tollgate::{Block, FileBlock, Layer, Layers, RootBlock, read_block, read_root_block};
+use crate::config::tollgate::{
+    Block, FileBlock, Layer, Layers, RootBlock, read_block, read_root_block,
+};
 use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;

@@ -8,7 +8,7 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::keys;
 use crate::config::yaml::{Location, Node};
 
-pub(crate) use options::{Block, Layer, Layers, ResolvedOptions, Sourced};
+pub(crate) use options::{Block, Layer, Layers, ResolvedOptions, RuleBlock, Sourced};
 pub(crate) use value::OnLimitWord;
 
 mod options;
@@ -20,7 +20,7 @@ keys! {
     pub(crate) enum FileBlock {
         /// A request that one limit rejects consumes nothing from the others
         all_or_nothing: bool;
-        /// Options for every rule of the domain without its own
+        /// Rule keys, for every rule of the domain without its own
         defaults: Block;
     }
 }

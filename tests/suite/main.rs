@@ -54,6 +54,7 @@ mod rule_changes;
 mod rule_check;
 mod rule_files;
 mod rule_tests;
+mod schema;
 mod sentinel;
 mod settings;
 mod simulate;

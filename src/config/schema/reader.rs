@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::config::error::{SourceFindings, did_you_mean};
 use crate::config::keys::{Whole, keys, values};
 use crate::config::metadata::go_text_in_message;
-use crate::config::tollgate::{Block, FileBlock};
+use crate::config::tollgate::{FileBlock, RuleBlock};
 use crate::config::yaml::{Diagnostic, Kind, Located, Node, Value};
 use crate::limit::Unit;
 
@@ -22,7 +22,7 @@ keys! {
         /// Rules for the next entry of a descriptor
         descriptors: Option<Vec<Descriptor>>;
         /// Options of Tollgate for the whole file
-        metadata: Option<FileMetadata>;
+        metadata: FileMetadata;
     }
 
     /// A rule for an entry of a descriptor, and those for the entries after it.
@@ -50,7 +50,28 @@ keys! {
         /// Returned to Envoy as dynamic metadata, without the `tollgate` block
         /// (RESPONSE_DYNAMIC_METADATA)
         metadata: Option<DescriptorMetadata>;
-    }
+    } where {"allOf": [
+        {
+            "if": {"properties": {"share_threshold": {"const": true}}, "required": ["share_threshold"]},
+            "then": {"anyOf": [
+                {"properties": {"key": {"pattern": "\\*"}}},
+                {"properties": {"value": {"pattern": "\\*"}}, "required": ["value"]},
+            ]},
+        },
+        {
+            "if": {
+                "properties": {"metadata": {"type": "object", "required": [BLOCK]}},
+                "required": ["metadata"],
+            },
+            "then": {
+                "properties": {"rate_limit": {
+                    "type": "object",
+                    "properties": {"unlimited": {"not": {"const": true}}},
+                }},
+                "required": ["rate_limit"],
+            },
+        },
+    ]}
 
     /// How many hits are allowed in a period.
     enum RateLimit {
@@ -82,15 +103,14 @@ values! {
     enum Scalar = {"type": ["string", "integer", "boolean"]};
     /// A scalar that is not empty.
     enum FilledScalar = {"type": ["string", "integer", "boolean"], "minLength": 1};
-    /// The metadata of a file.
+    /// The metadata of a file, of which only Tollgate's block is read.
     enum FileMetadata(schemas) = {
-        "type": "object",
         "properties": {(BLOCK): schemas.subschema_for::<FileBlock>()},
     };
     /// The metadata of a descriptor.
     enum DescriptorMetadata(schemas) = {
         "type": "object",
-        "properties": {(BLOCK): schemas.subschema_for::<Block>()},
+        "properties": {(BLOCK): schemas.subschema_for::<RuleBlock>()},
     };
     /// A unit of time. Editors suggest the words in lower case; case makes no difference.
     enum UnitWord = {"type": "string", "anyOf": [

@@ -5,15 +5,16 @@
 //! here and its use in `resolve.rs`.
 
 use std::borrow::Cow;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use smallvec::SmallVec;
 
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
-use crate::config::keys::{self, Key};
+use crate::config::keys::{self, Key, values};
 use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
 use crate::config::yaml::{Located, Location, Node};
 use crate::limit::{Algorithm, BUCKETS_MAX, LimitOption, OverLimitHits};
@@ -178,6 +179,36 @@ options! {
     lease_by: Box<str>, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
     /// Time after which an unreleased holder expires, such as `30s`
     lease: Span, |_, form| form.algorithm.takes(LimitOption::Lease);
+}
+
+values! {
+    /// The block of a rule, in which an option may not contradict an algorithm beside it.
+    pub(crate) enum RuleBlock(schemas) = {
+        "allOf": iter::once(schemas.subschema_for::<Block>())
+            .chain(Algorithm::ALL.map(without_misplaced))
+            .collect::<Vec<Schema>>(),
+    };
+}
+
+/// A block with this algorithm has no option that it does not take.
+fn without_misplaced(algorithm: Algorithm) -> Schema {
+    let mut options = json_schema!({});
+    for option in LimitOption::ALL {
+        let allowed = match option {
+            option if algorithm.takes(option) => continue,
+            // What all algorithms but one do by default has no effect.
+            LimitOption::OverLimitHits => json_schema!({"const": OverLimitHits::Drop.name()}),
+            _ => false.into(),
+        };
+        options.insert(option.name().into(), allowed.into());
+    }
+    json_schema!({
+        "if": {
+            "properties": {"algorithm": {"const": algorithm.name()}},
+            "required": ["algorithm"],
+        },
+        "then": {"properties": options},
+    })
 }
 
 /// A schema with the bounds of a number.

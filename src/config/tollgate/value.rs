@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
-use crate::config::keys::{Text, Whole, values};
+use crate::config::keys::{self, Text, Whole, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
 use crate::limit::{Algorithm, OverLimitHits};
@@ -72,10 +72,10 @@ pub(crate) struct ResponseBody {
 values! {
     /// A percentage.
     pub(crate) enum Percent = {"type": "integer", "minimum": 0, "maximum": 100};
-    /// A whole number and a unit.
+    /// A whole number and a unit. No option may be 0.
     pub(crate) enum Duration = {
         "type": "string",
-        "pattern": format!("^[0-9]+({})$", DURATION_UNITS.join("|")),
+        "pattern": format!("^0*[1-9][0-9]*({})$", DURATION_UNITS.join("|")),
     };
     /// A text with at most as many characters as bytes are allowed.
     pub(crate) enum Body = {
@@ -85,7 +85,14 @@ values! {
     /// Names and values.
     pub(crate) enum Headers(schemas) = {
         "type": "object",
-        "additionalProperties": schemas.subschema_for::<Text>(),
+        "propertyNames": {
+            "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+            "not": {"pattern": "^[hH][oO][sS][tT]$"},
+        },
+        "additionalProperties": keys::and(
+            schemas.subschema_for::<Text>(),
+            json_schema!({"pattern": "^[\\t -~]*$"}),
+        ),
         "maxProperties": REQUEST_HEADERS_MAX,
     };
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::base::time::{Span, Time};
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
-use crate::config::keys::{Filled, Name, keys, values};
+use crate::config::keys::{Name, keys, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::limit::EXACT_MAX;
@@ -25,7 +25,7 @@ keys! {
     /// Test cases of rules, for `tollgate test`.
     pub(crate) enum Tests {
         /// Tests. Each begins without counters
-        tests: Filled<Test>, required;
+        tests: TestList, required;
     }
 
     /// A test.
@@ -33,7 +33,7 @@ keys! {
         /// Name of the test, different from those of the others in the file
         name: Name, required;
         /// Requests in order, which share counters
-        steps: Filled<TestStep>, required;
+        steps: StepList, required;
     }
 
     /// A request, sent once or several times.
@@ -46,7 +46,7 @@ keys! {
         /// The time, in RFC 3339. Not before that of the step before
         at: Moment;
         /// Time since the step before: `90s`, `1h30m`, `365d`. 0 by default
-        after: Moment;
+        after: Wait;
         /// What is expected of each response; without it, nothing
         expect: Expected;
     } where {"not": {"required": ["at", "after"]}}
@@ -55,8 +55,22 @@ keys! {
 values! {
     /// How often a request is sent.
     enum Times = {"type": "integer", "minimum": 1, "maximum": TIMES_MAX};
-    /// A time or a duration. The reader accepts more forms than a pattern can describe.
-    enum Moment = {"type": "string"};
+    /// The beginning of a time: what is after the date has many forms.
+    enum Moment = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}"};
+    /// The beginning of a duration, which may have several units.
+    enum Wait = {"type": "string", "pattern": "^ *[0-9]"};
+    /// A test or more.
+    enum TestList(schemas) = {
+        "type": "array",
+        "items": schemas.subschema_for::<Test>(),
+        "minItems": 1,
+    };
+    /// At least one step expects something.
+    enum StepList(schemas) = {
+        "type": "array",
+        "items": schemas.subschema_for::<TestStep>(),
+        "contains": {"required": ["expect"]},
+    };
 }
 
 /// When a step is, as written.

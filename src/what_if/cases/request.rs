@@ -9,7 +9,7 @@
 
 use crate::api::convert::{self, wire_unit};
 use crate::config::error::SourceFindings;
-use crate::config::keys::{Filled, Name, Text, Whole, keys, values};
+use crate::config::keys::{Name, Text, Whole, keys, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::what_if::cases::value::{fields, whole};
@@ -21,7 +21,7 @@ keys! {
         /// The domain of the rules
         domain: Name, required;
         /// Descriptors: maps of entries in their order, `{route: checkout, client_ip: 10.0.0.1}`
-        descriptors: Filled<AnyDescriptor>, required;
+        descriptors: DescriptorList, required;
         /// Hits of descriptors without their own; 0 is 1
         hits_addend: Whole;
     }
@@ -72,11 +72,11 @@ values! {
             },
         ]}},
     ]};
-    /// A descriptor in one of its forms.
-    enum AnyDescriptor(schemas) = {"anyOf": [
+    /// Descriptors, each in one of its forms.
+    enum DescriptorList(schemas) = {"type": "array", "minItems": 1, "items": {"anyOf": [
         schemas.subschema_for::<LongDescriptor>(),
         schemas.subschema_for::<Entries>(),
-    ]};
+    ]}};
 }
 
 /// `None` after a problem.
