@@ -19,6 +19,7 @@ mod deciding;
 mod diff;
 mod explain;
 mod fetch;
+mod github;
 mod input;
 mod manifest;
 mod output;

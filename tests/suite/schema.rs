@@ -165,7 +165,7 @@ fn files(folders: &[&str]) -> Vec<PathBuf> {
 }
 
 /// A text as a value, with scalars as Tollgate reads them; `None` if it is no YAML.
-fn parsed(text: &str) -> Option<Value> {
+pub(crate) fn parsed(text: &str) -> Option<Value> {
     let root = yaml::read(text).ok()?.root;
     Some(match root.map(|root| root.kind) {
         None | Some(yaml::Kind::Scalar(_)) => Value::Null,
