@@ -15,16 +15,7 @@
 //! descriptions. A JSON Schema has no rules between files or blocks, so it accepts more than the
 //! compiler, and never less, except that it rejects keys that the compiler ignores with a warning.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde_json::Value as Json;
-
-/// A key of a map, for its schema.
-pub(crate) struct Key {
-    pub(crate) name: &'static str,
-    pub(crate) meaning: &'static str,
-    pub(crate) value: Schema,
-    pub(crate) is_required: bool,
-}
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 /// Declares maps. The JSON after `where` is what holds between their keys.
 macro_rules! keys {
@@ -44,13 +35,22 @@ macro_rules! keys {
             }
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                let keys = [$($crate::config::keys::Key {
-                    name: stringify!($key),
-                    meaning: concat!($($meaning),+),
-                    value: generator.subschema_for::<$value>(),
-                    is_required: !stringify!($($required)?).is_empty(),
-                }),+];
-                let map = $crate::config::keys::map(concat!($($about),+), keys);
+                let required: Vec<&str> = [$((stringify!($key), stringify!($($required)?))),+]
+                    .into_iter()
+                    .filter_map(|(key, required)| (!required.is_empty()).then_some(key))
+                    .collect();
+                let map = schemars::json_schema!({
+                    "description": concat!($($about),+).trim(),
+                    "type": "object",
+                    "properties": {$(
+                        (stringify!($key)): $crate::config::keys::described(
+                            generator.subschema_for::<$value>(),
+                            concat!($($meaning),+),
+                        )
+                    ),+},
+                    "required": required,
+                    "additionalProperties": false,
+                });
                 $(let map = $crate::config::keys::and(map, schemars::json_schema!($condition));)?
                 map
             }
@@ -92,29 +92,10 @@ values! {
     pub(crate) enum Whole = {"type": "integer", "minimum": 0, "maximum": u32::MAX};
 }
 
-/// The schema of a map with these keys and no others.
-pub(crate) fn map(about: &str, keys: impl IntoIterator<Item = Key>) -> Schema {
-    let mut map = json_schema!({
-        "description": about.trim(),
-        "type": "object",
-        "properties": {},
-        "additionalProperties": false,
-    });
-    let mut required: Vec<Json> = Vec::new();
-    for mut key in keys {
-        key.value
-            .insert("description".into(), key.meaning.trim().into());
-        if key.is_required {
-            required.push(key.name.into());
-        }
-        if let Some(Json::Object(properties)) = map.get_mut("properties") {
-            properties.insert(key.name.into(), key.value.to_value());
-        }
-    }
-    if !required.is_empty() {
-        map.insert("required".into(), required.into());
-    }
-    map
+/// A schema with a text that editors show.
+pub(crate) fn described(mut schema: Schema, text: &str) -> Schema {
+    schema.insert("description".into(), text.trim().into());
+    schema
 }
 
 /// A schema with the keywords of another one.

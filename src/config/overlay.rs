@@ -24,7 +24,7 @@ use crate::config::keys::{Text, keys};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
 use crate::config::tollgate::{
-    Block, FileBlock, Layer, Layers, RootBlock, read_block, read_root_block,
+    Block, FileBlock, Layer, Layers, Options, RootBlock, read_block, read_root_block,
 };
 use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
@@ -54,7 +54,7 @@ keys! {
         /// text
         path: Text, required;
         /// Options of the rule
-        tollgate: Block, required;
+        tollgate: Options, required;
     }
 }
 /// No key of an overlay belongs to another block.

@@ -8,7 +8,7 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::keys;
 use crate::config::yaml::{Location, Node};
 
-pub(crate) use options::{Block, Layer, Layers, ResolvedOptions, RuleBlock, Sourced};
+pub(crate) use options::{Block, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced};
 pub(crate) use value::OnLimitWord;
 
 mod options;
@@ -21,7 +21,7 @@ keys! {
         /// A request that one limit rejects consumes nothing from the others
         all_or_nothing: bool;
         /// Rule keys, for every rule of the domain without its own
-        defaults: Block;
+        defaults: Options;
     }
 }
 
@@ -41,8 +41,8 @@ pub(crate) fn read_block(node: &Node, findings: &mut SourceFindings<'_>) -> Opti
         ..Block::default()
     };
     let elsewhere = (FileBlock::KEYS, "in the block at the top of the file");
-    for (key, value) in reader::map(node, Block::KEYS, findings)? {
-        let key = reader::key(key, Block::KEYS, elsewhere, findings);
+    for (key, value) in reader::map(node, Options::KEYS, findings)? {
+        let key = reader::key(key, Options::KEYS, elsewhere, findings);
         block.set(key, value, findings);
     }
     block.is_faulty = findings.problem_count() > problems;
@@ -55,7 +55,7 @@ pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) ->
         location: node.location,
         ..RootBlock::default()
     };
-    let elsewhere = (Block::KEYS, "in the block of a rule, or in `defaults`");
+    let elsewhere = (Options::KEYS, "in the block of a rule, or in `defaults`");
     for (key, value) in reader::map(node, FileBlock::KEYS, findings)? {
         match reader::key(key, FileBlock::KEYS, elsewhere, findings) {
             key @ "all_or_nothing" => {

@@ -105,8 +105,8 @@ fn valid_rules_pass_and_the_summary_has_what_changes() {
     repository.commit(&[("config/shop.yaml", &limit_of(2))]);
     let job = run_action(&repository, &[("base", "HEAD~1")]);
     assert_eq!(job.failed, None, "{job:?}");
-    let changed = "::notice::rules: 0 added, 0 removed, 1 changed";
-    assert_eq!(job.annotations, [changed], "{job:?}");
+    let summed = "::notice::rules: 0 added, 0 removed, 1 changed";
+    assert_eq!(job.annotations, [summed], "{job:?}");
     for expected in [
         "### tollgate check\n\n```text\nconfig: ok, 1 limit in 1 domain of 1 file\n```\n",
         "### tollgate diff\n\n",

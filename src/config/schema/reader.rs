@@ -51,26 +51,16 @@ keys! {
         /// (RESPONSE_DYNAMIC_METADATA)
         metadata: Option<DescriptorMetadata>;
     } where {"allOf": [
-        {
-            "if": {"properties": {"share_threshold": {"const": true}}, "required": ["share_threshold"]},
+        {"if": {"required": ["share_threshold"], "properties": {"share_threshold": {"const": true}}},
             "then": {"anyOf": [
                 {"properties": {"key": {"pattern": "\\*"}}},
-                {"properties": {"value": {"pattern": "\\*"}}, "required": ["value"]},
-            ]},
-        },
-        {
-            "if": {
-                "properties": {"metadata": {"type": "object", "required": [BLOCK]}},
-                "required": ["metadata"],
-            },
-            "then": {
-                "properties": {"rate_limit": {
-                    "type": "object",
-                    "properties": {"unlimited": {"not": {"const": true}}},
-                }},
-                "required": ["rate_limit"],
-            },
-        },
+                {"required": ["value"], "properties": {"value": {"pattern": "\\*"}}},
+            ]}},
+        {"if": {"required": ["metadata"],
+                "properties": {"metadata": {"type": "object", "required": [BLOCK]}}},
+            "then": {"required": ["rate_limit"],
+                "properties": {"rate_limit": {"type": "object",
+                    "properties": {"unlimited": {"not": {"const": true}}}}}}},
     ]}
 
     /// How many hits are allowed in a period.
@@ -104,14 +94,11 @@ values! {
     /// A scalar that is not empty.
     enum FilledScalar = {"type": ["string", "integer", "boolean"], "minLength": 1};
     /// The metadata of a file, of which only Tollgate's block is read.
-    enum FileMetadata(schemas) = {
-        "properties": {(BLOCK): schemas.subschema_for::<FileBlock>()},
-    };
+    enum FileMetadata(schemas) =
+        {"properties": {(BLOCK): schemas.subschema_for::<FileBlock>()}};
     /// The metadata of a descriptor.
-    enum DescriptorMetadata(schemas) = {
-        "type": "object",
-        "properties": {(BLOCK): schemas.subschema_for::<RuleBlock>()},
-    };
+    enum DescriptorMetadata(schemas) =
+        {"type": "object", "properties": {(BLOCK): schemas.subschema_for::<RuleBlock>()}};
     /// A unit of time. Editors suggest the words in lower case; case makes no difference.
     enum UnitWord = {"type": "string", "anyOf": [
         {"enum": Unit::ALL.map(Unit::name)},

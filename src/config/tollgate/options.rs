@@ -4,20 +4,21 @@
 //! [`ResolvedOptions`] with what is in force for a rule and where it was set. A new option is a row
 //! here and its use in `resolve.rs`.
 
-use std::borrow::Cow;
-use std::iter;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{Schema, json_schema};
+use serde_json::json;
 use smallvec::SmallVec;
 
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
-use crate::config::keys::{self, Key, values};
-use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
+use crate::config::keys::{Text, keys, values};
+use crate::config::tollgate::value::{
+    Body, Buckets, Duration, Headers, OnLimitWord, OptionValue, Percent, Positive, RequestHeaders,
+    ResponseBody,
+};
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, BUCKETS_MAX, LimitOption, OverLimitHits};
+use crate::limit::{Algorithm, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// A block that applies to a rule.
@@ -46,7 +47,14 @@ struct Form {
 }
 
 macro_rules! options {
-    ($($(#[doc = $meaning:literal])+ $key:ident: $type:ty $(= $range:expr)?, $applies:expr;)*) => {
+    ($($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $written:ty, $applies:expr;)*) => {
+        keys! {
+            /// Options of a limit, or of all limits.
+            pub(crate) enum Options {
+                $($(#[doc = $meaning])+ $key: $written;)*
+            }
+        }
+
         /// The options of a block.
         #[derive(Debug, Clone, Default)]
         pub(crate) struct Block {
@@ -56,29 +64,7 @@ macro_rules! options {
             pub(crate) location: Location,
         }
 
-        impl JsonSchema for Block {
-            fn schema_name() -> Cow<'static, str> {
-                "Options".into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-                let keys = [$(Key {
-                    name: stringify!($key),
-                    meaning: concat!($($meaning),+),
-                    value: within(
-                        generator.subschema_for::<<$type as OptionValue>::Written>(),
-                        [$($range)?].first(),
-                    ),
-                    is_required: false,
-                }),*];
-                keys::map("Options of a limit, or of all limits.", keys)
-            }
-        }
-
         impl Block {
-            /// The keys of a rule's block and of `defaults`.
-            pub(crate) const KEYS: &[&str] = &[$(stringify!($key)),*];
-
             pub(super) fn set(
                 &mut self,
                 key: &str,
@@ -150,44 +136,42 @@ macro_rules! options {
 options! {
     /// `fixed_window` (default), `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket` or
     /// `concurrency`
-    algorithm: Algorithm, |_, _| true;
+    algorithm: Algorithm = Algorithm, |_, _| true;
     /// The period is this many units: 5 with `unit: minute` is five minutes
-    unit_multiplier: u32 = 1..=u32::MAX,
-        |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
+    unit_multiplier: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
     /// Bucket depth; default `requests_per_unit` for `token_bucket` and 1 for `leaky_bucket`
-    burst: u32 = 1..=u32::MAX, |_, form| form.algorithm.takes(LimitOption::Burst);
+    burst: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::Burst);
     /// Number of sub-windows, 1 to 100: a strict limit
-    buckets: u32 = 1..=BUCKETS_MAX, |_, form| form.algorithm.takes(LimitOption::Buckets);
+    buckets: u32 = Buckets, |_, form| form.algorithm.takes(LimitOption::Buckets);
     /// `count` or `drop`: whether over-limit hits consume quota. `fixed_window` counts by default,
     /// all others drop
-    over_limit_hits: OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
+    over_limit_hits: OverLimitHits = OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
     /// `reject` (default); `queue`: delay the response until the request fits (buckets only);
     /// `degrade`: admit it, with headers for the upstream
-    on_limit: OnLimitWord, |value, form| can_be(*value, form);
+    on_limit: OnLimitWord = OnLimitWord, |value, form| can_be(*value, form);
     /// Longest delay, `1ms` to `1h`. Envoy's `timeout` must be at least a quarter longer
-    max_wait: Span, |_, form| form.on_limit == OnLimitWord::Queue;
+    max_wait: Span = Duration, |_, form| form.on_limit == OnLimitWord::Queue;
     /// Headers for the upstream, such as `{x-degraded: "true"}`: at most 16, and 4 KiB
-    request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
+    request_headers: RequestHeaders = Headers, |_, form| form.on_limit == OnLimitWord::Degrade;
     /// Body of the rejection: at most 4 KiB
-    response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
+    response_body: ResponseBody = Body, |_, form| form.on_limit == OnLimitWord::Reject;
     /// Fallback without a verdict of Redis: `local`, `allow`, `deny` or `error`
-    on_store_error: OnStoreError, |_, _| true;
+    on_store_error: OnStoreError = OnStoreError, |_, _| true;
     /// Share of the rule's keys for which over limit is enforced, 0 to 100 (default)
-    enforce_percent: EnforcedShare, |_, _| true;
+    enforce_percent: EnforcedShare = Percent, |_, _| true;
     /// Key of the rule's last descriptor, which has no `value`: its value in a request is the name
     /// of the holder
-    lease_by: Box<str>, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
+    lease_by: Box<str> = Text, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
     /// Time after which an unreleased holder expires, such as `30s`
-    lease: Span, |_, form| form.algorithm.takes(LimitOption::Lease);
+    lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
 }
 
 values! {
     /// The block of a rule, in which an option may not contradict an algorithm beside it.
-    pub(crate) enum RuleBlock(schemas) = {
-        "allOf": iter::once(schemas.subschema_for::<Block>())
-            .chain(Algorithm::ALL.map(without_misplaced))
-            .collect::<Vec<Schema>>(),
-    };
+    pub(crate) enum RuleBlock(schemas) = {"allOf": [
+        schemas.subschema_for::<Options>(),
+        {"allOf": Algorithm::ALL.map(without_misplaced)},
+    ]};
 }
 
 /// A block with this algorithm has no option that it does not take.
@@ -202,22 +186,11 @@ fn without_misplaced(algorithm: Algorithm) -> Schema {
         };
         options.insert(option.name().into(), allowed.into());
     }
+    let stated = json!({"algorithm": {"const": algorithm.name()}});
     json_schema!({
-        "if": {
-            "properties": {"algorithm": {"const": algorithm.name()}},
-            "required": ["algorithm"],
-        },
+        "if": {"properties": stated, "required": ["algorithm"]},
         "then": {"properties": options},
     })
-}
-
-/// A schema with the bounds of a number.
-fn within(mut value: Schema, range: Option<&RangeInclusive<u32>>) -> Schema {
-    if let Some(range) = range {
-        value.insert("minimum".into(), (*range.start()).into());
-        value.insert("maximum".into(), (*range.end()).into());
-    }
-    value
 }
 
 /// Only buckets can queue.
@@ -270,7 +243,7 @@ impl<T> std::ops::Deref for Sourced<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Block;
+    use super::Options;
     use crate::report::change::diff;
     use crate::rules::explain::explain;
     use crate::rules::plan::Modes;
@@ -316,7 +289,7 @@ mod tests {
     fn every_option_is_shown_and_documented_where_rules_are() {
         let docs = include_str!("../../../docs/rules.md");
         let keys: Vec<_> = BLOCKS.iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, Block::KEYS, "options of the test");
+        assert_eq!(keys, Options::KEYS, "options of the test");
         let plain = rules("");
         for (key, block) in BLOCKS {
             let changed = rules(block);

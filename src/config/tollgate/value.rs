@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use schemars::{JsonSchema, json_schema};
 
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
-use crate::config::keys::{self, Text, Whole, values};
+use crate::config::keys::values;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limit::{Algorithm, BUCKETS_MAX, OverLimitHits};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -32,9 +31,6 @@ const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];
 
 /// The value of an option.
 pub(crate) trait OptionValue: Sized {
-    /// How it is written, for editors.
-    type Written: JsonSchema;
-
     /// Reports an invalid value.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self>;
     /// The value as `explain` shows it.
@@ -69,39 +65,30 @@ pub(crate) struct ResponseBody {
     shown: Arc<str>,
 }
 
+// How values are written, for editors.
 values! {
+    /// A whole number from 1.
+    pub(crate) enum Positive = {"type": "integer", "minimum": 1, "maximum": u32::MAX};
+    /// A number of sub-windows.
+    pub(crate) enum Buckets = {"type": "integer", "minimum": 1, "maximum": BUCKETS_MAX};
     /// A percentage.
     pub(crate) enum Percent = {"type": "integer", "minimum": 0, "maximum": 100};
     /// A whole number and a unit. No option may be 0.
-    pub(crate) enum Duration = {
-        "type": "string",
-        "pattern": format!("^0*[1-9][0-9]*({})$", DURATION_UNITS.join("|")),
-    };
+    pub(crate) enum Duration = {"type": "string",
+        "pattern": format!("^0*[1-9][0-9]*({})$", DURATION_UNITS.join("|"))};
     /// A text with at most as many characters as bytes are allowed.
-    pub(crate) enum Body = {
-        "type": ["string", "number", "boolean"],
-        "maxLength": RESPONSE_BODY_BYTES_MAX,
-    };
+    pub(crate) enum Body = {"type": ["string", "number", "boolean"],
+        "maxLength": RESPONSE_BODY_BYTES_MAX};
     /// Names and values.
-    pub(crate) enum Headers(schemas) = {
-        "type": "object",
-        "propertyNames": {
-            "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
-            "not": {"pattern": "^[hH][oO][sS][tT]$"},
-        },
-        "additionalProperties": keys::and(
-            schemas.subschema_for::<Text>(),
-            json_schema!({"pattern": "^[\\t -~]*$"}),
-        ),
-        "maxProperties": REQUEST_HEADERS_MAX,
-    };
+    pub(crate) enum Headers = {"type": "object", "maxProperties": REQUEST_HEADERS_MAX,
+        "propertyNames": {"pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+            "not": {"pattern": "^[hH][oO][sS][tT]$"}},
+        "additionalProperties": {"type": ["string", "number", "boolean"], "pattern": "^[\\t -~]*$"}};
 }
 
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl OptionValue for $type {
-            type Written = Self;
-
             fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
                 reader::word(node, key, &Self::ALL.map(|word| (word.name(), word)), findings)
             }
@@ -116,8 +103,6 @@ macro_rules! words {
 words!(Algorithm, OverLimitHits, OnLimitWord, OnStoreError);
 
 impl OptionValue for u32 {
-    type Written = Whole;
-
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         if let Some(Value::Int(value)) = node.value()
             && let Ok(value) = Self::try_from(value)
@@ -136,8 +121,6 @@ impl OptionValue for u32 {
 }
 
 impl OptionValue for EnforcedShare {
-    type Written = Percent;
-
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         if let Some(Value::Int(value)) = node.value()
             && let Ok(value) = u64::try_from(value)
@@ -156,8 +139,6 @@ impl OptionValue for EnforcedShare {
 }
 
 impl OptionValue for Span {
-    type Written = Duration;
-
     /// A whole number and a unit only, so that every reader understands it.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let text = node.text();
@@ -180,8 +161,6 @@ impl OptionValue for Span {
 }
 
 impl OptionValue for Box<str> {
-    type Written = Text;
-
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         reader::text(node, key, findings).map(Self::from)
     }
@@ -192,8 +171,6 @@ impl OptionValue for Box<str> {
 }
 
 impl OptionValue for ResponseBody {
-    type Written = Body;
-
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let body = reader::text(node, key, findings)?;
         if body.len() <= RESPONSE_BODY_BYTES_MAX {
@@ -217,8 +194,6 @@ impl OptionValue for ResponseBody {
 }
 
 impl OptionValue for RequestHeaders {
-    type Written = Headers;
-
     /// Headers that Envoy can add to a request.
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let Some(pairs) = node.pairs() else {

@@ -48,10 +48,8 @@ values! {
     /// The code of a response or a status.
     enum Code = {"enum": [code(false), code(true)]};
     /// Values of headers, by name.
-    enum ExpectedHeaders(schemas) = {
-        "type": "object",
-        "additionalProperties": schemas.subschema_for::<Option<Text>>(),
-    };
+    enum ExpectedHeaders(schemas) =
+        {"type": "object", "additionalProperties": schemas.subschema_for::<Option<Text>>()};
 }
 
 /// The expected value of one field of a response.

@@ -60,17 +60,11 @@ values! {
     /// The beginning of a duration, which may have several units.
     enum Wait = {"type": "string", "pattern": "^ *[0-9]"};
     /// A test or more.
-    enum TestList(schemas) = {
-        "type": "array",
-        "items": schemas.subschema_for::<Test>(),
-        "minItems": 1,
-    };
+    enum TestList(schemas) =
+        {"type": "array", "items": schemas.subschema_for::<Test>(), "minItems": 1};
     /// At least one step expects something.
-    enum StepList(schemas) = {
-        "type": "array",
-        "items": schemas.subschema_for::<TestStep>(),
-        "contains": {"required": ["expect"]},
-    };
+    enum StepList(schemas) = {"type": "array", "items": schemas.subschema_for::<TestStep>(),
+        "contains": {"required": ["expect"]}};
 }
 
 /// When a step is, as written.

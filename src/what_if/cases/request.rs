@@ -63,13 +63,9 @@ values! {
         {"type": "object", "additionalProperties": schemas.subschema_for::<Option<Text>>()},
         {"type": "array", "items": {"anyOf": [
             schemas.subschema_for::<EntryMap>(),
-            {
-                "type": "array",
+            {"type": "array", "minItems": 1, "maxItems": 2,
                 "prefixItems": [schemas.subschema_for::<Text>()],
-                "items": schemas.subschema_for::<Option<Text>>(),
-                "minItems": 1,
-                "maxItems": 2,
-            },
+                "items": schemas.subschema_for::<Option<Text>>()},
         ]}},
     ]};
     /// Descriptors, each in one of its forms.
