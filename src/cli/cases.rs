@@ -7,9 +7,10 @@ use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
+use crate::cli::github::annotation;
 use crate::cli::output::{CliError, counted, json, print};
 use crate::config::Source;
-use crate::report::CaseReport;
+use crate::report::{CaseReport, Severity};
 use crate::rule_source::files::read_cases;
 use crate::what_if::cases::case::CaseFile;
 use crate::what_if::cases::{play, read};
@@ -102,10 +103,9 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
     }
     let mut files = read(sources).map_err(|problems| {
         if let Format::Github = args.format {
-            let found = problems
-                .iter()
-                .map(|problem| github::error(problem.report()));
-            print(&found.collect::<String>());
+            for problem in &problems {
+                print(&annotation(Severity::Error, &problem.report(), None));
+            }
         }
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         CliError::Config(format!(

@@ -1,20 +1,19 @@
 //! Workflow commands of GitHub, which annotate lines of a pull request: see "Workflow commands" in
 //! its documentation.
 
-use crate::report::{CheckFinding, Severity};
+use crate::report::{Finding, Severity};
 
-/// A line for a finding.
-pub(crate) fn annotation(found: &CheckFinding) -> String {
-    let command = match found.severity {
+/// A line for a finding. Its end is the column behind it, if known.
+pub(crate) fn annotation(severity: Severity, finding: &Finding, end: Option<u32>) -> String {
+    let command = match severity {
         Severity::Note => "notice",
         severity => severity.name(),
     };
-    let finding = &found.finding;
     let file = finding.file.as_deref().unwrap_or_default();
     let mut properties = format!("file={}", property(file));
     if let (Some(line), Some(column)) = (finding.line, finding.column) {
-        // Its end is the last column.
-        let end = found.end_column.unwrap_or(0).saturating_sub(1).max(column);
+        // GitHub wants the last column.
+        let end = end.unwrap_or(0).saturating_sub(1).max(column);
         properties += &format!(",line={line},col={column},endColumn={end}");
     }
     let mut message = finding.message.clone();

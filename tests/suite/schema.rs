@@ -9,9 +9,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use tollgate::config::{metadata, yaml};
+use tollgate::config::{self, CompileOptions, Source, metadata, yaml};
+use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::telemetry::metric::Metrics;
 
-use crate::support::tollgate_with_stdin;
+use crate::support::{sample, tollgate_with_stdin};
 use crate::{overlay, rule_tests};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -35,6 +37,36 @@ response_body: {a: b}
 enforce_percent: 100
 enforce_percent: 5.5
 all_or_nothing: true"#;
+/// What a random place of valid rules is replaced by.
+const VALUES: [&str; 26] = [
+    "null",
+    "true",
+    "0",
+    "1",
+    "101",
+    "4294967296",
+    "-1",
+    "1.5",
+    r#""""#,
+    r#""x""#,
+    r#""*""#,
+    r#""1""#,
+    r#""30s""#,
+    r#""0s""#,
+    r#""second""#,
+    r#""YEAR""#,
+    r#""token_bucket""#,
+    r#""queue""#,
+    r#""drop""#,
+    "[]",
+    "[{}]",
+    "{}",
+    r#"{"name": "x"}"#,
+    r#"{"unlimited": true}"#,
+    r#"{"tollgate": {}}"#,
+    r#"{"tollgate": {"algorithm": "sliding_log"}}"#,
+];
+const MUTANTS: usize = 2_000;
 /// Checks the schemas of the first argument, and prints for each list of files of the second one whether all are valid.
 const VALIDATE: &str = r#"
 import json, sys
@@ -94,8 +126,6 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: a queue without a max_wait",
             "tollgate_block: a max_wait without a queue",
             "tollgate_block: request_headers without degrade",
-            "tollgate_block: a response_body with degrade",
-            "tollgate_block: a response_body with a queue",
             "tollgate_block: concurrency without lease_by",
             "tollgate_block: concurrency without a lease",
             "tollgate_block: concurrency without anything",
@@ -342,4 +372,73 @@ fn validated(instances: &Value) -> Vec<bool> {
         String::from_utf8_lossy(&ran.stderr)
     );
     serde_json::from_slice(&ran.stdout).expect("a list of verdicts")
+}
+
+/// Whether the compiler accepts rules, and uses all of them.
+fn is_valid(rules: &Value) -> bool {
+    let source = Source {
+        name: "rules".into(),
+        path: "rules".into(),
+        text: rules.to_string().into(),
+    };
+    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+    config::load(&[source], &CompileOptions::new(stats)).is_ok_and(|loaded| {
+        let mut warnings = loaded.warnings.iter();
+        !warnings.any(|warning| warning.text.contains("has no meaning here"))
+    })
+}
+
+/// Replaces, removes or adds something at a random place.
+fn mutate(value: &mut Value, keys: &[String], random: &mut fastrand::Rng) {
+    let other = serde_json::from_str(VALUES[random.usize(..VALUES.len())]).expect("JSON");
+    match value {
+        Value::Object(fields) if !fields.is_empty() && random.u8(..8) > 0 => {
+            let index = random.usize(..fields.len());
+            let key = fields.keys().nth(index).expect("a key").clone();
+            match random.u8(..8) {
+                0 => drop(fields.remove(&key)),
+                1 => drop(fields.insert(keys[random.usize(..keys.len())].clone(), other)),
+                _ => mutate(&mut fields[&key], keys, random),
+            }
+        }
+        Value::Array(items) if !items.is_empty() && random.u8(..8) > 0 => {
+            let index = random.usize(..items.len());
+            mutate(&mut items[index], keys, random);
+        }
+        _ => *value = other,
+    }
+}
+
+/// The reader and the declarations of keys could disagree about a type or a bound.
+#[test]
+fn the_schema_rejects_no_rules_that_the_compiler_uses() {
+    let samples = samples();
+    let seeds = samples.iter().filter(|sample| {
+        sample.kind == "rules" && sample.is_valid && !IGNORED.contains(&&*sample.name)
+    });
+    let seeds: Vec<Value> = seeds
+        .filter_map(|sample| parsed(&sample.texts[0]))
+        .collect();
+    let schema = fs::read_to_string(sample("docs/schema/rules.json")).expect("a schema");
+    let schema: Value = serde_json::from_str(&schema).expect("it is JSON");
+    let maps = schema["$defs"].as_object().into_iter().flatten();
+    let keys = maps.flat_map(|(_, map)| map["properties"].as_object().into_iter().flatten());
+    let keys: Vec<String> = keys.map(|(key, _)| key.clone()).collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut mutants = Vec::new();
+    while mutants.len() < MUTANTS {
+        let mut mutant = seeds[random.usize(..seeds.len())].clone();
+        mutate(&mut mutant, &keys, &mut random);
+        if is_valid(&mutant) {
+            mutants.push(mutant);
+        }
+    }
+    let instances = mutants.iter().map(|mutant| json!(["rules", [mutant]]));
+    let verdicts = validated(&instances.collect());
+    let rejected = mutants.iter().zip(verdicts).filter(|(_, accepts)| !accepts);
+    // A unit of an unlimited rule is ignored if it is none.
+    let rejected = rejected.map(|(mutant, _)| mutant.to_string());
+    let rejected = rejected.filter(|mutant| !mutant.contains(r#""unlimited":true"#));
+    let rejected: Vec<String> = rejected.collect();
+    assert!(rejected.is_empty(), "{}", rejected.join("\n"));
 }

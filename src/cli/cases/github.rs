@@ -1,8 +1,8 @@
-//! Failures and invalid test cases as annotations of a pull request.
+//! Failures as annotations of a pull request.
 
 use crate::cli::cases::text;
 use crate::cli::github::annotation;
-use crate::report::{CaseReport, CheckFinding, Finding, Severity};
+use crate::report::{CaseReport, Finding, Severity};
 
 /// Each mismatch at its expectation.
 pub(super) fn write(report: &CaseReport) -> String {
@@ -12,24 +12,16 @@ pub(super) fn write(report: &CaseReport) -> String {
             continue;
         };
         for mismatch in &failure.mismatches {
-            annotations += &error(Finding {
+            let finding = Finding {
                 file: Some(test.file.clone()),
                 line: Some(mismatch.line),
                 column: Some(mismatch.column),
                 message: format!("{}: {}", test.name, mismatch.text),
                 place: Some(mismatch.place.clone()),
                 hint: Some(text::moment(failure)),
-            });
+            };
+            annotations += &annotation(Severity::Error, &finding, None);
         }
     }
     annotations
-}
-
-pub(super) fn error(finding: Finding) -> String {
-    annotation(&CheckFinding {
-        severity: Severity::Error,
-        finding,
-        end_column: None,
-        line_within: None,
-    })
 }

@@ -125,7 +125,7 @@ fn github(report: &Report) -> String {
         if let Some(line) = placed.line_within {
             placed.finding.message += &format!(", in line {line} of {}", finding.source.name);
         }
-        annotation(&placed)
+        annotation(*severity, &placed.finding, placed.end_column)
     });
     findings.collect()
 }

@@ -1,4 +1,5 @@
-//! The options of a `tollgate` block: one table of their keys, types and where they apply.
+//! The options of a `tollgate` block: one table of their keys, types, written forms and where they
+//! apply.
 //!
 //! The table makes the keys that a block may have, [`Block`] with what one block states, and
 //! [`ResolvedOptions`] with what is in force for a rule and where it was set. A new option is a row
@@ -6,8 +7,7 @@
 
 use std::sync::Arc;
 
-use schemars::{Schema, json_schema};
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use smallvec::SmallVec;
 
 use crate::base::time::Span;
@@ -145,7 +145,8 @@ options! {
     buckets: u32 = Buckets, |_, form| form.algorithm.takes(LimitOption::Buckets);
     /// `count` or `drop`: whether over-limit hits consume quota. `fixed_window` counts by default,
     /// all others drop
-    over_limit_hits: OverLimitHits = OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
+    over_limit_hits: OverLimitHits = OverLimitHits,
+        |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
     /// `reject` (default); `queue`: delay the response until the request fits (buckets only);
     /// `degrade`: admit it, with headers for the upstream
     on_limit: OnLimitWord = OnLimitWord, |value, form| can_be(*value, form);
@@ -171,26 +172,33 @@ values! {
     pub(crate) enum RuleBlock(schemas) = {"allOf": [
         schemas.subschema_for::<Options>(),
         {"allOf": Algorithm::ALL.map(without_misplaced)},
+        {"allOf": OnLimitWord::ALL.map(|word| {
+            let others = OnLimitWord::ALL.into_iter().filter(|other| *other != word);
+            let others = others.map(|other| (other.option().to_owned(), false.into()));
+            when("on_limit", word.name(), others.collect())
+        })},
     ]};
 }
 
 /// A block with this algorithm has no option that it does not take.
-fn without_misplaced(algorithm: Algorithm) -> Schema {
-    let mut options = json_schema!({});
+fn without_misplaced(algorithm: Algorithm) -> Json {
+    let mut options = Map::new();
     for option in LimitOption::ALL {
         let allowed = match option {
             option if algorithm.takes(option) => continue,
             // What all algorithms but one do by default has no effect.
-            LimitOption::OverLimitHits => json_schema!({"const": OverLimitHits::Drop.name()}),
+            LimitOption::OverLimitHits => json!({"const": OverLimitHits::Drop.name()}),
             _ => false.into(),
         };
-        options.insert(option.name().into(), allowed.into());
+        options.insert(option.name().into(), allowed);
     }
-    let stated = json!({"algorithm": {"const": algorithm.name()}});
-    json_schema!({
-        "if": {"properties": stated, "required": ["algorithm"]},
-        "then": {"properties": options},
-    })
+    when("algorithm", algorithm.name(), options)
+}
+
+/// What other options may be in a block with this one.
+fn when(key: &str, word: &str, options: Map<String, Json>) -> Json {
+    let stated = json!({"properties": {(key): {"const": word}}, "required": [key]});
+    json!({"if": stated, "then": {"properties": options}})
 }
 
 /// Only buckets can queue.

@@ -49,6 +49,17 @@ named_enum! {
     }
 }
 
+impl OnLimitWord {
+    /// The option that only a rule with it may have.
+    pub(super) const fn option(self) -> &'static str {
+        match self {
+            Self::Reject => "response_body",
+            Self::Queue => "max_wait",
+            Self::Degrade => "request_headers",
+        }
+    }
+}
+
 /// Headers that many rules may share.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestHeaders {

@@ -57,8 +57,8 @@ values! {
     enum Times = {"type": "integer", "minimum": 1, "maximum": TIMES_MAX};
     /// The beginning of a time: what is after the date has many forms.
     enum Moment = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}"};
-    /// The beginning of a duration, which may have several units.
-    enum Wait = {"type": "string", "pattern": "^ *[0-9]"};
+    /// The beginning of a duration, which may have several units, or 0.
+    enum Wait = {"type": ["string", "integer"], "pattern": "^ *[0-9]", "maximum": 0};
     /// A test or more.
     enum TestList(schemas) =
         {"type": "array", "items": schemas.subschema_for::<Test>(), "minItems": 1};
