@@ -175,7 +175,7 @@ values! {
         {"allOf": OnLimitWord::ALL.map(|word| {
             let others = OnLimitWord::ALL.into_iter().filter(|other| *other != word);
             let others = others.map(|other| (other.option().to_owned(), false.into()));
-            when("on_limit", word.name(), others.collect())
+            when("on_limit", word.name(), &others.collect())
         })},
     ]};
 }
@@ -192,11 +192,11 @@ fn without_misplaced(algorithm: Algorithm) -> Json {
         };
         options.insert(option.name().into(), allowed);
     }
-    when("algorithm", algorithm.name(), options)
+    when("algorithm", algorithm.name(), &options)
 }
 
 /// What other options may be in a block with this one.
-fn when(key: &str, word: &str, options: Map<String, Json>) -> Json {
+fn when(key: &str, word: &str, options: &Map<String, Json>) -> Json {
     let stated = json!({"properties": {(key): {"const": word}}, "required": [key]});
     json!({"if": stated, "then": {"properties": options}})
 }
