@@ -3,7 +3,7 @@
 
 use crate::report::{Finding, Severity};
 
-/// A line for a finding. Its end is the column behind it, if known.
+/// A line for a finding. `end` is the column behind it, if known.
 pub(crate) fn annotation(severity: Severity, finding: &Finding, end: Option<u32>) -> String {
     let command = match severity {
         Severity::Note => "notice",
@@ -12,7 +12,7 @@ pub(crate) fn annotation(severity: Severity, finding: &Finding, end: Option<u32>
     let file = finding.file.as_deref().unwrap_or_default();
     let mut properties = format!("file={}", property(file));
     if let (Some(line), Some(column)) = (finding.line, finding.column) {
-        // GitHub wants the last column.
+        // GitHub marks the end column, too.
         let end = end.unwrap_or(0).saturating_sub(1).max(column);
         properties += &format!(",line={line},col={column},endColumn={end}");
     }

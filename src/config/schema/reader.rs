@@ -1,4 +1,4 @@
-//! Reads values of the schema with their locations, and checks the keys of all maps.
+//! Declares the keys of rules, reads values with their locations, and checks the keys of all maps.
 
 use std::rc::Rc;
 

@@ -168,15 +168,11 @@ options! {
 }
 
 values! {
-    /// The block of a rule, in which an option may not contradict an algorithm beside it.
+    /// The block of a rule, in which no option contradicts `algorithm` or `on_limit` beside it.
     pub(crate) enum RuleBlock(schemas) = {"allOf": [
         schemas.subschema_for::<Options>(),
         {"allOf": Algorithm::ALL.map(without_misplaced)},
-        {"allOf": OnLimitWord::ALL.map(|word| {
-            let others = OnLimitWord::ALL.into_iter().filter(|other| *other != word);
-            let others = others.map(|other| (other.option().to_owned(), false.into()));
-            when("on_limit", word.name(), &others.collect())
-        })},
+        {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
     ]};
 }
 
@@ -193,6 +189,13 @@ fn without_misplaced(algorithm: Algorithm) -> Json {
         options.insert(option.name().into(), allowed);
     }
     when("algorithm", algorithm.name(), &options)
+}
+
+fn without_options_of_others(on_limit: OnLimitWord) -> Json {
+    let others = OnLimitWord::ALL.into_iter();
+    let others = others.filter(|other| *other != on_limit);
+    let options = others.map(|other| (other.option().to_owned(), false.into()));
+    when("on_limit", on_limit.name(), &options.collect())
 }
 
 /// What other options may be in a block with this one.
