@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+import guides
 import pod
 from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, helm, of_kind, rendered, run, template, value_sets
 
@@ -626,6 +627,7 @@ def main():
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
     for variables in redis_commands():
         named.append((f"the binary counts on the Redis of {' '.join(variables)} in docs/redis.md", lambda variables=variables: counts_on(variables)))
+    named += guides.checks(make_schemas, start)
     failures = 0
     for what, check in named:
         try:

@@ -6,9 +6,11 @@ Schemas are those of the projects, from their Go modules, without the expression
 import base64
 import hashlib
 import hmac
+import http.server
 import json
 import os
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +19,7 @@ from pathlib import Path
 import yaml
 
 import pod
-from chart import KUBERNETES, ROOT, TOOLS, Failed, documents, of_kind, rendered, run
+from chart import KUBERNETES, ROOT, TOOLS, Failed, documents, of_kind, rendered, run, value_sets
 
 # Kinds whose schemas are in no package registry. docs/gateways.md says so.
 WITHOUT_SCHEMA = {"gateway.kgateway.dev/v1alpha1": {"GatewayExtension", "TrafficPolicy"}, "aigateway.envoyproxy.io/v1alpha1": {"AIGatewayRoute"}}
@@ -91,6 +93,8 @@ def waypoint_limits(start):
     """requests through the filter, the cluster and the route of deploy/istio/waypoint.yaml in a real Envoy are limited"""
     (envoy_filter,) = of_kind((ROOT / "deploy/istio/waypoint.yaml").read_text(), "EnvoyFilter")
     http_filter, cluster, route = (patch["patch"]["value"] for patch in envoy_filter["spec"]["configPatches"])
+    # A busy machine must not let requests pass without a response.
+    http_filter["typed_config"] |= {"timeout": "5s", "failure_mode_deny": True}
     (rules,) = of_kind((ROOT / "deploy/istio/rate-limit-service.yaml").read_text(), "ConfigMap")
     with start(rendered("--set-json", f"rules.files={json.dumps(rules['data'])}")) as service:
         with Envoy(service, [http_filter], route, cluster) as envoy:
@@ -151,6 +155,97 @@ def tenants_have_their_limits(start):
                 statuses = [envoy.get("/", {"authorization": f"Bearer {token}", "x-tenant": f"forged-{turn}"}) for turn in range(size + 1)]
                 if statuses != [200] * size + [429]:
                     raise Failed(f"{claims} is answered with {statuses}; it said:\n{service.said()}")
+
+
+def values_render(kubernetes_schemas):
+    """the values of deploy/redis render what Kubernetes accepts"""
+    with tempfile.TemporaryDirectory() as directory:
+        schemas = Path(directory)
+        kubernetes_schemas(KUBERNETES[-1], schemas / "kubernetes")
+        (schemas / "custom").mkdir()
+        for name in REDIS_VALUES:
+            validate(schemas, name, redis_values(name))
+
+
+REDIS_VALUES = ("elasticache", "memorystore", "shared-region")
+
+
+def redis_values(name, *options):
+    """The manifests of a file of deploy/redis, with rules."""
+    return rendered("--values", ROOT / "deploy" / "redis" / f"{name}-values.yaml", *value_sets()["memory"], *options)
+
+
+def tokens_are_replaced(start, name):
+    """Tollgate counts before and after its token changes, when Redis has closed the connections of the old one."""
+    # As long as one of ElastiCache with a session, and with its characters.
+    user, token = "tollgate", "limits/?Action=connect&User=tollgate&X-Amz-Date=20261125T115500Z&X-Amz-Security-Token=" + "a%2Fb%2B" * 150
+    # The authority of the test signs the certificate of its Redis.
+    with start(redis_values(name, "--set", "redis.tls.existingSecret=authority")) as service:
+        (server,) = service.redis["REDIS"]
+        service.eventually("it counts with the first token", lambda: counted(service, server, "first"))
+        server.command("ACL", "SETUSER", user, "reset", "on", f">{token}", "~*", "&*", "+@all")
+        pod.publish(service.mounted("/etc/tollgate/token"), {"auth": f"{user}:{token}"})
+        service.eventually("the token is reloaded", lambda: "credentials for Redis reloaded" in service.said())
+        server.command("CLIENT", "KILL", "USER", "default")
+        service.eventually("it counts with the second token", lambda: counted(service, server, "second"))
+        if f"user={user}" not in server.command("CLIENT", "LIST"):
+            raise Failed(f"{name}: no connection of {user}")
+
+
+def counted(service, server, user):
+    service.ask("shop", user=user)
+    return user in server.command("KEYS", f"*{user}*")
+
+
+def metadata_token_is_written():
+    """the script of deploy/redis/memorystore-values.yaml writes the token of the metadata server"""
+    (deployment,) = of_kind(redis_values("memorystore"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    body = json.dumps({"access_token": "ya29.a-b_c", "expires_in": 3599, "token_type": "Bearer"}).encode()
+    with tempfile.TemporaryDirectory() as directory, MetadataServer(body) as server:
+        path = Path(directory) / "auth"
+        environment = {"PATH": os.environ["PATH"], "GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}", "TOKEN_FILE": str(path)}
+        script = pod.Process([*container["command"], *container["args"]], environment, Path(directory) / "log")
+        give_up = time.monotonic() + pod.PATIENCE_S
+        while not path.exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        script.stop()
+        found = path.read_text() if path.exists() else script.said()
+        if found != "default:ya29.a-b_c\n":
+            raise Failed(f"the token file has {found!r}")
+
+
+class MetadataServer(http.server.HTTPServer):
+    """Responds with a token to requests as Google's metadata server requires them."""
+
+    def __init__(self, body):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                is_valid = self.path.endswith("/service-accounts/default/token") and self.headers["Metadata-Flavor"] == "Google"
+                self.send_response(200 if is_valid else 403)
+                self.end_headers()
+                self.wfile.write(body if is_valid else b"")
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+def checks(kubernetes_schemas, start):
+    """Name and function of each check. `start` starts the binary with rendered manifests."""
+    found = [(check.__doc__, lambda check=check: check(kubernetes_schemas)) for check in (samples_are_valid, values_render)]
+    found += [(check.__doc__, lambda check=check: check(start)) for check in (waypoint_limits, tenants_have_their_limits)]
+    found.append((metadata_token_is_written.__doc__, metadata_token_is_written))
+    for name in ("elasticache", "memorystore"):
+        what = f"the binary counts with the token of deploy/redis/{name}-values.yaml, and with the next one"
+        found.append((what, lambda name=name: tokens_are_replaced(start, name)))
+    return found
 
 
 ENVOY = "type.googleapis.com/envoy.extensions"
