@@ -570,20 +570,22 @@ def restarts():
 
 
 def envoy_gateway():
-    """no set of values renders names of Envoy Gateway, and each sample for it has Tollgate's image"""
+    """no set of values renders names of Envoy Gateway, and each configuration in its samples has Tollgate's image"""
     for name, options in value_sets().items():
         text = rendered(*options)
         if taken := ENVOY_GATEWAYS_NAMES & set(re.findall(r"[-\w]+", text)):
             raise Failed(f"{name}: {', '.join(taken)} is a name that Envoy Gateway uses")
     for path in sorted((ROOT / "deploy" / "envoy-gateway").glob("*.yaml")):
         documents = [each for each in yaml.safe_load_all(path.read_text())]
-        if {each["kind"] for each in documents} != {"ConfigMap"}:
-            raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys everything but ConfigMaps")
-        (config,) = [each["data"]["envoy-gateway.yaml"] for each in documents if each["metadata"]["name"] == "envoy-gateway-config"]
-        config = yaml.safe_load(config)
-        image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
-        if not image.startswith("registry.example.com/tollgate:") or "rateLimit" not in config:
-            raise Failed(f"{path.relative_to(ROOT)}: rateLimit must be set, and rateLimitDeployment.container.image must be Tollgate's")
+        if {"Deployment", "Service"} & {each["kind"] for each in documents}:
+            raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys the rate limit service")
+        configs = [yaml.safe_load(each["data"]["envoy-gateway.yaml"]) for each in documents if each["metadata"]["name"] == "envoy-gateway-config"]
+        if not configs and "envoy-gateway/envoy-gateway.yaml" not in path.read_text():
+            raise Failed(f"{path.relative_to(ROOT)}: it has no configuration, and does not name the file that has it")
+        for config in configs:
+            image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+            if not image.startswith("registry.example.com/tollgate:") or "rateLimit" not in config:
+                raise Failed(f"{path.relative_to(ROOT)}: rateLimit must be set, and rateLimitDeployment.container.image must be Tollgate's")
 
 
 def filters():
