@@ -18,7 +18,7 @@ import yaml
 
 import guides
 import pod
-from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, documents, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
@@ -559,6 +559,30 @@ def defaults_start():
             raise Failed(f"without rules a call is answered with {status} {body}")
 
 
+def requests_are_measured():
+    """the resource requests of values.yaml and values-production.yaml follow from docs/performance.md"""
+    table = (ROOT / "docs" / "performance.md").read_text()
+    for name, expected in (("values.yaml", 2), ("values-production.yaml", 1)):
+        text = (CHART / name).read_text()
+        costs = re.findall(r"([\d.]+) µs of\s+#?\s*CPU", text)
+        if len(costs) != expected or any(f"| {cost} + " not in table for cost in costs):
+            raise Failed(f"{name} states {costs} µs of CPU per request, which must be figures of Tollgate in docs/performance.md")
+        for rate, cost, cpu in re.findall(r"([\d,]+) × ([\d.]+) µs = (\d+)m", text):
+            requested = int(yaml.safe_load(text)["resources"]["requests"]["cpu"].removesuffix("m"))
+            if round(int(rate.replace(",", "")) * float(cost) / 1000) != int(cpu) or requested < int(cpu):
+                raise Failed(f"{name}: {rate} × {cost} µs is not {cpu}m, or more than the request")
+
+
+def common_annotations():
+    """each resource has the annotations of commonAnnotations, and its own take precedence"""
+    options = ("--set-string", "commonAnnotations.owner=platform", "--set-string", "service.annotations.owner=edge")
+    for document in documents(rendered(*value_sets()["everything"], *options)):
+        metadata = document["metadata"]
+        is_service = document["kind"] == "Service" and not metadata["name"].endswith(("-metrics", "-admin"))
+        if metadata.get("annotations", {}).get("owner") != ("edge" if is_service else "platform"):
+            raise Failed(f"{document['kind']} {metadata['name']} has the annotations {metadata.get('annotations')}")
+
+
 def restarts():
     """changed rules restart the pods only with rules.restartOnChange"""
     values, change = value_sets()["redis"], ("--set", "rules.domains.shop.descriptors[0].key=other")
@@ -576,10 +600,10 @@ def envoy_gateway():
         if taken := ENVOY_GATEWAYS_NAMES & set(re.findall(r"[-\w]+", text)):
             raise Failed(f"{name}: {', '.join(taken)} is a name that Envoy Gateway uses")
     for path in sorted((ROOT / "deploy" / "envoy-gateway").glob("*.yaml")):
-        documents = [each for each in yaml.safe_load_all(path.read_text())]
-        if {"Deployment", "Service"} & {each["kind"] for each in documents}:
+        resources = documents(path.read_text())
+        if {"Deployment", "Service"} & {each["kind"] for each in resources}:
             raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys the rate limit service")
-        configs = [yaml.safe_load(each["data"]["envoy-gateway.yaml"]) for each in documents if each["metadata"]["name"] == "envoy-gateway-config"]
+        configs = [yaml.safe_load(each["data"]["envoy-gateway.yaml"]) for each in resources if each["metadata"]["name"] == "envoy-gateway-config"]
         if not configs and "envoy-gateway/envoy-gateway.yaml" not in path.read_text():
             raise Failed(f"{path.relative_to(ROOT)}: it has no configuration, and does not name the file that has it")
         for config in configs:
@@ -622,7 +646,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, hints, notes, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, alerts_without_a_runbook, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
+    checks = [lint, readme, hints, notes, goldens, rejections, kubernetes_takes_it, package, requests_are_measured, common_annotations, restarts, alerts, chart_alerts, alerts_without_a_runbook, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
     named = [(check.__doc__, check) for check in checks]
     for name, options in value_sets().items():
         named.append((f"the binary serves what the values of {name} render", lambda options=options: serves(rendered(*options))))

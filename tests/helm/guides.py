@@ -27,14 +27,17 @@ SAMPLES = [f"deploy/{name}.yaml" for name in ("istio/waypoint", "istio/envoy-fil
 
 
 def samples_are_valid(kubernetes_schemas):
-    """the samples of gateways are valid for the schemas of Istio, Contour, Envoy Gateway, the Gateway API and Kubernetes"""
+    """the samples of gateways, and the chart's resources for Istio, are valid for the schemas of Istio, Contour, Envoy Gateway, the Gateway API and Kubernetes"""
     with tempfile.TemporaryDirectory() as directory:
         schemas = Path(directory)
         kubernetes_schemas(KUBERNETES[-1], schemas / "kubernetes")
         write_schemas(schemas / "custom")
+        of_chart = [document for kind in ("EnvoyFilter", "DestinationRule") for document in of_kind(rendered(*value_sets()["istio"]), kind)]
+        validate(schemas, "the chart", yaml.safe_dump_all(of_chart))
         for sample in SAMPLES:
             text = (ROOT / sample).read_text()
             validate(schemas, sample, text)
+            # So that the schema is one of this kind, and closed.
             for document in documents(text):
                 broken = yaml.safe_dump({**document, "spec": {**document["spec"], "rateLimitz": {}}})
                 if not is_unchecked(document) and kubeconform(schemas, broken)[0]:
