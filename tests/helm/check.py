@@ -653,6 +653,7 @@ def main():
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
     for variables in redis_commands():
         named.append((f"the binary counts on the Redis of {' '.join(variables)} in docs/redis.md", lambda variables=variables: counts_on(variables)))
+    named.append(("the binary serves what deploy/redis/shared-region-values.yaml renders", lambda: serves(guides.redis_values("shared-region"))))
     named += guides.checks(make_schemas, start)
     failures = 0
     for what, check in named:
