@@ -145,7 +145,12 @@ impl FileSet {
         }
         // Before `load` reads the files itself: a change in between is found by the next call.
         self.last = contents;
-        match load() {
+        let loaded = load();
+        // What was loaded may have been there for a moment only, and the metadata as before again.
+        if self.stat() != self.seen {
+            self.last = None;
+        }
+        match loaded {
             Ok(loaded) => {
                 self.last_error = None;
                 Some(Ok(loaded))
@@ -171,4 +176,30 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_was_there_during_a_load_only_is_forgotten() {
+        let directory = tempfile::tempdir().expect("it is created");
+        let [path, aside] = ["used", "aside"].map(|name| directory.path().join(name));
+        let read = |path: &Path| fs::read_to_string(path).map_err(|error| error.to_string());
+        fs::write(&path, "old").expect("it is written");
+        let mut files = FileSet::new(vec![path.clone()]);
+        files.forget();
+        let loaded = files.load(|| {
+            fs::rename(&path, &aside).expect("it exists");
+            fs::write(&path, "new").expect("it is written");
+            read(&path)
+        });
+        assert_eq!(loaded, Some(Ok("new".to_owned())));
+        fs::rename(&aside, &path).expect("it exists");
+        assert!(files.has_changed());
+        let loaded = files.load(|| read(&path));
+        assert_eq!(loaded, Some(Ok("old".to_owned())));
+        assert!(!files.has_changed());
+    }
 }
