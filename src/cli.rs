@@ -21,6 +21,7 @@ mod explain;
 mod fetch;
 mod input;
 mod manifest;
+mod old_forms;
 mod output;
 mod recorded;
 mod replay;
@@ -31,6 +32,7 @@ mod simulate;
 mod table;
 mod top;
 mod trial;
+mod words;
 
 /// A subcommand, and a usual name of a directory.
 const RULES: &str = "rules";
@@ -105,6 +107,10 @@ pub fn run() -> ExitCode {
     let mut arguments: Vec<_> = arguments.collect();
     if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
         arguments.insert(1, "serve".into());
+    }
+    if let Some(today) = old_forms::rewritten(&arguments) {
+        print_error(&format!("this is now written\n{today}"));
+        return ExitCode::from(USAGE);
     }
     let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,

@@ -90,7 +90,7 @@ pub fn without_empty_variables(command: Command) -> Command {
     };
     command
         .mut_args(unset_if_empty)
-        .mut_subcommands(|subcommand| subcommand.mut_args(unset_if_empty))
+        .mut_subcommands(without_empty_variables)
 }
 
 fn variable_of(argument: &Arg) -> Option<&str> {

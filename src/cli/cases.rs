@@ -29,7 +29,7 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Directory of rules files [default: as for serve]
+    /// Directory, file or manifest of rules [default: as for serve]
     #[arg(value_name = "RULES")]
     rules: Option<PathBuf>,
     /// File of test cases, or directory of *.test.yaml; may be repeated [default: RULES/../tests

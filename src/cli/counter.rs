@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::base::environment::Environment;
 use crate::base::text::{Escaped, Text};
-use crate::cli::fetch::{self, Response, encoded};
+use crate::cli::fetch::{self, Response, Service, encoded};
 use crate::cli::output::{CliError, print, print_error};
 use crate::cli::table::table;
 use crate::limit::Algorithm;
@@ -58,15 +58,14 @@ enum Command {
 /// A counter of a service.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The admin port of the service
-    #[arg(value_name = "URL")]
-    url: String,
     /// The domain that Envoy's filter is configured with
     #[arg(value_name = "DOMAIN")]
     domain: String,
-    /// One entry of the descriptor, the outermost first
-    #[arg(short, long, value_name = "KEY=VALUE", required = true)]
-    entry: Vec<String>,
+    /// Entries of the descriptor, the outermost first
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+    #[command(flatten)]
+    service: Service,
     /// Output: text, or the service's answer as JSON
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     format: String,
@@ -82,14 +81,14 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         Command::Reset(target) => {
             let reset = Reset {
                 domain: target.domain.clone(),
-                descriptor: target.entries()?,
+                descriptor: target.descriptor()?,
             };
             target.act("reset", &reset, environment)
         }
         Command::Grant { target, hits } => {
             let grant = Grant {
                 domain: target.domain.clone(),
-                descriptor: target.entries()?,
+                descriptor: target.descriptor()?,
                 hits: *hits,
             };
             target.act("grant", &grant, environment)
@@ -100,23 +99,26 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 fn get(target: &Target) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
-    let entries = target.entry.iter();
+    let entries = target.entries.iter();
     let entries: Vec<_> = entries
         .map(|entry| format!("&e={}", encoded(entry)))
         .collect();
     let entries = entries.concat();
     let domain = encoded(&target.domain);
     let page = format!("/api/v1/counters?domain={domain}{entries}");
-    target.print(&fetch::send(&target.url, &page, None, &[])?, counter_text)
+    target.print(
+        &fetch::send(&target.service.url, &page, None, &[])?,
+        counter_text,
+    )
 }
 
 impl Target {
     fn query(&self) -> Result<Query<'_>, CliError> {
-        Query::of_entries(&*self.domain, self.entry.iter().map(|entry| &**entry))
+        Query::of_entries(&*self.domain, self.entries.iter().map(|entry| &**entry))
             .map_err(CliError::Usage)
     }
 
-    fn entries(&self) -> Result<Entries, CliError> {
+    fn descriptor(&self) -> Result<Entries, CliError> {
         let query = self.query()?;
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
         let shown = |part| Text(part).shown().into_owned();
@@ -133,7 +135,7 @@ impl Target {
         let token = fetch::token(environment)?;
         let body = json(body).into_bytes();
         let page = format!("/api/v1/counters/{action}");
-        let response = fetch::send(&self.url, &page, Some(body), &[token])?;
+        let response = fetch::send(&self.service.url, &page, Some(body), &[token])?;
         self.print(&response, change_text)
     }
 

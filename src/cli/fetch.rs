@@ -17,7 +17,7 @@ use crate::net::client;
 use crate::report::answer::ErrorBody;
 
 /// The admin port of a service on this machine.
-pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
+const URL_DEFAULT: &str = "http://127.0.0.1:6070";
 const TOKEN: &str = "ADMIN_TOKEN";
 const READ_TOKEN: &str = "ADMIN_READ_TOKEN";
 /// For the whole page. A page of many rules takes seconds.
@@ -25,12 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the pages of the largest rules files.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 
-/// The running service that a report is about.
+/// The running service that a command asks.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Service {
-    /// The admin port of the service
-    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+    /// The admin port of the running service
+    #[arg(long, env = "TOLLGATE_URL", value_name = "URL", default_value = URL_DEFAULT)]
     pub(crate) url: String,
 }
 

@@ -29,11 +29,11 @@ pub(crate) struct Args {
     /// JSON lines of requests or of Envoy's access log, plain, gzip or zstd; - reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Directory of rules files [default: as for serve]
-    #[arg(long, value_name = "DIR")]
+    /// Directory, file or manifest of rules [default: as for serve]
+    #[arg(value_name = "RULES")]
     rules: Option<PathBuf>,
-    /// Directory of other rules to show beside them; may be repeated
-    #[arg(long, value_name = "DIR")]
+    /// Other rules to show beside them; may be repeated
+    #[arg(long, value_name = "RULES")]
     compare: Vec<PathBuf>,
     /// Show the rules with these algorithms beside them, separated by commas, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]

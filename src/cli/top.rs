@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::fetch::{self, Header, URL_DEFAULT, encoded};
+use crate::cli::fetch::{self, Header, Service, encoded};
 use crate::cli::output::{CliError, print};
 use crate::cli::table::table;
 use crate::observe::top_keys::windows::{By, Window};
@@ -30,9 +30,8 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// The admin port of the service
-    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
-    url: String,
+    #[command(flatten)]
+    service: Service,
     /// Only rules of this domain
     #[arg(long, value_name = "DOMAIN")]
     domain: Option<String>,
@@ -97,7 +96,7 @@ fn read(args: &Args, token: &[Header]) -> anyhow::Result<(String, TopKeys)> {
             path += &format!("&{name}={}", encoded(value));
         }
     }
-    let answer = fetch::get(&args.url, &path, token)?;
+    let answer = fetch::get(&args.service.url, &path, token)?;
     let page = serde_json::from_str(&answer).context("read the answer of the service")?;
     Ok((answer, page))
 }
