@@ -22,7 +22,6 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
    0  every test passes
    1  a test fails
-  64  the command line is invalid
   78  rules, settings or test cases are invalid, or there is no test";
 
 /// Arguments of `test`.

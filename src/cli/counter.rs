@@ -25,11 +25,9 @@ pub(crate) const EXIT_CODES: &str = "\
 The token of reset and grant comes from ADMIN_TOKEN.
 
 Exit codes:
-   0  done
    3  the domain is unknown: nothing is limited
    4  no rule counts the descriptor
-   1  the service is unreachable, or rejected the request
-  64  the command line or an entry is invalid, or ADMIN_TOKEN is not set";
+   1  the service is unreachable, or rejected the request";
 
 /// Arguments of `counter`.
 #[derive(Debug, clap::Args)]

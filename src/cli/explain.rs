@@ -29,9 +29,7 @@ Exit codes:
    0  every descriptor matches a rule, or has a limit of its own
    3  the domain is unknown: nothing is limited
    4  a descriptor matches no rule: it is not limited
-   1  the service would answer the request with an error
-  64  the command line, an entry or the JSON is invalid
-  78  rules or settings are invalid";
+   1  the service would answer the request with an error";
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]

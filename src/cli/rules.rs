@@ -13,13 +13,8 @@ use crate::report::json;
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
 
 /// The end of the help.
-pub(crate) const EXIT_CODES: &str = "\
-The service needs RULES_WRITABLE=true. The token comes from ADMIN_TOKEN.
-
-Exit codes:
-   0  done: the rules are in force
-   1  there is no change to undo, the service is unreachable, or it rejected the request
-  64  the command line is invalid, or ADMIN_TOKEN is not set";
+pub(crate) const NEEDS: &str = "\
+The service needs RULES_WRITABLE=true. The token comes from ADMIN_TOKEN.";
 
 /// Arguments of `rules`.
 #[derive(Debug, clap::Args)]
