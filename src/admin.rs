@@ -22,7 +22,7 @@ use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::response_budget::{self, Counted, ResponseBudget};
-use crate::http::{self as server, health};
+use crate::http::{self as server, ADMIN_PORT, health};
 use crate::limiter::Modes;
 use crate::report;
 use crate::rules::{LiveRules, OnStoreError};
@@ -164,8 +164,10 @@ impl Admin {
 
     /// The metrics page alone, at a path: the endpoint of PROMETHEUS_ADDR.
     pub(crate) fn metrics_router(self, path: &str) -> Router {
+        let other = format!("this is PROMETHEUS_ADDR, with {path}; {ADMIN_PORT}\n");
         Router::new()
             .route(path, get(metrics_page))
+            .fallback(async || (StatusCode::NOT_FOUND, other))
             .with_state(self)
     }
 }

@@ -88,9 +88,10 @@ enum Command {
     #[command(after_help = counter::EXIT_CODES)]
     Counter(counter::Args),
     /// Explain which rules a request matches, and why
-    #[command(after_help = explain::EXIT_CODES)]
+    #[command(override_usage = explain::USAGE, after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
     /// Show how each algorithm decides a pattern of requests
+    #[command(override_usage = simulate::USAGE)]
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),

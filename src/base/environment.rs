@@ -30,13 +30,14 @@ impl Environment {
         });
         let flags = command.get_arguments().filter_map(|argument| {
             let id = argument.get_id().as_str();
-            let name = variable_of(argument)?;
+            // An empty variable is removed from the argument: the name is that of the flag.
+            let name = argument.get_long()?.to_uppercase().replace('-', "_");
             matches.try_contains_id(id).ok()?;
             if matches.value_source(id) != Some(ValueSource::CommandLine) {
                 return None;
             }
             let values = matches.get_raw(id)?.map(OsStr::to_string_lossy);
-            Some((name.to_owned(), values.collect::<Vec<_>>().join(",")))
+            Some((name, values.collect::<Vec<_>>().join(",")))
         });
         Self::new(variables, flags)
     }

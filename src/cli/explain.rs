@@ -23,6 +23,10 @@ use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::Query;
 
+/// The start of the help.
+pub(crate) const USAGE: &str = "\
+tollgate explain [OPTIONS] [RULES] DOMAIN KEY=VALUE...
+       tollgate explain [OPTIONS] [RULES] --json TEXT";
 /// The end of the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:

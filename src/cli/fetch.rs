@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::output::CliError;
+use crate::http::ADMIN_PORT;
 use crate::net::client;
 use crate::report::answer::ErrorBody;
 
@@ -30,7 +31,7 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 #[group(skip)]
 pub(crate) struct Service {
     /// The admin port of the running service
-    #[arg(long, env = "TOLLGATE_URL", value_name = "URL", default_value = URL_DEFAULT)]
+    #[arg(long, env = "TOLLGATE_URL", value_name = "URL", default_value = URL_DEFAULT, value_parser = service_url)]
     pub(crate) url: String,
 }
 
@@ -163,18 +164,31 @@ fn run(
     sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
 }
 
+fn service_url(text: &str) -> Result<String, String> {
+    let parsed = parsed(text).map(|_| text.to_owned());
+    parsed.map_err(|error| format!("{error:#}"))
+}
+
+/// The URL and its host.
+fn parsed(text: &str) -> anyhow::Result<(Uri, String)> {
+    let url: Uri = text.parse().context("it is not a URL")?;
+    match (url.scheme_str(), url.host().map(str::to_owned)) {
+        (Some("http"), Some(host)) => Ok((url, host)),
+        _ => bail!("write it as {URL_DEFAULT}"),
+    }
+}
+
 async fn exchange(
     url: &str,
     page: &str,
     body: Option<Vec<u8>>,
     headers: &[Header],
 ) -> anyhow::Result<Response> {
-    let url: Uri = url.parse().context("it is not a URL")?;
-    let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {
-        bail!("write it as {URL_DEFAULT}");
-    };
+    let (url, host) = parsed(url)?;
     let address = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
-    let authority = url.authority().map_or(host, |authority| authority.as_str());
+    let authority = url
+        .authority()
+        .map_or(&*host, |authority| authority.as_str());
     let path = match url.path_and_query().map(PathAndQuery::as_str) {
         None | Some("/") => page,
         Some(path) => path,
@@ -189,7 +203,16 @@ async fn exchange(
     let request = request
         .header(header::HOST, authority)
         .body(body.map_or_else(Body::empty, Body::from))?;
-    let (status, body) = client::exchange(address, request, PAGE_BYTES_MAX).await?;
+    let exchanged = client::exchange(address, request, PAGE_BYTES_MAX).await;
+    let (status, body) = exchanged.map_err(|error| {
+        let is_other = |error: &hyper::Error| error.is_parse();
+        if error.downcast_ref().is_some_and(is_other) {
+            return anyhow!(
+                "this is not a port of HTTP but of gRPC, such as GRPC_PORT; {ADMIN_PORT}"
+            );
+        }
+        error
+    })?;
     let body = String::from_utf8(body.into())?;
     Ok(Response { status, body })
 }

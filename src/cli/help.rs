@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 const HELP: &str = "Print the whole help of a command, or `tollgate help settings`";
 
-/// Settings on the `-h` of `serve`: those that nearly every deployment sets.
+/// Settings on the `-h` of `serve` and `config`: those that nearly every deployment sets.
 const COMMON: [&str; 6] = [
     "PORT",
     "GRPC_PORT",
@@ -64,7 +64,7 @@ fn groups(command: &Command) -> String {
 
 /// Leaves settings out of `-h`, in all subcommands.
 fn shortened(command: Command) -> Command {
-    let serves = ["tollgate", "serve", "config"].contains(&command.get_name());
+    let serves = ["serve", "config"].contains(&command.get_name());
     let shorten = |argument: Arg| {
         let Some(name) = argument
             .get_env()

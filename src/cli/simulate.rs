@@ -23,6 +23,11 @@ use crate::what_if::simulate::traffic::Pattern;
 mod svg;
 mod text;
 
+/// The start of the help.
+pub(crate) const USAGE: &str = "\
+tollgate simulate [OPTIONS] [RULES] DOMAIN KEY=VALUE...
+       tollgate simulate [OPTIONS] --requests NUMBER";
+
 /// Arguments of `simulate`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
