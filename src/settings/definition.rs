@@ -25,10 +25,13 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// All settings, in the order of the help.
+    /// All settings by section, in the order of the help.
     pub fn all() -> Vec<Self> {
         let command = Settings::augment_args(Command::new(""));
-        command.get_arguments().filter_map(Self::of).collect()
+        let mut all: Vec<Self> = command.get_arguments().filter_map(Self::of).collect();
+        let sections: Vec<String> = all.iter().map(|one| one.section.clone()).collect();
+        all.sort_by_key(|one| sections.iter().position(|section| *section == one.section));
+        all
     }
 
     fn of(argument: &Arg) -> Option<Self> {

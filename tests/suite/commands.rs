@@ -36,7 +36,7 @@ fn short_help_fits_a_screen_and_groups_the_commands() {
     }
     assert!(top.lines().count() <= SCREEN_LINES, "{top}");
     let whole = tollgate(&["serve", "--help"]).stdout;
-    for setting in ["--redis-pool-size", "--near-limit-ratio"] {
+    for setting in ["--redis-tls", "--near-limit-ratio"] {
         assert!(whole.contains(setting), "{setting}");
     }
 }
