@@ -67,9 +67,6 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 // bound head_bytes_max: 431; -
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// For callers of another port.
-pub(crate) const ADMIN_PORT: &str = "the admin port is DEBUG_PORT, 6070 by default";
-
 /// The address of the client of a request; `None` for a Unix socket. An extension of each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RemoteAddress(pub(crate) Option<IpAddr>);

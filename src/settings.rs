@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 
 use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
@@ -14,13 +14,11 @@ use crate::base::environment::Environment;
 use crate::observe::record;
 use crate::rule_source::Origin;
 use crate::rule_source::files::Directory;
-use crate::settings::definition::Definition;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 use crate::telemetry::{metric_export, statsd, traces};
 use crate::trial;
 
-pub mod definition;
 pub(crate) mod unknown;
 pub(crate) mod unsupported;
 
@@ -135,9 +133,13 @@ impl Settings {
 
     /// The names of all settings, those without an effect included.
     fn names() -> Vec<String> {
-        let settings = Definition::all().into_iter().map(|setting| setting.name);
+        let flags = Self::augment_args(Command::new(""));
+        let flags: Vec<_> = flags
+            .get_arguments()
+            .filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()))
+            .collect();
         let others = unsupported::names().map(str::to_owned);
         let others = others.chain(redis::settings::without_flag());
-        settings.chain(others).collect()
+        flags.into_iter().chain(others).collect()
     }
 }

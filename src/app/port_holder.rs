@@ -12,14 +12,13 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// More than `/ready` has.
 const BYTES_MAX: usize = 4 << 10;
 
-/// What to do about a port that is in use. `admin` is the address that this process would have: a
-/// Tollgate with the same settings listens there.
+/// What to do about a port that is in use. A Tollgate with the same settings as this process has
+/// the admin address `admin`.
 pub(super) fn advice(admin: (&str, u16)) -> &'static str {
     let ready = ready(admin).unwrap_or_default();
-    let is_in = |phase: Phase| ready.contains(phase.line());
-    if is_in(Phase::Draining) || is_in(Phase::Stopping) {
-        "the process that holds it is a Tollgate that drains: it ends within DRAIN_PERIOD and SHUTDOWN_TIMEOUT, start again then"
-    } else if is_in(Phase::Running) {
+    if ready.contains(Phase::Draining.line()) {
+        "a Tollgate that drains holds it: start again after its DRAIN_PERIOD and SHUTDOWN_TIMEOUT"
+    } else if ready.contains(Phase::Running.line()) {
         "a Tollgate is running with this DEBUG_PORT: stop it, or set other ports"
     } else {
         "another process holds it: stop that, or set another port"
@@ -28,9 +27,8 @@ pub(super) fn advice(admin: (&str, u16)) -> &'static str {
 
 /// The response of `/ready`.
 fn ready((host, port): (&str, u16)) -> io::Result<String> {
-    let unknown = || io::Error::from(io::ErrorKind::NotFound);
     let mut addresses = (host.trim_matches(['[', ']']), port).to_socket_addrs()?;
-    let mut address = addresses.next().ok_or_else(unknown)?;
+    let mut address = addresses.next().ok_or(io::ErrorKind::NotFound)?;
     if address.ip().is_unspecified() {
         address.set_ip(Ipv4Addr::LOCALHOST.into());
     }

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
+use clap::{Arg, Args as _, Command};
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::output::{CliError, json, print};
+use crate::cli::output::{CliError, Format, json, print};
 use crate::cli::serve;
 use crate::cli::table::table;
 use crate::report::effective::{EffectiveSetting, EffectiveSettings, SettingSource};
-use crate::settings::definition::Definition;
+use crate::settings::Settings;
 
 /// As secrets are shown.
 const HIDDEN: &str = "<hidden>";
@@ -26,14 +26,6 @@ pub(crate) struct Args {
     serve: serve::Args,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// A table for each group of settings
-    Text,
-    /// For programs
-    Json,
-}
-
 /// Prints the settings.
 ///
 /// # Errors
@@ -41,69 +33,67 @@ enum Format {
 pub(crate) fn run(args: Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let serve = args.serve;
     let resolved = serve.settings.resolve(serve.rules, environment);
-    let (warnings, failure) = match resolved {
+    let definitions = Settings::augment_args(Command::new(""));
+    let settings = definitions.get_arguments();
+    let (warnings, invalid) = match resolved {
         Ok(resolved) => (resolved.warnings, None),
-        Err(error) => (Vec::new(), Some(error)),
+        Err(error) => (Vec::new(), Some(CliError::Config(error))),
     };
-    let definitions = Definition::all().into_iter();
     let report = EffectiveSettings {
-        settings: definitions.map(|one| effective(one, environment)).collect(),
+        settings: settings
+            .filter_map(|one| effective(one, environment))
+            .collect(),
         warnings,
     };
     print(&match args.format {
         Format::Text => text(&report),
         Format::Json => json(&report),
     });
-    failure.map_or(Ok(ExitCode::SUCCESS), |error| Err(CliError::Config(error)))
+    invalid.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn effective(setting: Definition, environment: &Environment) -> EffectiveSetting {
-    let Definition { name, default, .. } = setting;
-    let flag = environment.flag(&name);
-    let variable = || environment.variable(&name);
-    let (value, source) = if environment.is_set(&format!("{name}_FILE")) {
-        (None, SettingSource::File)
-    } else if let Some(value) = flag {
-        (Some(value.to_owned()), SettingSource::Flag)
-    } else if let Some(value) = variable() {
-        (Some(value.to_owned()), SettingSource::Environment)
-    } else {
-        (default, SettingSource::Default)
+fn effective(setting: &Arg, environment: &Environment) -> Option<EffectiveSetting> {
+    let name = setting.get_env()?.to_str()?;
+    let default = setting.get_default_values().first();
+    let default = default
+        .and_then(|value| value.to_str())
+        .filter(|value| !value.is_empty());
+    let (value, source) = match (environment.flag(name), environment.variable(name)) {
+        _ if environment.is_set(&format!("{name}_FILE")) => (None, SettingSource::File),
+        (None, None) => (default, SettingSource::Default),
+        (None, value) => (value, SettingSource::Environment),
+        (value, _) => (value, SettingSource::Flag),
     };
-    let is_hidden = setting.is_secret && source != SettingSource::Default;
-    EffectiveSetting {
-        section: setting.section,
-        value: if is_hidden {
-            Some(HIDDEN.to_owned())
+    let shown = |value| {
+        if setting.is_hide_env_values_set() {
+            HIDDEN
         } else {
             value
-        },
-        default: setting
-            .default_in_words
-            .filter(|_| source == SettingSource::Default),
+        }
+    };
+    Some(EffectiveSetting {
+        name: name.to_owned(),
+        value: value.map(shown).map(str::to_owned),
         source,
-        name,
-    }
+    })
 }
 
 fn text(report: &EffectiveSettings) -> String {
-    let mut text = String::new();
-    for settings in report
-        .settings
-        .chunk_by(|one, next| one.section == next.section)
-    {
-        text += &format!("{}\n", settings[0].section);
-        let rows = settings.iter().map(|setting| {
-            let words = setting.default.as_ref().map(|words| format!("({words})"));
-            let value = setting.value.clone().or(words).unwrap_or_default();
-            let source = setting.source.name().to_owned();
-            vec![setting.name.clone(), source, Escaped(value).to_string()]
-        });
-        text += &table(3, &rows.collect::<Vec<_>>());
-        text.push('\n');
-    }
-    for warning in &report.warnings {
-        text += &format!("warning: {}\n", Escaped(warning));
-    }
-    text
+    let rows = report.settings.iter().map(
+        |EffectiveSetting {
+             name,
+             value,
+             source,
+         }| {
+            let value = value.as_deref().unwrap_or_default();
+            vec![
+                name.clone(),
+                source.name().to_owned(),
+                Escaped(value).to_string(),
+            ]
+        },
+    );
+    let warnings = report.warnings.iter();
+    let warnings = warnings.map(|warning| format!("warning: {}\n", Escaped(warning)));
+    table(3, &rows.collect::<Vec<_>>()) + &warnings.collect::<String>()
 }

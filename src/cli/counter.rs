@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::base::environment::Environment;
 use crate::base::text::{Escaped, Text};
 use crate::cli::fetch::{self, Response, Service, encoded};
-use crate::cli::output::{CliError, print, print_error};
+use crate::cli::output::{CliError, Format, print, print_error};
 use crate::cli::table::table;
 use crate::limit::Algorithm;
 use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Grant, Reset};
@@ -64,9 +64,9 @@ struct Target {
     entries: Vec<String>,
     #[command(flatten)]
     service: Service,
-    /// Output: text, or the service's answer as JSON
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
-    format: String,
+    /// What to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
 }
 
 /// Prints the counter, or the counter before and after a change.
@@ -146,7 +146,7 @@ impl Target {
             Ok(answer) => answer,
             Err(code) => return Ok(code),
         };
-        if self.format == "json" {
+        if self.format == Format::Json {
             print(&format!("{}\n", response.body.trim_end()));
         } else {
             print(&text(&answer));

@@ -13,8 +13,7 @@ use tokio::time::timeout;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::output::CliError;
-use crate::http::ADMIN_PORT;
-use crate::net::client;
+use crate::net::client::{self, ADMIN_PORT};
 use crate::report::answer::ErrorBody;
 
 /// The admin port of a service on this machine.

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use http::StatusCode;
 
-use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Service};
 use crate::cli::output::{CliError, print};
 
@@ -15,11 +14,6 @@ use crate::cli::output::{CliError, print};
 /// The service is unreachable.
 pub(crate) fn run(service: &Service) -> Result<ExitCode, CliError> {
     let response = fetch::send(&service.url, "/ready", None, &[])?;
-    for line in response.body.lines() {
-        print(&format!("{}\n", Escaped(line)));
-    }
-    Ok(match response.status {
-        StatusCode::OK => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    print(&response.body);
+    Ok(ExitCode::from(u8::from(response.status != StatusCode::OK)))
 }

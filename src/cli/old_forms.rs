@@ -1,64 +1,46 @@
-//! Command lines of earlier versions, and what they are now: a service was a URL among the words, an
-//! entry `-e KEY=VALUE`, rules `--rules DIR`.
+//! Command lines of earlier versions: the URL of a service among the words, entries as
+//! `-e KEY=VALUE`, rules as `--rules DIR`.
 
 use std::ffi::OsString;
 
 /// Commands that were written in another way.
-const CHANGED: [&str; 8] = [
-    "candidate",
-    "counter",
-    "explain",
-    "replay",
-    "rules",
-    "simulate",
-    "top",
-    "trial",
-];
+const CHANGED: &str = "candidate counter explain replay rules simulate top trial";
 
 /// The command line that does the same; `None` if this one is in today's form.
 pub(super) fn rewritten(arguments: &[OsString]) -> Option<String> {
     let words: Option<Vec<&str>> = arguments.iter().map(|word| word.to_str()).collect();
     let words = words?;
-    let [program, command, rest @ ..] = &words[..] else {
-        return None;
-    };
-    if !CHANGED.contains(command) {
+    let command = *words.get(1)?;
+    if !CHANGED.split(' ').any(|changed| changed == command) {
         return None;
     }
-    let (mut kept, mut moved, mut url) = (vec![*program, *command], Vec::new(), None);
-    let mut rest = rest.iter().copied();
+    let (mut kept, mut moved, mut url) = (Vec::new(), Vec::new(), None);
+    let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
-        let (flag, attached) = match word.split_once('=') {
-            Some((flag, value)) if flag.starts_with("--") => (flag, Some(value)),
-            _ => (word, None),
-        };
-        match (flag, *command) {
-            ("--url", _) => {
-                kept.push(word);
-                kept.extend(attached.is_none().then(|| rest.next()).flatten());
-            }
+        let attached = word.split_once('=').filter(|_| word.starts_with("--"));
+        let flag = attached.map_or(word, |(flag, _)| flag);
+        let mut value = || attached.map(|(_, value)| value).or_else(|| rest.next());
+        match (flag, command) {
             // Rules are before the domain.
-            ("--rules", "explain") => kept.insert(2, attached.or_else(|| rest.next())?),
-            ("--rules", "replay")
-            | ("--domain", "simulate")
-            | ("-e" | "--entry" | "--descriptor", _) => {
-                moved.push(attached.or_else(|| rest.next())?);
-            }
-            ("--live", _) => {
+            ("--rules", "explain") => kept.insert(2, value()?),
+            ("-e" | "--entry" | "--descriptor", _)
+            | ("--rules", "replay")
+            | ("--domain", "simulate") => moved.push(value()?),
+            ("--url", _) => kept.extend([flag, value()?]),
+            ("--live", _) if attached.is_some() => {
                 kept.push(flag);
-                url = attached.or(url);
+                url = value();
             }
-            _ if word.starts_with("http://") || word.starts_with("https://") => url = Some(word),
+            _ if word.starts_with("http://") => url = Some(word),
             _ => kept.push(word),
         }
     }
-    if moved.is_empty() && url.is_none() && kept == words {
+    if moved.is_empty() && url.is_none() && !words.iter().any(|word| word.starts_with("--rules")) {
         return None;
     }
     kept.extend(moved);
     kept.extend(url.into_iter().flat_map(|url| ["--url", url]));
-    let quoted: Vec<_> = kept.into_iter().map(quoted).collect();
-    Some(quoted.join(" "))
+    Some(kept.into_iter().map(quoted).collect::<Vec<_>>().join(" "))
 }
 
 /// A word as shells read it.
@@ -104,6 +86,7 @@ tollgate rules rollback http://h shop.yaml => tollgate rules rollback shop.yaml 
             "tollgate top --url=http://h --domain shop",
             "tollgate diff http://h config",
             "tollgate explain --json -",
+            "tollgate top --url=http://h",
         ] {
             assert_eq!(rewritten(&words(line)), None, "{line}");
         }

@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{CliError, json, print};
+use crate::cli::output::{CliError, Format, json, print};
 use crate::cli::recorded;
 use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
@@ -46,14 +45,6 @@ pub(crate) struct Args {
     max_errors: u64,
     #[command(flatten)]
     deciding: Deciding,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// All figures
-    Json,
 }
 
 /// Prints what the rules do to the traffic.

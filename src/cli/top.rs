@@ -8,12 +8,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::fetch::{self, Header, Service, encoded};
-use crate::cli::output::{CliError, print};
+use crate::cli::output::{CliError, Format, print};
 use crate::cli::table::table;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::{KeyHits, TopKeys};
@@ -47,17 +46,9 @@ pub(crate) struct Args {
     /// Add up the hits of all replicas that share the store
     #[arg(long)]
     fleet: bool,
-    /// What to print
+    /// What to print: text has all keys; on a terminal the first ones, again every two seconds
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people: all keys; on a terminal the first ones, again every two seconds
-    Text,
-    /// For programs, once
-    Json,
 }
 
 /// Prints the keys.
@@ -169,7 +160,7 @@ mod tests {
 
     fn args(by: By, fleet: bool) -> Args {
         Args {
-            url: URL_DEFAULT.to_owned(),
+            service: Service { url: String::new() },
             domain: None,
             rule: None,
             window: Window::FiveMinutes,

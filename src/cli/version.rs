@@ -3,31 +3,23 @@
 use std::process::ExitCode;
 
 use crate::cli::output::{json, print};
-use crate::report::build::{BUILD, Build};
+use crate::report::build::BUILD;
 
 /// Arguments of `version`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Print JSON, for programs
+    /// Print version, commit, compiler and target as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the build.
+/// Prints the version.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Build {
-        version,
-        commit,
-        profile,
-        target,
-        rustc,
-        ..
-    } = BUILD;
     print(&if args.json {
         json(&BUILD)
     } else {
-        format!("tollgate {version}, commit {commit}, {profile} build for {target} by {rustc}\n")
+        format!("tollgate {}\n", BUILD.version)
     });
     ExitCode::SUCCESS
 }

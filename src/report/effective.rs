@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::base::named_enum::named_enum;
 
-/// All settings, and what is wrong with them.
 #[derive(Debug, Serialize)]
 pub(crate) struct EffectiveSettings {
     pub(crate) settings: Vec<EffectiveSetting>,
@@ -14,14 +13,10 @@ pub(crate) struct EffectiveSettings {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct EffectiveSetting {
-    pub(crate) section: String,
     pub(crate) name: String,
-    /// `<hidden>` if it may be a secret; `None` if it is not set and has no constant default, or is
-    /// read from a file.
+    /// `<hidden>` if it may have a credential; `None` if the setting is not set and has no constant
+    /// default, or is read from a file.
     pub(crate) value: Option<String>,
-    /// Without a value: what applies, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) default: Option<String>,
     pub(crate) source: SettingSource,
 }
 

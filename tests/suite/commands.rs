@@ -50,7 +50,8 @@ fn help_settings_lists_all_settings() {
     let mut count = 0;
     for name in names {
         count += 1;
-        assert!(help.stdout.contains(&format!("\n  {name} <")), "{name}");
+        let flag = format!("  --{} ", name.to_lowercase().replace('_', "-"));
+        assert!(help.stdout.contains(&flag), "{name}");
     }
     assert!(count > 100, "{count} settings");
 }
@@ -175,10 +176,9 @@ fn version_describes_the_build() {
     for field in ["commit", "profile", "target", "features", "rustc"] {
         assert!(version[field].is_string(), "{field}: {version}");
     }
-    let text = tollgate(&["version"]).stdout;
-    assert!(
-        text.starts_with(concat!("tollgate ", env!("CARGO_PKG_VERSION"), ", commit ")),
-        "{text}"
+    assert_eq!(
+        tollgate(&["version"]).stdout,
+        tollgate(&["--version"]).stdout
     );
 }
 

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use clap::{Args as _, Command};
 use tempfile::TempDir;
-use tollgate::settings::definition::Definition;
+use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::{TestServer, eventually, write};
@@ -33,26 +34,60 @@ their names change with PROMETHEUS_MAPPER_YAML. Histograms have the series `_buc
 
 #[test]
 fn settings_page_is_current() {
+    let command = Settings::augment_args(Command::new("tollgate"));
+    let mut headings: Vec<&str> = Vec::new();
+    let mut rows: BTreeMap<&str, String> = BTreeMap::new();
+    for argument in command.get_arguments() {
+        let Some(name) = argument.get_env().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let heading = argument
+            .get_help_heading()
+            .expect("settings have a heading");
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+        let help = argument
+            .get_help()
+            .expect("settings have a help text")
+            .to_string();
+        // A default that depends on something else is described in the help.
+        let (help, described) = match help.split_once(" [default: ") {
+            Some((help, default)) => (
+                help.to_owned(),
+                Some(default.trim_end_matches(']').to_owned()),
+            ),
+            None => (help, None),
+        };
+        let default: Vec<_> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        let default = match described {
+            Some(text) => text,
+            None if default.concat().is_empty() => String::new(),
+            None => format!("`{}`", default.concat()),
+        };
+        let value = argument
+            .get_value_names()
+            .map(|names| names.join(" "))
+            .unwrap_or_default();
+        let row = rows.entry(heading).or_default();
+        let _ = writeln!(
+            row,
+            "| `{name}` | {value} | {} | {} |",
+            cell(&default),
+            cell(&help)
+        );
+    }
     let mut page = SETTINGS.to_owned();
-    let settings = Definition::all();
-    for settings in settings.chunk_by(|one, next| one.section == next.section) {
-        let section = &settings[0].section;
+    for heading in headings {
         let _ = write!(
             page,
-            "\n## {section}\n\n| setting | value | default | description |\n|---|---|---|---|\n"
+            "\n## {heading}\n\n| setting | value | default | description |\n|---|---|---|---|\n{}",
+            rows[heading]
         );
-        for setting in settings {
-            let constant = setting.default.as_ref().map(|value| format!("`{value}`"));
-            let default = setting.default_in_words.clone().or(constant);
-            let _ = writeln!(
-                page,
-                "| `{}` | {} | {} | {} |",
-                setting.name,
-                setting.value,
-                cell(&default.unwrap_or_default()),
-                cell(&setting.description)
-            );
-        }
     }
     assert_current("docs/settings.md", &page);
 }
