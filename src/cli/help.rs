@@ -7,7 +7,10 @@ use crate::settings::Settings;
 /// Every command, by what it is for.
 const GROUPS: [(&str, &str); 4] = [
     ("Serve", "serve config healthcheck"),
-    ("Author rules", "check explain test simulate replay diff"),
+    (
+        "Author rules",
+        "check explain test simulate replay diff schema",
+    ),
     ("Operate", "top counter rules candidate trial"),
     ("Others", "version completions man help"),
 ];

@@ -10,7 +10,7 @@ use crate::support::{
 /// Lines of a small terminal.
 const SCREEN_LINES: usize = 40;
 /// All commands, with those below them.
-const COMMANDS: &str = "serve, config, healthcheck, check, explain, test, simulate, replay, diff, top, counter, \
+const COMMANDS: &str = "serve, config, healthcheck, check, explain, test, simulate, replay, diff, schema, top, counter, \
      counter get, counter reset, counter grant, rules, rules rollback, candidate, candidate report, trial, \
      trial report, version, completions, man";
 
