@@ -8,6 +8,7 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use prost::Message as _;
 use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
@@ -42,6 +43,7 @@ const READ_AS_BYTES: [&str; 15] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    describe_build()?;
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=docs/operations.md");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR for a build script")?);
@@ -71,6 +73,21 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let page = fs::read_to_string("docs/operations.md")?;
     fs::write(out.join("operations.html"), rendered(&page))?;
+    Ok(())
+}
+
+/// Sets the variables that `src/report/build.rs` reads.
+fn describe_build() -> Result<(), Box<dyn Error>> {
+    let rustc = Command::new(env::var("RUSTC")?).arg("--version").output()?;
+    let rustc = String::from_utf8(rustc.stdout)?;
+    println!("cargo:rustc-env=TOLLGATE_RUSTC={}", rustc.trim());
+    for (name, source) in [
+        ("TOLLGATE_PROFILE", "PROFILE"),
+        ("TOLLGATE_TARGET", "TARGET"),
+        ("TOLLGATE_FEATURES", "CARGO_CFG_TARGET_FEATURE"),
+    ] {
+        println!("cargo:rustc-env={name}={}", env::var(source)?);
+    }
     Ok(())
 }
 

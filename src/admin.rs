@@ -24,6 +24,7 @@ use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::response_budget::{self, Counted, ResponseBudget};
 use crate::http::{self as server, health};
 use crate::limiter::Modes;
+use crate::net::client::ADMIN_PORT;
 use crate::report;
 use crate::rules::{LiveRules, OnStoreError};
 use crate::telemetry::metric::Metrics;
@@ -164,8 +165,10 @@ impl Admin {
 
     /// The metrics page alone, at a path: the endpoint of PROMETHEUS_ADDR.
     pub(crate) fn metrics_router(self, path: &str) -> Router {
+        let other = format!("this is PROMETHEUS_ADDR, with {path}; {ADMIN_PORT}\n");
         Router::new()
             .route(path, get(metrics_page))
+            .fallback(async || (StatusCode::NOT_FOUND, other))
             .with_state(self)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{any, get};
+use http::StatusCode;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -27,6 +28,7 @@ use crate::base::runtime::Thread;
 use crate::base::shutdown::Lifecycle;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
+use crate::net::client::ADMIN_PORT;
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::traces::Traces;
 use crate::trial::Trial;
@@ -219,6 +221,12 @@ impl Api {
                 "/ready",
                 get(crate::http::health::ready).with_state(self.lifecycle.clone()),
             )
+            .fallback(async || {
+                (
+                    StatusCode::NOT_FOUND,
+                    format!("this is PORT, with /json, /healthcheck and /ready; {ADMIN_PORT}\n"),
+                )
+            })
     }
 }
 

@@ -8,5 +8,6 @@ mod banner;
 pub(crate) mod build;
 mod console;
 mod core;
+mod port_holder;
 mod rules;
 pub(crate) mod run;

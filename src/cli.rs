@@ -8,20 +8,24 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::base::environment::{self, Environment};
-use crate::cli::output::{CliError, print_error};
+use crate::cli::output::{CliError, print, print_error};
 use crate::config::error::did_you_mean;
 
 mod candidate;
 mod cases;
 mod check;
+mod config;
 mod counter;
 mod deciding;
 mod diff;
 mod explain;
 mod fetch;
 mod github;
+mod healthcheck;
+mod help;
 mod input;
 mod manifest;
+mod old_forms;
 mod output;
 mod recorded;
 mod replay;
@@ -33,13 +37,22 @@ mod simulate;
 mod table;
 mod top;
 mod trial;
+mod version;
+mod words;
 
 /// A subcommand, and a usual name of a directory.
 const RULES: &str = "rules";
-/// EX_USAGE of sysexits.h: the command line is invalid.
+/// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
-/// EX_CONFIG of sysexits.h: settings or rules are invalid.
+/// EX_CONFIG of sysexits.h.
 const BAD_CONFIG: u8 = 78;
+/// The end of the help. Those that only some commands have are in their help.
+const EXIT_CODES: &str = "\
+Exit codes of all commands:
+   0  done
+   1  another failure, such as a service that is unreachable
+  64  the command line is invalid
+  78  settings, rules, test cases or recorded requests are invalid";
 
 /// A global rate limit service for Envoy, Istio and Envoy Gateway.
 ///
@@ -48,6 +61,7 @@ const BAD_CONFIG: u8 = 78;
 #[command(
     version,
     max_term_width = 120,
+    after_long_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
     subcommand_precedence_over_arg = true
 )]
@@ -62,6 +76,10 @@ struct Cli {
 enum Command {
     /// Serve (the default)
     Serve(Box<serve::Args>),
+    /// Print the settings that `serve` would run with, and where each comes from
+    Config(Box<config::Args>),
+    /// Exit with 0 if a service is ready, else with 1: for containers without a shell
+    Healthcheck(fetch::Service),
     /// Check rules: report every problem of every file, with its place and how to fix it
     Check(check::Args),
     /// Show what candidate rules would change on a running service
@@ -72,17 +90,17 @@ enum Command {
     #[command(after_help = counter::EXIT_CODES)]
     Counter(counter::Args),
     /// Explain which rules a request matches, and why
-    #[command(after_help = explain::EXIT_CODES)]
+    #[command(override_usage = explain::USAGE, after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
     /// Show how each algorithm decides a pattern of requests
+    #[command(override_usage = simulate::USAGE)]
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
-    /// Compare two sets of rules: rules that differ, counters that restart, and recorded requests
-    /// whose answer changes
+    /// Compare two sets of rules: rules, counters that restart, and answers to recorded requests
     Diff(Box<diff::Args>),
     /// Undo the last change of a rules file of a running service
-    #[command(after_help = rules::EXIT_CODES)]
+    #[command(after_help = rules::NEEDS)]
     Rules(rules::Args),
     /// Print the completion script of a shell
     Completions(shell::Completions),
@@ -93,12 +111,13 @@ enum Command {
     Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
+    /// Print version, commit and build
+    Version(version::Args),
     /// Print the JSON Schema of rules, tests or an overlay, for editors
     Schema(schema::Args),
 }
 
-/// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
-/// invalid settings or rules, 1 for other failures. `explain` has more.
+/// Runs the command line and returns the exit code, see [`EXIT_CODES`].
 pub fn run() -> ExitCode {
     // envoyproxy/ratelimit's tools are Go programs, whose flags have one dash.
     let arguments = std::env::args_os().map(|argument| match argument.to_str() {
@@ -110,6 +129,17 @@ pub fn run() -> ExitCode {
     if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
         arguments.insert(1, "serve".into());
     }
+    if arguments
+        .get(1..)
+        .is_some_and(|words| words == ["help", "settings"])
+    {
+        print(&help::settings());
+        return ExitCode::SUCCESS;
+    }
+    if let Some(today) = old_forms::rewritten(&arguments) {
+        print_error(&format!("this is now written\n{today}"));
+        return ExitCode::from(USAGE);
+    }
     let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => return report(&error, &arguments),
@@ -117,6 +147,8 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         None => serve::run(cli.serve, &environment, &subcommands()),
         Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
+        Some(Command::Config(args)) => config::run(*args, &environment),
+        Some(Command::Healthcheck(service)) => healthcheck::run(&service),
         Some(Command::Candidate(args)) => candidate::run(&args, &environment),
         Some(Command::Trial(args)) => trial::run(&args, &environment),
         Some(Command::Check(args)) => check::run(&args, &environment),
@@ -130,6 +162,7 @@ pub fn run() -> ExitCode {
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
         Some(Command::Top(args)) => top::run(&args, &environment),
+        Some(Command::Version(args)) => Ok(version::run(&args)),
         Some(Command::Schema(args)) => Ok(schema::run(&args)),
     };
     let failure = match done {
@@ -157,7 +190,7 @@ fn names_a_directory(arguments: &[OsString]) -> bool {
 /// The command line and the environment. The definitions of all subcommands end here: they have
 /// 0.5 MiB.
 fn parse(arguments: &[OsString]) -> Result<(Cli, Environment), clap::Error> {
-    let mut command = environment::without_empty_variables(Cli::command());
+    let mut command = environment::without_empty_variables(help::with_help(Cli::command()));
     let matches = command.try_get_matches_from_mut(arguments)?;
     let environment = match matches.subcommand() {
         None => Environment::read(&command, &matches),
@@ -172,7 +205,8 @@ fn parse(arguments: &[OsString]) -> Result<(Cli, Environment), clap::Error> {
 fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     // A closed pipe is ignored.
     let _ = error.print();
-    if let Some(variable) = variable_behind(error, arguments) {
+    let variable = variable_behind(error, arguments);
+    if let Some(variable) = &variable {
         print_error(&format!(
             "the value is from the environment variable {variable}"
         ));
@@ -180,14 +214,9 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if let Some(subcommand) = mistyped_subcommand(arguments) {
         print_error(&format!("did you mean `tollgate {subcommand}`?"));
     }
-    // Values of `simulate` are typed, not settings.
-    let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        // A value from the environment is a setting too.
-        ErrorKind::ValueValidation | ErrorKind::InvalidValue if has_settings => {
-            ExitCode::from(BAD_CONFIG)
-        }
+        _ if variable.is_some() => ExitCode::from(BAD_CONFIG),
         _ => ExitCode::from(USAGE),
     }
 }
@@ -246,10 +275,7 @@ mod tests {
             ("tollgate rules", true),
             ("tollgate rules --port 8080", true),
             ("tollgate rules --help", false),
-            (
-                "tollgate rules rollback http://127.0.0.1:6070 a.yaml",
-                false,
-            ),
+            ("tollgate rules rollback a.yaml", false),
             ("tollgate other", false),
             ("tollgate", false),
         ] {

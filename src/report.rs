@@ -16,11 +16,13 @@ pub(crate) use serialize::json;
 pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
 
 pub(crate) mod answer;
+pub(crate) mod build;
 mod cases;
 pub(crate) mod change;
 pub(crate) mod comparison;
 pub(crate) mod counter;
 pub mod dump;
+pub(crate) mod effective;
 mod finding;
 pub(crate) mod outcome;
 mod replay;

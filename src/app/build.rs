@@ -2,10 +2,11 @@
 //!
 //! Invalid rules do not prevent the start: valid ones may follow.
 
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 
 use crate::api::certificates::{self, Files};
 use crate::api::connection::Connections;
@@ -18,6 +19,7 @@ use crate::app::background::Background;
 use crate::app::banner::Summary;
 use crate::app::console::Shown;
 use crate::app::core::Core;
+use crate::app::port_holder;
 use crate::app::rules::{Candidates, Rules};
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
@@ -59,7 +61,7 @@ impl App {
     pub(crate) fn bind(resolved: Resolved, log: &Log) -> anyhow::Result<Self> {
         let mut background = Background::default();
         let core = Core::new(resolved.settings, resolved.backend, log, &mut background);
-        let ports = Ports::bind(&core)?;
+        let ports = Ports::bind(&core).map_err(|error| in_use(error, &core))?;
         let rules = Rules::load(resolved.rules_from, &core);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
         let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
@@ -232,6 +234,18 @@ fn summary(
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
         workers: core.settings.api.workers(),
     })
+}
+
+/// An error of a port that is in use says what to do.
+fn in_use(error: anyhow::Error, core: &Core) -> anyhow::Error {
+    let cause = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    if cause != Some(io::ErrorKind::AddrInUse) {
+        return error;
+    }
+    anyhow!(
+        "{error:#}; {}",
+        port_holder::advice(core.settings.admin.address())
+    )
 }
 
 /// Binds `host:port`, or `:port` for all addresses.

@@ -3,7 +3,8 @@
 //! clap gives every setting its value. This says what clap's values cannot: whether a setting was
 //! set at all, by its flag or by its variable, and the variables that have no flag.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -16,8 +17,8 @@ const EMPTY_IS_A_VALUE: [&str; 3] = ["HOST", "GRPC_HOST", "DEBUG_HOST"];
 pub struct Environment {
     /// Name and value, sorted.
     variables: Vec<(String, String)>,
-    /// Settings whose flag or variable is set, by the name of the variable.
-    set: BTreeSet<String>,
+    /// Values of the settings whose flag is given, by the name of the variable.
+    flags: BTreeMap<String, String>,
 }
 
 impl Environment {
@@ -27,36 +28,50 @@ impl Environment {
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        let flags = command.get_arguments().filter(|argument| {
-            matches.try_contains_id(argument.get_id().as_str()).is_ok()
-                && matches.value_source(argument.get_id().as_str())
-                    == Some(ValueSource::CommandLine)
+        let flags = command.get_arguments().filter_map(|argument| {
+            let id = argument.get_id().as_str();
+            // An empty variable is removed from the argument: the name is that of the flag.
+            let name = argument.get_long()?.to_uppercase().replace('-', "_");
+            matches.try_contains_id(id).ok()?;
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                return None;
+            }
+            let values = matches.get_raw(id)?.map(OsStr::to_string_lossy);
+            Some((name, values.collect::<Vec<_>>().join(",")))
         });
-        Self::new(variables, flags.filter_map(variable_of).map(str::to_owned))
+        Self::new(variables, flags)
     }
 
-    /// These variables, and the settings whose flags are given, by the names of their variables.
+    /// These variables, and the values of flags by the names of their variables.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
-        flags: impl IntoIterator<Item = String>,
+        flags: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
         let mut variables: Vec<_> = variables.into_iter().collect();
         variables.sort();
-        let is_set = |(name, value): &&(String, String)| {
-            !value.is_empty() || EMPTY_IS_A_VALUE.contains(&&**name)
-        };
-        let mut set: BTreeSet<String> = variables
-            .iter()
-            .filter(is_set)
-            .map(|(name, _)| name.clone())
-            .collect();
-        set.extend(flags);
-        Self { variables, set }
+        Self {
+            variables,
+            flags: flags.into_iter().collect(),
+        }
     }
 
     /// Whether a setting is set, by its flag or by a variable that is not empty.
     pub fn is_set(&self, name: &str) -> bool {
-        self.set.contains(name)
+        self.flag(name).or_else(|| self.variable(name)).is_some()
+    }
+
+    /// The value of the flag of a setting.
+    pub(crate) fn flag(&self, name: &str) -> Option<&str> {
+        self.flags.get(name).map(|value| &**value)
+    }
+
+    /// The value of the variable of a setting, unless it is empty and has no meaning.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        let at = self
+            .variables
+            .binary_search_by(|(known, _)| (**known).cmp(name));
+        let value = &*self.variables[at.ok()?].1;
+        Some(value).filter(|value| !value.is_empty() || EMPTY_IS_A_VALUE.contains(&name))
     }
 
     /// All variables, sorted by name.
@@ -66,11 +81,7 @@ impl Environment {
 
     /// The value of a variable that has no flag, unless it is empty.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let found = self
-            .variables
-            .iter()
-            .find(|(known, value)| known == name && !value.is_empty());
-        found.map(|(_, value)| &**value)
+        self.variable(name).filter(|value| !value.is_empty())
     }
 }
 
@@ -90,7 +101,7 @@ pub fn without_empty_variables(command: Command) -> Command {
     };
     command
         .mut_args(unset_if_empty)
-        .mut_subcommands(|subcommand| subcommand.mut_args(unset_if_empty))
+        .mut_subcommands(without_empty_variables)
 }
 
 fn variable_of(argument: &Arg) -> Option<&str> {
@@ -105,7 +116,7 @@ mod tests {
     fn a_setting_is_set_by_its_flag_or_by_a_variable_that_is_not_empty() {
         let variables = [("REDIS_URL", ""), ("REDIS_TLS", "true"), ("GRPC_HOST", "")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let environment = Environment::new(variables, ["WORKERS".to_owned()]);
+        let environment = Environment::new(variables, [("WORKERS".to_owned(), "2".to_owned())]);
         for name in ["REDIS_TLS", "GRPC_HOST", "WORKERS"] {
             assert!(environment.is_set(name), "{name}");
         }

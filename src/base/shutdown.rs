@@ -87,19 +87,26 @@ impl State {
     /// The body of `/ready`.
     pub fn report(&self) -> String {
         let serving = if self.serving() { "ready" } else { "not ready" };
-        let phase = match self.phase {
-            Phase::Running => "running",
-            Phase::Draining => "draining",
-            Phase::Stopping => "stopping",
-        };
         let problem = self.store_problem.as_ref();
         let problem = problem.map(|problem| format!("; {problem}"));
         format!(
-            "{serving}\nprocess: {phase}\nstore: {}{}\nrules: {}\n",
+            "{serving}\n{}\nstore: {}{}\nrules: {}\n",
+            self.phase.line(),
             self.store_note,
             problem.unwrap_or_default(),
             self.rules_note
         )
+    }
+}
+
+impl Phase {
+    /// Its line in the body of `/ready`.
+    pub(crate) fn line(self) -> &'static str {
+        match self {
+            Self::Running => "process: running",
+            Self::Draining => "process: draining",
+            Self::Stopping => "process: stopping",
+        }
     }
 }
 

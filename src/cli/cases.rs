@@ -24,14 +24,13 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
    0  every test passes
    1  a test fails
-  64  the command line is invalid
   78  rules, settings or test cases are invalid, or there is no test";
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Directory of rules files [default: as for serve]
+    /// Directory, file or manifest of rules [default: as for serve]
     #[arg(value_name = "RULES")]
     rules: Option<PathBuf>,
     /// File of test cases, or directory of *.test.yaml; may be repeated [default: RULES/../tests

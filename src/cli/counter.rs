@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::base::environment::Environment;
 use crate::base::text::{Escaped, Text};
-use crate::cli::fetch::{self, Response, encoded};
-use crate::cli::output::{CliError, print, print_error};
+use crate::cli::fetch::{self, Response, Service, encoded};
+use crate::cli::output::{CliError, Format, print, print_error};
 use crate::cli::table::table;
 use crate::limit::Algorithm;
 use crate::report::counter::{CountedIn, CounterChange, CounterView, Entries, Grant, Reset};
@@ -25,11 +25,9 @@ pub(crate) const EXIT_CODES: &str = "\
 The token of reset and grant comes from ADMIN_TOKEN.
 
 Exit codes:
-   0  done
    3  the domain is unknown: nothing is limited
    4  no rule counts the descriptor
-   1  the service is unreachable, or rejected the request
-  64  the command line or an entry is invalid, or ADMIN_TOKEN is not set";
+   1  the service is unreachable, or rejected the request";
 
 /// Arguments of `counter`.
 #[derive(Debug, clap::Args)]
@@ -58,18 +56,17 @@ enum Command {
 /// A counter of a service.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The admin port of the service
-    #[arg(value_name = "URL")]
-    url: String,
     /// The domain that Envoy's filter is configured with
     #[arg(value_name = "DOMAIN")]
     domain: String,
-    /// One entry of the descriptor, the outermost first
-    #[arg(short, long, value_name = "KEY=VALUE", required = true)]
-    entry: Vec<String>,
-    /// Output: text, or the service's answer as JSON
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
-    format: String,
+    /// Entries of the descriptor, the outermost first
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+    #[command(flatten)]
+    service: Service,
+    /// What to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
 }
 
 /// Prints the counter, or the counter before and after a change.
@@ -82,14 +79,14 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         Command::Reset(target) => {
             let reset = Reset {
                 domain: target.domain.clone(),
-                descriptor: target.entries()?,
+                descriptor: target.descriptor()?,
             };
             target.act("reset", &reset, environment)
         }
         Command::Grant { target, hits } => {
             let grant = Grant {
                 domain: target.domain.clone(),
-                descriptor: target.entries()?,
+                descriptor: target.descriptor()?,
                 hits: *hits,
             };
             target.act("grant", &grant, environment)
@@ -100,23 +97,26 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 fn get(target: &Target) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
-    let entries = target.entry.iter();
+    let entries = target.entries.iter();
     let entries: Vec<_> = entries
         .map(|entry| format!("&e={}", encoded(entry)))
         .collect();
     let entries = entries.concat();
     let domain = encoded(&target.domain);
     let page = format!("/api/v1/counters?domain={domain}{entries}");
-    target.print(&fetch::send(&target.url, &page, None, &[])?, counter_text)
+    target.print(
+        &fetch::send(&target.service.url, &page, None, &[])?,
+        counter_text,
+    )
 }
 
 impl Target {
     fn query(&self) -> Result<Query<'_>, CliError> {
-        Query::of_entries(&*self.domain, self.entry.iter().map(|entry| &**entry))
+        Query::of_entries(&*self.domain, self.entries.iter().map(|entry| &**entry))
             .map_err(CliError::Usage)
     }
 
-    fn entries(&self) -> Result<Entries, CliError> {
+    fn descriptor(&self) -> Result<Entries, CliError> {
         let query = self.query()?;
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
         let shown = |part| Text(part).shown().into_owned();
@@ -133,7 +133,7 @@ impl Target {
         let token = fetch::token(environment)?;
         let body = json(body).into_bytes();
         let page = format!("/api/v1/counters/{action}");
-        let response = fetch::send(&self.url, &page, Some(body), &[token])?;
+        let response = fetch::send(&self.service.url, &page, Some(body), &[token])?;
         self.print(&response, change_text)
     }
 
@@ -146,7 +146,7 @@ impl Target {
             Ok(answer) => answer,
             Err(code) => return Ok(code),
         };
-        if self.format == "json" {
+        if self.format == Format::Json {
             print(&format!("{}\n", response.body.trim_end()));
         } else {
             print(&text(&answer));

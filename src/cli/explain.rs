@@ -12,9 +12,10 @@ use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::base::environment::Environment;
 use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
-use crate::cli::fetch;
+use crate::cli::fetch::{self, Service};
 use crate::cli::input;
 use crate::cli::output::{CliError, print};
+use crate::cli::words::{self, Words};
 use crate::limiter::{self, Modes};
 use crate::observe::record::line;
 use crate::report::counter::CounterList;
@@ -22,41 +23,33 @@ use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
 use crate::rules::query::Query;
 
+/// The start of the help.
+pub(crate) const USAGE: &str = "\
+tollgate explain [OPTIONS] [RULES] DOMAIN KEY=VALUE...
+       tollgate explain [OPTIONS] [RULES] --json TEXT";
 /// The end of the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
    0  every descriptor matches a rule, or has a limit of its own
    3  the domain is unknown: nothing is limited
    4  a descriptor matches no rule: it is not limited
-   1  the service would answer the request with an error
-  64  the command line, an entry or the JSON is invalid
-  78  rules or settings are invalid";
+   1  the service would answer the request with an error";
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Directory of rules files [default: as for serve]
-    #[arg(long, value_name = "DIR")]
-    rules: Option<PathBuf>,
-    /// The domain that Envoy's filter is configured with
-    #[arg(value_name = "DOMAIN", required_unless_present = "json")]
-    domain: Option<String>,
-    /// Entries of one descriptor, the outermost first: short for -e
-    #[arg(value_name = "KEY=VALUE", required_unless_present_any = ["entry", "json"], conflicts_with = "entry")]
+    #[arg(value_name = "WORD", help = words::HELP, required_unless_present = "json")]
     words: Vec<String>,
-    /// One entry of the descriptor, with everything after the first `=` as its value; KEY alone
-    /// has an empty value
-    #[arg(short, long, value_name = "KEY=VALUE")]
-    entry: Vec<String>,
-    /// A whole request, as the body of /json: several descriptors, limits and hits of their own; -
-    /// reads it from stdin
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["domain", "words", "entry"])]
+    /// Instead of DOMAIN and KEY=VALUE: a whole request, as the body of /json, with several
+    /// descriptors, limits and hits of their own; - reads it from stdin
+    #[arg(long, value_name = "TEXT")]
     json: Option<String>,
-    /// Ask the service whose admin port has this URL, by the rules in force there, and print the
-    /// counters as well
-    #[arg(long, value_name = "URL", conflicts_with = "rules")]
-    live: Option<String>,
+    /// Ask a running service, by the rules in force there, and print the counters as well
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    service: Service,
     #[command(flatten)]
     reading: Reading,
 }
@@ -67,10 +60,16 @@ pub(crate) struct Args {
 /// Invalid rules, a request that cannot be read.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Some(json) = &args.json else {
-        let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
-        let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
-            .map_err(CliError::Usage)?;
-        return run_query(args, &query, line::body(&query), environment);
+        let words = Words::read(&args.words)?;
+        let entries = words.entries.iter().map(|entry| &**entry);
+        let query = Query::of_entries(words.domain, entries).map_err(CliError::Usage)?;
+        let body = line::body(&query);
+        return run_query(args, words.rules.as_ref(), &query, body, environment);
+    };
+    let rules = match &args.words[..] {
+        [] => None,
+        [rules] => Some(PathBuf::from(rules)),
+        _ => return Err(CliError::Usage("--json has domain and entries".to_owned())),
     };
     let body = if json == "-" {
         read_stdin()?
@@ -81,20 +80,25 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         messages::read(&body).map_err(|error| CliError::Usage(format!("--json: {error:#}")))?;
     let (query, _) =
         decode::query(&request).map_err(|error| CliError::Usage(format!("--json: {error}")))?;
-    run_query(args, &query, body.clone(), environment)
+    run_query(args, rules.as_ref(), &query, body.clone(), environment)
 }
 
 fn run_query(
     args: &Args,
+    rules: Option<&PathBuf>,
     query: &Query<'_>,
     body: Vec<u8>,
     environment: &Environment,
 ) -> Result<ExitCode, CliError> {
     limiter::validate(query).map_err(|invalid| CliError::Usage(invalid.to_string()))?;
-    if let Some(url) = &args.live {
-        return explain_live(url, body);
+    if args.live {
+        if rules.is_some() {
+            let usage = "--live: the rules are those of the service; leave RULES out";
+            return Err(CliError::Usage(usage.to_owned()));
+        }
+        return explain_live(&args.service.url, body);
     }
-    let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
+    let rules = input::load(rules, &args.reading, environment)?;
     let explanation = explain(&rules, query, Modes::default());
     print(&explanation.text);
     Ok(match explanation.outcome {

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
 use crate::cli::output::CliError;
-use crate::net::client;
+use crate::net::client::{self, ADMIN_PORT};
 use crate::report::answer::ErrorBody;
 
 /// The admin port of a service on this machine.
-pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:6070";
+const URL_DEFAULT: &str = "http://127.0.0.1:6070";
 const TOKEN: &str = "ADMIN_TOKEN";
 const READ_TOKEN: &str = "ADMIN_READ_TOKEN";
 /// For the whole page. A page of many rules takes seconds.
@@ -25,12 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the pages of the largest rules files.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 
-/// The running service that a report is about.
+/// The running service that a command asks.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Service {
-    /// The admin port of the service
-    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
+    /// The admin port of the running service
+    #[arg(long, env = "TOLLGATE_URL", value_name = "URL", default_value = URL_DEFAULT, value_parser = service_url)]
     pub(crate) url: String,
 }
 
@@ -163,18 +163,31 @@ fn run(
     sent.unwrap_or_else(|_| bail!("no response in {} s", TIMEOUT.as_secs()))
 }
 
+fn service_url(text: &str) -> Result<String, String> {
+    let parsed = parsed(text).map(|_| text.to_owned());
+    parsed.map_err(|error| format!("{error:#}"))
+}
+
+/// The URL and its host.
+fn parsed(text: &str) -> anyhow::Result<(Uri, String)> {
+    let url: Uri = text.parse().context("it is not a URL")?;
+    match (url.scheme_str(), url.host().map(str::to_owned)) {
+        (Some("http"), Some(host)) => Ok((url, host)),
+        _ => bail!("write it as {URL_DEFAULT}"),
+    }
+}
+
 async fn exchange(
     url: &str,
     page: &str,
     body: Option<Vec<u8>>,
     headers: &[Header],
 ) -> anyhow::Result<Response> {
-    let url: Uri = url.parse().context("it is not a URL")?;
-    let (Some("http"), Some(host)) = (url.scheme_str(), url.host()) else {
-        bail!("write it as {URL_DEFAULT}");
-    };
+    let (url, host) = parsed(url)?;
     let address = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
-    let authority = url.authority().map_or(host, |authority| authority.as_str());
+    let authority = url
+        .authority()
+        .map_or(&*host, |authority| authority.as_str());
     let path = match url.path_and_query().map(PathAndQuery::as_str) {
         None | Some("/") => page,
         Some(path) => path,
@@ -189,7 +202,16 @@ async fn exchange(
     let request = request
         .header(header::HOST, authority)
         .body(body.map_or_else(Body::empty, Body::from))?;
-    let (status, body) = client::exchange(address, request, PAGE_BYTES_MAX).await?;
+    let exchanged = client::exchange(address, request, PAGE_BYTES_MAX).await;
+    let (status, body) = exchanged.map_err(|error| {
+        let is_other = |error: &hyper::Error| error.is_parse();
+        if error.downcast_ref().is_some_and(is_other) {
+            return anyhow!(
+                "this is not a port of HTTP but of gRPC, such as GRPC_PORT; {ADMIN_PORT}"
+            );
+        }
+        error
+    })?;
     let body = String::from_utf8(body.into())?;
     Ok(Response { status, body })
 }

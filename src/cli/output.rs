@@ -33,6 +33,15 @@ impl From<anyhow::Error> for CliError {
     }
 }
 
+/// What a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
 /// Prints to stdout. A closed pipe, as of `| head`, is ignored: `println!` would panic.
 pub(crate) fn print(text: &str) {
     let mut stdout = std::io::stdout();

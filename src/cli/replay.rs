@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::time::Time;
 use crate::cli::deciding::Deciding;
-use crate::cli::output::{CliError, json, print};
+use crate::cli::output::{CliError, Format, json, print};
 use crate::cli::recorded;
 use crate::cli::replay::variant::Sources;
 use crate::report::Replay;
@@ -29,11 +28,11 @@ pub(crate) struct Args {
     /// JSON lines of requests or of Envoy's access log, plain, gzip or zstd; - reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Directory of rules files [default: as for serve]
-    #[arg(long, value_name = "DIR")]
+    /// Directory, file or manifest of rules [default: as for serve]
+    #[arg(value_name = "RULES")]
     rules: Option<PathBuf>,
-    /// Directory of other rules to show beside them; may be repeated
-    #[arg(long, value_name = "DIR")]
+    /// Other rules to show beside them; may be repeated
+    #[arg(long, value_name = "RULES")]
     compare: Vec<PathBuf>,
     /// Show the rules with these algorithms beside them, separated by commas, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
@@ -46,14 +45,6 @@ pub(crate) struct Args {
     max_errors: u64,
     #[command(flatten)]
     deciding: Deciding,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// All figures
-    Json,
 }
 
 /// Prints what the rules do to the traffic.

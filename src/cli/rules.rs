@@ -7,19 +7,14 @@ use http::header;
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::fetch::{self, encoded};
+use crate::cli::fetch::{self, Service, encoded};
 use crate::cli::output::{CliError, print};
 use crate::report::json;
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesRollback};
 
 /// The end of the help.
-pub(crate) const EXIT_CODES: &str = "\
-The service needs RULES_WRITABLE=true. The token comes from ADMIN_TOKEN.
-
-Exit codes:
-   0  done: the rules are in force
-   1  there is no change to undo, the service is unreachable, or it rejected the request
-  64  the command line is invalid, or ADMIN_TOKEN is not set";
+pub(crate) const NEEDS: &str = "\
+The service needs RULES_WRITABLE=true. The token comes from ADMIN_TOKEN.";
 
 /// Arguments of `rules`.
 #[derive(Debug, clap::Args)]
@@ -38,12 +33,11 @@ enum Command {
 /// A rules file of a service.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The admin port of the service
-    #[arg(value_name = "URL")]
-    url: String,
     /// The name of the file
     #[arg(value_name = "FILE")]
     file: String,
+    #[command(flatten)]
+    service: Service,
 }
 
 /// Prints the version that is in force afterwards.
@@ -53,7 +47,8 @@ struct Target {
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     let Command::Rollback(target) = &args.command;
     let token = fetch::token(environment)?;
-    let history = fetch::send(&target.url, &target.page("history"), None, &[])?;
+    let url = &target.service.url;
+    let history = fetch::send(url, &target.page("history"), None, &[])?;
     let RulesHistory { versions } = history.answer()?;
     let [current, previous, ..] = &versions[..] else {
         let file = &target.file;
@@ -65,7 +60,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let body = json(&rollback).into_bytes();
     // An error if the file was changed since: that would be the change that is undone.
     let headers = [token, (header::IF_MATCH, current.etag.clone())];
-    let response = fetch::send(&target.url, &target.page("rollback"), Some(body), &headers)?;
+    let response = fetch::send(url, &target.page("rollback"), Some(body), &headers)?;
     let RulesChanged { file, version, .. } = response.answer()?;
     let (file, restored) = (Escaped(file), rollback.version);
     print(&format!(

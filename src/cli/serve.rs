@@ -24,9 +24,9 @@ pub(crate) struct Args {
     /// Directory of rules files, which must exist [default: that of RUNTIME_*; while none of them
     /// is set ./config, if it exists]
     #[arg(value_name = "DIR")]
-    rules: Option<PathBuf>,
+    pub(super) rules: Option<PathBuf>,
     #[command(flatten)]
-    settings: Settings,
+    pub(super) settings: Settings,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -106,15 +106,14 @@ fn must_be_a_directory(path: &Path, subcommands: &[String]) -> Result<(), CliErr
         Err(error) => error.to_string(),
     };
     let names = subcommands.iter().map(|name| &**name);
-    let hint = match path.to_str().and_then(|word| did_you_mean(word, names)) {
-        Some(name) => format!("did you mean `tollgate {name}`?"),
-        None => format!(
-            "name a directory of rules files, or a subcommand: {}",
-            subcommands.join(", ")
-        ),
-    };
-    Err(CliError::Config(format!(
-        "read rules from {}: {problem}; {hint}",
-        path.display()
-    )))
+    let problem = format!("read rules from {}: {problem}", path.display());
+    Err(
+        match path.to_str().and_then(|word| did_you_mean(word, names)) {
+            Some(name) => CliError::Usage(format!("{problem}; did you mean `tollgate {name}`?")),
+            None => CliError::Config(format!(
+                "{problem}; name a directory of rules files, or a subcommand: {}",
+                subcommands.join(", ")
+            )),
+        },
+    )
 }

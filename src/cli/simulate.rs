@@ -4,7 +4,6 @@
 //! traffic take milliseconds, and the same command prints the same bytes everywhere. It draws the
 //! pictures of `docs/algorithms.md`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -13,6 +12,7 @@ use crate::base::environment::Environment;
 use crate::base::time::Span;
 use crate::cli::input;
 use crate::cli::output::{CliError, json, print};
+use crate::cli::words::{self, Words};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::report::Simulation;
 use crate::rule_source::settings::Reading;
@@ -23,29 +23,20 @@ use crate::what_if::simulate::traffic::Pattern;
 mod svg;
 mod text;
 
+/// The start of the help.
+pub(crate) const USAGE: &str = "\
+tollgate simulate [OPTIONS] [RULES] DOMAIN KEY=VALUE...
+       tollgate simulate [OPTIONS] --requests NUMBER";
+
 /// Arguments of `simulate`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// With --domain and -e: directory of rules files [default: as for serve]
-    #[arg(value_name = "DIR", requires = "domain")]
-    rules: Option<PathBuf>,
-    /// Simulate the limit of a rule instead of --requests: the domain that Envoy's filter is
-    /// configured with
-    #[arg(long, value_name = "DOMAIN", requires = "entry", conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
-    domain: Option<String>,
-    /// With --domain: one entry of the descriptor, the outermost first, with everything after the
-    /// first `=` as its value
-    #[arg(
-        short,
-        long,
-        alias = "descriptor",
-        value_name = "KEY=VALUE",
-        requires = "domain"
-    )]
-    entry: Vec<String>,
-    /// Requests per period; of concurrency, requests at once
-    #[arg(long, value_name = "NUMBER", required_unless_present = "domain")]
+    #[arg(value_name = "WORD", help = words::HELP, conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
+    words: Vec<String>,
+    /// Simulate this limit instead of that of a rule: requests per period; of concurrency, requests
+    /// at once
+    #[arg(long, value_name = "NUMBER", required_unless_present = "words")]
     requests: Option<u32>,
     /// second, minute, hour, day, week, month or year [default: second]
     #[arg(long, value_name = "UNIT")]
@@ -53,7 +44,7 @@ pub(crate) struct Args {
     /// Number of units of a period [default: 1]
     #[arg(long, value_name = "NUMBER")]
     unit_multiplier: Option<u32>,
-    /// Algorithms side by side, separated by commas, or all [default: all; with DIR the rule's
+    /// Algorithms side by side, separated by commas, or all [default: all; of a rule its
     /// own, and these are shown beside it]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
     algorithm: Vec<Named>,
@@ -108,16 +99,17 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 
 fn compared(args: &Args, environment: &Environment) -> Result<Compared, CliError> {
     let (named, options) = (&args.algorithm, &args.options);
-    let compared = if let Some(domain) = &args.domain {
-        let rules = input::load(args.rules.as_ref(), &args.reading, environment)?;
-        Compared::of_rule(&rules, domain, &args.entry, named, options)
-    } else {
+    let compared = if let Some(requests) = args.requests {
         let unit = args.unit.unwrap_or(Unit::Second);
         let terms = Terms {
             unit_multiplier: args.unit_multiplier.unwrap_or(1),
-            ..Terms::new(args.requests.unwrap_or(0), unit, Algorithm::FixedWindow)
+            ..Terms::new(requests, unit, Algorithm::FixedWindow)
         };
         Compared::of_terms(&terms, named, options)
+    } else {
+        let words = Words::read(&args.words)?;
+        let rules = input::load(words.rules.as_ref(), &args.reading, environment)?;
+        Compared::of_rule(&rules, words.domain, words.entries, named, options)
     };
     compared.map_err(CliError::Usage)
 }

@@ -8,12 +8,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::text::Escaped;
-use crate::cli::fetch::{self, Header, URL_DEFAULT, encoded};
-use crate::cli::output::{CliError, print};
+use crate::cli::fetch::{self, Header, Service, encoded};
+use crate::cli::output::{CliError, Format, print};
 use crate::cli::table::table;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::{KeyHits, TopKeys};
@@ -30,9 +29,8 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// The admin port of the service
-    #[arg(value_name = "URL", default_value = URL_DEFAULT)]
-    url: String,
+    #[command(flatten)]
+    service: Service,
     /// Only rules of this domain
     #[arg(long, value_name = "DOMAIN")]
     domain: Option<String>,
@@ -48,17 +46,9 @@ pub(crate) struct Args {
     /// Add up the hits of all replicas that share the store
     #[arg(long)]
     fleet: bool,
-    /// What to print
+    /// What to print: text has all keys; on a terminal the first ones, again every two seconds
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people: all keys; on a terminal the first ones, again every two seconds
-    Text,
-    /// For programs, once
-    Json,
 }
 
 /// Prints the keys.
@@ -97,7 +87,7 @@ fn read(args: &Args, token: &[Header]) -> anyhow::Result<(String, TopKeys)> {
             path += &format!("&{name}={}", encoded(value));
         }
     }
-    let answer = fetch::get(&args.url, &path, token)?;
+    let answer = fetch::get(&args.service.url, &path, token)?;
     let page = serde_json::from_str(&answer).context("read the answer of the service")?;
     Ok((answer, page))
 }
@@ -170,7 +160,7 @@ mod tests {
 
     fn args(by: By, fleet: bool) -> Args {
         Args {
-            url: URL_DEFAULT.to_owned(),
+            service: Service { url: String::new() },
             domain: None,
             rule: None,
             window: Window::FiveMinutes,

@@ -6,6 +6,9 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, ToSocketAddrs};
 
+/// For callers of another port.
+pub(crate) const ADMIN_PORT: &str = "the admin port is DEBUG_PORT, 6070 by default";
+
 /// A connection to a server.
 pub(crate) struct Connection(SendRequest<Body>);
 

@@ -202,7 +202,7 @@ class Fleet:
 
     def top(self):
         """What `tollgate top --fleet` prints."""
-        return run(binary(), "top", "--fleet", f"http://127.0.0.1:{self.replicas[0].admin}")[1]
+        return run(binary(), "top", "--fleet", "--url", f"http://127.0.0.1:{self.replicas[0].admin}")[1]
 
     def publish(self, rules):
         """As the kubelet does for a ConfigMap."""

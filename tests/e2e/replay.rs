@@ -14,8 +14,8 @@ use crate::env::{Env, Outcome};
 fn replay(file: &Path) -> Value {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules");
     let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["replay", "--format", "json", "--rules"])
-        .args([&rules, file])
+        .args(["replay", "--format", "json"])
+        .args([file, &rules])
         .env_clear()
         .output()
         .expect("the binary runs");

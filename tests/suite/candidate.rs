@@ -81,7 +81,7 @@ async fn changes_are_counted_by_rule_and_key() {
     server.assert_metric(hits, 7.0);
 
     let url = format!("http://{}", server.admin);
-    let ran = tollgate(&["candidate", "report", &url]);
+    let ran = tollgate(&["candidate", "report", "--url", &url]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "7 requests decided",

@@ -174,24 +174,6 @@ fn every_flag_has_a_description_and_the_name_of_its_variable() {
 }
 
 #[test]
-fn every_subcommand_has_help() {
-    for subcommand in [
-        "serve",
-        "check",
-        "explain",
-        "simulate",
-        "completions",
-        "man",
-    ] {
-        let help = tollgate(&[subcommand, "--help"]);
-        assert_eq!(help.code, Some(0), "{subcommand}");
-        assert!(help.stdout.contains("Usage: tollgate"), "{}", help.stdout);
-    }
-    let version = format!("tollgate {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(tollgate(&["--version"]).stdout, version);
-}
-
-#[test]
 fn completions_and_manual_pages_have_every_subcommand() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let ran = tollgate(&["completions", shell]);
@@ -216,8 +198,8 @@ fn completions_and_manual_pages_have_every_subcommand() {
 const WRONG_USAGE: &[(&[&str], &str)] = &[
     (&["--no-such-flag"], "--no-such-flag"),
     (&["serve", "--no-such-flag"], "--no-such-flag"),
-    (&["explain"], "<DOMAIN>"),
-    (&["explain", "d"], "<KEY=VALUE>"),
+    (&["explain"], "<WORD>"),
+    (&["explain", "d"], "DOMAIN KEY=VALUE..."),
     (&["serve", "one", "two"], "two"),
 ];
 
@@ -578,8 +560,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
         explain.stdout.contains(&format!("{path}/rules.yaml:3")),
         "{explain:?}"
     );
-    let entries = ["-e", "tenant=a, b", "-e", "plan=gold"];
-    let arguments = [&["simulate", "--domain", "shop"], &entries[..]].concat();
+    let arguments = ["simulate", "shop", "tenant=a, b", "plan=gold"];
     let simulate = tollgate_with_env(&arguments, &variables);
     assert_eq!(simulate.code, Some(0), "{simulate:?}");
     assert!(
@@ -591,7 +572,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
     // A directory on the command line wins, and a control plane has no files.
     let directory = TempDir::new().expect("a temporary directory");
     let other = rules_in(&directory, &limit_of(1));
-    let named = tollgate_with_env(&["explain", "--rules", &other, "d", "k"], &variables);
+    let named = tollgate_with_env(&["explain", &other, "d", "k="], &variables);
     assert_eq!(named.code, Some(0), "{named:?}");
     for arguments in [&["check"][..], &["explain", "shop", "user=alice"]] {
         let ran = tollgate_with_env(arguments, &[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
@@ -608,7 +589,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
 const NO_DIRECTORY: &str = "
 explian => read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?
 serve chekc => did you mean `tollgate check`?
-limits => name a directory of rules files, or a subcommand: serve, check, candidate, trial, counter, explain, simulate
+limits => name a directory of rules files, or a subcommand: serve, config, healthcheck, check, candidate
 /no/such/rules => read rules from /no/such/rules: No such file or directory
 check /no/such/directory => /no/such/directory
 /dev/null => read rules from /dev/null: it is not a directory
@@ -620,7 +601,8 @@ fn a_mistyped_subcommand_does_not_serve() {
     for line in NO_DIRECTORY.trim().lines() {
         let (arguments, expected) = line.split_once(" => ").expect("arguments => an error");
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let code = if arguments.len() > 2 { 64 } else { 78 };
+        let is_mistyped = expected.contains("did you mean");
+        let code = if is_mistyped { 64 } else { 78 };
         // Should it serve all the same, then on ports that no other test uses.
         let ports = ["PORT", "GRPC_PORT", "DEBUG_PORT"].map(|name| (name, "0"));
         let ran = tollgate_with_env(&arguments, &ports);
@@ -639,7 +621,7 @@ fn a_closed_stdout_does_not_panic() {
     let path = rules_in(&directory, TREE);
     for arguments in [
         &["check", &path][..],
-        &["explain", "--rules", &path, "shop", "user=alice"],
+        &["explain", &path, "shop", "user=alice"],
         &["--help"],
     ] {
         let (_, closed) = std::io::pipe().expect("a pipe can be made");

@@ -277,17 +277,9 @@ async fn commands_read_reset_and_grant() {
     counting.admitted("counted", "v&w", LIMIT + 2).await;
     let url = format!("http://{}", server.admin);
     let counter = |action: &str, more: &[&str], token: &str| {
-        let target = [
-            "counter",
-            action,
-            &url,
-            "d",
-            "-e",
-            "counted=v&w",
-            "-e",
-            "caller=",
-        ];
-        tollgate_with_env(&[&target, more].concat(), &[("ADMIN_TOKEN", token)])
+        let target = ["counter", action, "d", "counted=v&w", "caller="];
+        let variables = [("ADMIN_TOKEN", token), ("TOLLGATE_URL", &*url)];
+        tollgate_with_env(&[&target, more].concat(), &variables)
     };
     let has_line = |ran: &Ran, line: &[&str]| {
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -311,14 +303,14 @@ async fn commands_read_reset_and_grant() {
         &["remaining", "0", "2"],
     );
     has_line(&counter("reset", &[], TOKEN), &["used", "3", "0"]);
-    let none = tollgate(&["counter", "get", &url, "d", "-e", "unknown=v"]);
+    let none = tollgate(&["counter", "get", "d", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(4), "{none:?}");
     assert!(
         none.stdout
             .contains("no such value, no pattern, no default"),
         "{none:?}"
     );
-    let none = tollgate(&["counter", "get", &url, "nobody", "-e", "unknown=v"]);
+    let none = tollgate(&["counter", "get", "nobody", "unknown=v", "--url", &url]);
     assert_eq!(none.code, Some(3), "{none:?}");
 }
 
@@ -330,17 +322,18 @@ async fn explain_live_prints_the_walk_and_the_counter() {
         .admitted("counted", "v", 2)
         .await;
     let url = format!("http://{}", server.admin);
-    let explain =
-        |entries: &[&str]| tollgate(&[&["explain", "--live", &url, "d"], entries].concat());
-    let ran = explain(&["-e", "counted=v", "-e", "caller="]);
+    let explain = |entries: &[&str]| {
+        tollgate(&[&["explain", "--live", "--url", &url, "d"], entries].concat())
+    };
+    let ran = explain(&["counted=v", "caller="]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
         ran.stdout.contains("=> limit 5 per year, fixed_window"),
         "{ran:?}"
     );
     assert!(ran.stdout.contains("used          2\n"), "{ran:?}");
-    assert_eq!(explain(&["-e", "unknown=v"]).code, Some(4));
-    let unknown = tollgate(&["explain", "--live", &url, "nobody", "-e", "unknown=v"]);
+    assert_eq!(explain(&["unknown=v"]).code, Some(4));
+    let unknown = tollgate(&["explain", "--live", "nobody", "unknown=v", "--url", &url]);
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
     assert!(unknown.stdout.contains("known domains: d"), "{unknown:?}");
 }

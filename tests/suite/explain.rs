@@ -34,7 +34,7 @@ fn percent_encoded(text: &str) -> String {
 }
 
 #[test]
-fn explain_is_the_same_for_words_flags_json_and_http() {
+fn explain_is_the_same_for_words_json_and_http() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
     let server = TestServer::with_directory(directory.path())
@@ -47,7 +47,7 @@ fn explain_is_the_same_for_words_flags_json_and_http() {
         };
         let entries: Vec<&str> = entries.split("; ").collect();
         let explain = |arguments: &[&str]| {
-            let arguments = [&["explain", "--rules", &path], arguments].concat();
+            let arguments = [&["explain", &path], arguments].concat();
             let ran = tollgate_with_env(&arguments, &[("CACHE_KEY_FORMAT", "safe")]);
             assert_eq!(ran.code, code.parse().ok(), "{ran:?}");
             ran.stdout
@@ -59,8 +59,6 @@ fn explain_is_the_same_for_words_flags_json_and_http() {
                 "{entries:?}: {expected} is missing in\n{words}"
             );
         }
-        let flags: Vec<&str> = entries.iter().flat_map(|entry| ["-e", entry]).collect();
-        assert_eq!(explain(&[&["shop"], &flags[..]].concat()), words);
         let json = |entry: &&str| {
             let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
             json!({"key": key, "value": value})
@@ -88,7 +86,7 @@ fn explain_of_json_shows_the_limits_and_hits_of_the_request() {
         ],
         "hits_addend": 3
     }"#;
-    let ran = tollgate(&["explain", "--rules", &path, "--json", request]);
+    let ran = tollgate(&["explain", &path, "--json", request]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let of_each: Vec<&str> = ran
         .stdout
@@ -105,20 +103,22 @@ fn explain_of_json_shows_the_limits_and_hits_of_the_request() {
         assert!(text.contains(&format!("=> limit {limit}")), "{text}");
         assert!(text.contains(&format!("     hits  {hits}")), "{text}");
     }
-    let piped = tollgate_with_stdin(&["explain", "--rules", &path, "--json", "-"], request);
+    let piped = tollgate_with_stdin(&["explain", &path, "--json", "-"], request);
     assert_eq!((piped.code, &piped.stdout), (Some(0), &ran.stdout));
     // One descriptor without a rule is enough.
     let mixed = request.replacen("alice", "bob", 1);
-    let ran = tollgate(&["explain", "--rules", &path, "--json", &mixed]);
+    let ran = tollgate(&["explain", &path, "--json", &mixed]);
     assert_eq!(ran.code, Some(4));
 }
 
 /// Arguments of explain, separated by spaces, and what the error must contain.
 const NOT_EXPLAINED: &str = r#"
 shop =alice => the entry `=alice` has no key; write key=value
-shop -e user=alice plan=gold => cannot be used with
+shop user => write an entry without a value as KEY=
+one two shop user=alice => `PATH one two shop user=alice` is not [RULES] DOMAIN KEY=VALUE...
+--live shop user=alice => --live: the rules are those of the service; leave RULES out
  user=alice => rate limit domain must not be empty
-shop --json {} => cannot be used with
+shop --json {} => --json has domain and entries
 --json {} => rate limit domain must not be empty
 --json {"domain":"shop"} => rate limit descriptor list must not be empty
 --json {"domain":"shop","descriptor":[]} => --json:
@@ -132,9 +132,10 @@ fn invalid_requests_to_explain_exit_with_64_and_say_what_to_write() {
     for line in NOT_EXPLAINED.lines().skip(1) {
         let (arguments, expected) = line.split_once(" => ").expect("arguments => an error");
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let ran = tollgate(&[&["explain", "--rules", &path], &arguments[..]].concat());
+        let ran = tollgate(&[&["explain", &path], &arguments[..]].concat());
         assert_eq!((ran.code, &*ran.stdout), (Some(64), ""), "{line}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
+        let expected = expected.replace("PATH", &path);
+        assert!(ran.stderr.contains(&expected), "{line}: {ran:?}");
     }
 }
 
@@ -161,7 +162,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
             panic!("three cells, not {line}")
         };
         let entries: Vec<&str> = entries.split(' ').collect();
-        let ran = tollgate(&[&["explain", "--rules", &rules, domain], &entries[..]].concat());
+        let ran = tollgate(&[&["explain", &rules, domain], &entries[..]].concat());
         let has_line = ran.stdout.lines().any(|said| said.ends_with(expected));
         assert!(has_line, "{line}: {}", ran.stdout);
         let is_rejected = ran.stdout.starts_with("rejected with INVALID_ARGUMENT");
@@ -172,8 +173,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
         {"entries": [{"key": "user", "value": "ann"}]},
         {"entries": [{"key": "ip", "value": "::1"}]},
     ]});
-    let explain =
-        |words: &[&str]| tollgate(&[&["explain", "--rules", &rules], words].concat()).stdout;
+    let explain = |words: &[&str]| tollgate(&[&["explain", &rules], words].concat()).stdout;
     let both = explain(&["--json", &request.to_string()]);
     assert!(both.starts_with(all_or_nothing), "{both}");
     assert!(!explain(&["gateway", "user=ann"]).contains("all or nothing"));
@@ -195,7 +195,7 @@ fn explain_shows_whether_the_key_is_enforced() {
     ] {
         let rules = rules.replace("19", &percent.to_string());
         let path = rules_in(&directory, &rules);
-        let ran = tollgate(&["explain", "--rules", &path, "shop", "user=42"]);
+        let ran = tollgate(&["explain", &path, "shop", "user=42"]);
         let option = format!("enforce_percent: {percent} (by the rule");
         assert!(
             ran.stdout.contains(expected) && ran.stdout.contains(&option),
@@ -208,7 +208,7 @@ fn explain_shows_whether_the_key_is_enforced() {
 fn explain_shows_the_key_in_the_configured_form() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    let arguments = ["explain", "--rules", &path, "shop", "user=alice"];
+    let arguments = ["explain", &path, "shop", "user=alice"];
     let safe = "key   tg:shop:user:alice:fixed_window:60:s: (safe form; on Redis the window's start in seconds follows)\n";
     let reference =
         "key   shop_user_alice_ (reference form; on Redis the window's start in seconds follows)\n";
@@ -227,7 +227,7 @@ fn explain_shows_the_key_in_the_configured_form() {
 fn explain_lists_the_domains_when_it_does_not_know_one() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    let ran = tollgate(&["explain", "--rules", &path, "shoo", "user=alice"]);
+    let ran = tollgate(&["explain", &path, "shoo", "user=alice"]);
     assert_eq!(ran.code, Some(3));
     let domains = "domain shoo: unknown, so nothing is limited\nknown domains: shop\n";
     assert!(ran.stdout.contains(domains), "{ran:?}");

@@ -8,6 +8,7 @@ mod candidate;
 mod check;
 mod cli;
 mod cluster;
+mod commands;
 mod compat;
 mod connections;
 mod console;

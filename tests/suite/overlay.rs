@@ -83,10 +83,7 @@ fn explained_in(
         ("TOLLGATE_OVERLAY", overlay),
         ("DEFAULT_ALGORITHM", algorithm),
     ];
-    let ran = tollgate_with_env(
-        &[&["explain", "--rules", rules, domain], entries].concat(),
-        &variables,
-    );
+    let ran = tollgate_with_env(&[&["explain", rules, domain], entries].concat(), &variables);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
 }
@@ -284,7 +281,6 @@ fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
     ]}"#;
     let arguments = [
         "explain",
-        "--rules",
         &rules.path().display().to_string(),
         "--json",
         request,

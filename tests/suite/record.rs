@@ -61,14 +61,7 @@ impl Folder {
     fn replay(&self, name: &str) -> Value {
         let (file, rules) = (self.path(name), self.path("rules"));
         let plain = |path: &Path| path.to_str().expect("a plain name").to_owned();
-        let arguments = [
-            "replay",
-            &plain(&file),
-            "--rules",
-            &plain(&rules),
-            "--format",
-            "json",
-        ];
+        let arguments = ["replay", &plain(&file), &plain(&rules), "--format", "json"];
         let ran = tollgate(&arguments);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran.json()

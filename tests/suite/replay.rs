@@ -33,7 +33,7 @@ fn folder() -> Folder {
 /// What it prints, as JSON.
 fn replay(folder: &Folder, file: &str, arguments: &str) -> Value {
     let rules = folder.path("rules");
-    let mut words = vec!["replay", file, "--rules", &*rules, "--format", "json"];
+    let mut words = vec!["replay", file, &*rules, "--format", "json"];
     words.extend(arguments.split_whitespace());
     let ran = tollgate(&words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -85,7 +85,7 @@ fn requests_are_counted_at_their_recorded_times() {
 fn the_text_shows_rules_minutes_and_keys() {
     let folder = folder();
     let log = folder.write("log", &requests("ann", &[0.0, 0.1, 0.2, 0.3]));
-    let ran = tollgate(&["replay", &log, "--rules", &folder.path("rules")]);
+    let ran = tollgate(&["replay", &log, &folder.path("rules")]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "requests: 4, from 1970-01-01T00:00:00Z to 1970-01-01T00:00:00.300000Z",
@@ -146,7 +146,7 @@ fn compressed_files_and_stdin_are_read() {
     }
     let stdin = fs::File::open(folder.path("log.2")).expect("it was written");
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["replay", "-", "--rules", &folder.path("rules")])
+        .args(["replay", "-", &folder.path("rules")])
         .stdin(Stdio::from(stdin))
         .output()
         .expect("the binary runs");
@@ -165,7 +165,7 @@ fn invalid_lines_are_counted_and_reported_with_their_numbers() {
     assert_eq!(report["invalid_lines"][0]["line"], 2);
     assert_eq!(report["invalid_lines"][1]["line"], 4);
     let rules = folder.path("rules");
-    let ran = tollgate(&["replay", &log, "--rules", &rules]);
+    let ran = tollgate(&["replay", &log, &rules]);
     assert!(ran.stdout.contains("invalid lines: 2"), "{ran:?}");
     assert!(ran.stderr.contains("line 2: "), "{ran:?}");
     assert!(ran.stderr.contains("line 4: "), "{ran:?}");
@@ -176,7 +176,7 @@ fn invalid_lines_are_counted_and_reported_with_their_numbers() {
         ),
         ("0", "a line is invalid (--max-errors 0); line 2: "),
     ] {
-        let ran = tollgate(&["replay", &log, "--rules", &rules, "--max-errors", max]);
+        let ran = tollgate(&["replay", &log, &rules, "--max-errors", max]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
     }
@@ -191,13 +191,13 @@ fn files_without_requests_are_errors() {
         (folder.write("text", "GET /\n"), "has no request; line 1: "),
         (folder.path("missing"), "No such file"),
     ] {
-        let ran = tollgate(&["replay", &log, "--rules", &rules]);
+        let ran = tollgate(&["replay", &log, &rules]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
     }
     let log = folder.write("log", &requests("ann", &[0.0]));
     folder.write("rules/shop.yaml", "domain: [");
-    let ran = tollgate(&["replay", &log, "--rules", &rules]);
+    let ran = tollgate(&["replay", &log, &rules]);
     assert_eq!(ran.code, Some(78), "{ran:?}");
 }
 
@@ -243,17 +243,10 @@ fn other_rules_and_algorithms_are_shown_beside_the_rules() {
         ]
     );
     let rules = folder.path("rules");
-    let ran = tollgate(&["replay", &log, "--rules", &rules, "--algorithm", "all"]);
+    let ran = tollgate(&["replay", &log, &rules, "--algorithm", "all"]);
     for expected in ["leaky_bucket: over limit: 5", "sliding_log: over limit: 4"] {
         assert!(ran.stdout.contains(expected), "{expected}: {}", ran.stdout);
     }
-    let ran = tollgate(&[
-        "replay",
-        &log,
-        "--rules",
-        &rules,
-        "--algorithm",
-        "concurrency",
-    ]);
+    let ran = tollgate(&["replay", &log, &rules, "--algorithm", "concurrency"]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
 }

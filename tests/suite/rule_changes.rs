@@ -556,7 +556,7 @@ fn the_command_undoes_the_last_change() {
     let url = format!("http://{}", server.admin);
     let run = |file: &str, token: &str| {
         let variables = [("ADMIN_TOKEN", token)];
-        tollgate_with_env(&["rules", "rollback", &url, file], &variables)
+        tollgate_with_env(&["rules", "rollback", file, "--url", &url], &variables)
     };
     let failures = |file: &str, token: &str, code: i32, text: &str| {
         let ran = run(file, token);

@@ -231,7 +231,7 @@ descriptors:
 ";
     write(&directory.path().join("rules.yaml"), rules);
     let path = directory.path().display();
-    let met = format!("{path} --domain shop --descriptor user=ann");
+    let met = format!("{path} shop user=ann");
     let output = simulate(&met);
     assert!(
         output.starts_with(&format!(
@@ -252,15 +252,13 @@ descriptors:
     ];
     assert_eq!(labels, expected);
 
-    let queued = runs(&format!(
-        "{path} --domain shop --descriptor report=x --traffic double --calls 10"
-    ));
+    let queued = runs(&format!("{path} shop report=x --traffic double --calls 10"));
     assert!(
         number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000,
         "{queued:?}"
     );
     let held = runs(&format!(
-        "{path} --domain shop -e backend=x -e request_id=1 --traffic double --hold 1s"
+        "{path} shop backend=x request_id=1 --traffic double --hold 1s"
     ));
     assert_eq!(
         (&held[0].1["label"], number(&held[0].1, "most_at_once")),
@@ -268,9 +266,9 @@ descriptors:
     );
 
     let wrong = [
-        ("backend=x -e request_id=1", "concurrency needs --hold"),
+        ("backend=x request_id=1", "concurrency needs --hold"),
         (
-            "backend=x -e request_id=1 --hold 1s --algorithm all",
+            "backend=x request_id=1 --hold 1s --algorithm all",
             "leave --algorithm out",
         ),
         ("user=ann --burst 3", "the limit is the rule's"),
@@ -279,7 +277,7 @@ descriptors:
         ("=", "the entry `=` has no key"),
     ];
     for (descriptor, expected) in wrong {
-        let arguments = format!("simulate {path} --domain shop --descriptor {descriptor}");
+        let arguments = format!("simulate {path} shop {descriptor}");
         let ran = tollgate(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(ran.code, Some(64), "{descriptor}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{descriptor}: {ran:?}");
@@ -289,8 +287,8 @@ descriptors:
 /// Arguments, and what the message must contain.
 const WRONG: &str = "
  => --requests <NUMBER>
-config => --domain <DOMAIN>
-config --domain shop => --entry <KEY=VALUE>
+config => `config` is not [RULES] DOMAIN KEY=VALUE...
+config shop => `config shop` is not
 --requests ten => ten
 --requests 10 --traffic fast => write steady, double, bursty, or calls a second
 --requests 10 --calls 1000001 => write a number from 1 to 1000000 (calls_max)
@@ -307,7 +305,7 @@ config --domain shop => --entry <KEY=VALUE>
 --requests 10 --show 0s => increase --show
 --requests 0 => write a number of requests per second, such as 10
 --requests 1 --unit year --calls 1000000 => the year 2255
-config --domain shop --descriptor user=ann --requests 10 => cannot be used with
+config shop user=ann --requests 10 => cannot be used with
 ";
 
 #[test]

@@ -298,7 +298,7 @@ async fn command_shows_keys() {
     let server = service().start();
     send(&server, "ann", 5).await;
     let url = format!("http://{}", server.admin);
-    let ran = tollgate(&["top", &url, "--window", "60m"]);
+    let ran = tollgate(&["top", "--url", &url, "--window", "60m"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "keys by hits over limit in the last 60 minutes, replica ",
@@ -307,11 +307,11 @@ async fn command_shows_keys() {
         assert!(ran.stdout.contains(expected), "{expected}: {ran:?}");
     }
     let ran = tollgate(&[
-        "top", &url, "--format", "json", "--by", "hits", "--rule", "d.user",
+        "top", "--url", &url, "--format", "json", "--by", "hits", "--rule", "d.user",
     ]);
     let answer = ran.json();
     assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
-    let ran = tollgate(&["top", &url, "--fleet", "--domain", "other"]);
+    let ran = tollgate(&["top", "--url", &url, "--fleet", "--domain", "other"]);
     assert!(ran.stdout.ends_with("\n\nno hits\n"), "{ran:?}");
 }
 
@@ -323,7 +323,7 @@ async fn command_prints_again_on_a_terminal() {
     let [screen, log] = ["stdout", "stderr"].map(|name| home.path().join(name));
     let log_file = fs::File::create(&log).expect("a file can be made");
     let child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["top", &format!("http://{}", server.admin)])
+        .args(["top", "--url", &format!("http://{}", server.admin)])
         .stdout(terminal::copied_to(&screen))
         .stderr(log_file)
         .spawn();

@@ -249,7 +249,12 @@ async fn decisions_are_compared_by_rule() {
     server.assert_metric(forwarded, 4.0);
     server.assert_metric("tollgate_trial_upstream_seconds_count", 4.0);
 
-    let ran = tollgate(&["trial", "report", &format!("http://{}", server.admin)]);
+    let ran = tollgate(&[
+        "trial",
+        "report",
+        "--url",
+        &format!("http://{}", server.admin),
+    ]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for expected in [
         "4 requests compared with 127.0.0.1:",

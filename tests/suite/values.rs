@@ -170,7 +170,7 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
         assert!(revealed.len() > 8, "{revealed:?}");
         for command in ["trial", "candidate"] {
             let url = format!("http://{}", server.admin);
-            let printed = tollgate(&[command, "report", &url]);
+            let printed = tollgate(&[command, "report", "--url", &url]);
             assert!(!printed.stdout.contains("alice"), "{}", printed.stdout);
         }
     }
@@ -352,8 +352,8 @@ async fn hash_leads_to_the_counter_of_its_value() {
     let url = format!("http://{}", server.admin);
     let value = format!("user={SECRET}");
     let commands: [&[&str]; 2] = [
-        &["counter", "get", &url, "d", "-e", &value],
-        &["explain", "--live", &url, "d", "-e", &value],
+        &["counter", "get", "d", &value, "--url", &url],
+        &["explain", "--live", "d", &value, "--url", &url],
     ];
     for command in commands {
         let printed = tollgate(command);

@@ -1,5 +1,5 @@
-//! The sets of rules that are compared: those of --rules, those of --compare, and the rules with
-//! other algorithms.
+//! The sets of rules that are compared: RULES, those of --compare, and RULES with other
+//! algorithms.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(super) struct Sources<'s> {
     pub(super) algorithms: &'s [Named],
 }
 
-/// Loads all rules; those of --rules come first.
+/// Loads all rules, first those that the others are compared with.
 pub(super) fn load(
     sources: &Sources<'_>,
     deciding: &Deciding,

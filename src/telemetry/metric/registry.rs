@@ -9,6 +9,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
+use crate::base::revision::REVISION;
 use crate::telemetry::mapper::{Kind, Mapping};
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
@@ -26,12 +27,6 @@ const DEADLINE_BUCKETS: [f64; 20] = [
     0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.5,
     1.0, 2.0, 5.0, 10.0, 30.0,
 ];
-
-/// Source revision of this build: TOLLGATE_REVISION at compile time, set when the image is built.
-const REVISION: &str = match option_env!("TOLLGATE_REVISION") {
-    Some(revision) if !revision.is_empty() => revision,
-    _ => "unknown",
-};
 
 /// Every metric of the process. Clones are the same.
 #[derive(Debug, Clone)]

@@ -1,0 +1,7 @@
+//! The source revision of this build.
+
+/// TOLLGATE_REVISION at compile time, set when the image is built.
+pub(crate) const REVISION: &str = match option_env!("TOLLGATE_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};
