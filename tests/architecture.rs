@@ -11,7 +11,7 @@ const MAY_IMPORT: &str = "
 base:
 proto:
 net: base
-telemetry: base net
+telemetry: base net proto
 file_watch: base telemetry
 http: base telemetry
 limit: base

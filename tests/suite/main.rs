@@ -19,6 +19,7 @@ mod endpoints;
 mod explain;
 mod faults;
 mod generated_docs;
+mod generated_protos;
 mod grpc_tls;
 mod hostile;
 mod in_process;

@@ -5,8 +5,8 @@
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
-use opentelemetry_proto::tonic::resource::v1::Resource;
+use crate::proto::opentelemetry::proto::common::v1::{InstrumentationScope, KeyValue};
+use crate::proto::opentelemetry::proto::resource::v1::Resource;
 use percent_encoding::percent_decode_str;
 
 use crate::base::named_enum::named_enum;
