@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
 use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
 use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
+use http::HeaderMap;
 use tokio::sync::mpsc;
 
 use crate::base::sampling::SampleRate;

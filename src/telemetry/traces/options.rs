@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use http::uri::Uri;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
 use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
+use http::uri::Uri;
 
 use crate::base::sampling::SampleRate;
 use crate::net::tls::ClientTls;
