@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(families.len(), process.desc().len());
         for family in &families {
             let metric = &family.get_metric()[0];
-            let value = metric.get_gauge().value() + metric.get_counter().value();
+            let value = metric.get_gauge().get_value() + metric.get_counter().get_value();
             assert!(value > 0.0, "{family:?}");
         }
         assert_eq!(process.start.get(), 7);
