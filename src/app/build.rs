@@ -112,10 +112,6 @@ impl App {
             summary,
         })
     }
-
-    pub(crate) fn summary(&self) -> &Summary {
-        &self.summary
-    }
 }
 
 impl Ports {
@@ -231,6 +227,7 @@ fn summary(
         rules: rules.initial,
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
         workers: core.settings.api.workers(),
+        threads: 0,
     })
 }
 
