@@ -120,7 +120,7 @@ impl fmt::Display for Summary {
         writeln!(formatter, "  rules    {rules}")?;
         writeln!(
             formatter,
-            "  threads  {}, of which {} serve requests (WORKERS)",
+            "  threads  {}, {} of them for requests (WORKERS)",
             self.threads, self.workers
         )?;
         match self.curl() {
