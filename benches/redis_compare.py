@@ -33,7 +33,7 @@ from redis_loads import (
     TOLLGATE_MEMORY,
 )
 from redis_servers import Cluster, Single
-from redis_table import table, write_pages
+from redis_table import headlines, table, write_pages
 from servers import Failed, copy_rules, load, programs_of, ratio, split_options
 from sides import Reference, Tollgate, bare_server
 
@@ -89,11 +89,12 @@ def main():
         print_aims(AIMS_OF_CLUSTER, found)
     else:
         lines = table(found, machine)
-        print("", *lines, sep="\n")
+        first = [] if args.only else headlines(found, machine)
+        print("", *lines, "", *first, sep="\n")
     if failures:
         raise Failed(f"{failures} of the loads failed, see above; they are in no median")
     if args.write:
-        write_pages(lines)
+        write_pages(lines, first)
 
 
 def arguments():
@@ -105,7 +106,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
     parser.add_argument("--warmup", type=float, default=1, help="seconds of load before it [1]")
     parser.add_argument("--programs", metavar="DIR", help=f"with {', '.join(PROGRAMS)}, which are built otherwise")
-    parser.add_argument("--write", action="store_true", help="writes the table into README.md and docs/performance.md as well")
+    parser.add_argument("--write", action="store_true", help="writes the table into docs/performance.md and three figures into README.md as well")
     parser.add_argument("--cluster", action="store_true", help="on clusters of three servers, without replicas")
     parser.add_argument(
         "--reference-setting", action="append", default=[], metavar="NAME=VALUE", help="for the reference alone, beside its defaults"

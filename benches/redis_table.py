@@ -4,12 +4,18 @@ import math
 import os
 import statistics
 
-from redis_loads import BARE, ROWS
+from redis_loads import BARE, REFERENCE, ROWS, TOLLGATE
 from servers import PACKAGE, ratio
 
-# The pages with the table, and what is around it there.
-PAGES = [os.path.join(PACKAGE, page) for page in ("README.md", os.path.join("docs", "performance.md"))]
-BEGIN, END = "<!-- table of make bench-redis WRITE=1 -->", "<!-- end of the table -->"
+# The page with the table, that with the headline figures, and what is around them there.
+TABLE = os.path.join("docs", "performance.md"), "<!-- table of make bench-redis WRITE=1 -->", "<!-- end of the table -->"
+HEADLINE = "README.md", "<!-- figures of make bench-redis WRITE=1 -->", "<!-- end of the figures -->"
+# Title, load, figure, and how it is written.
+HEADLINES = [
+    ("CPU of the service, 64 requests in flight", "uniform", "service", "{:.1f} µs per request"),
+    ("CPU of Redis, 64 requests in flight", "uniform", "redis", "{:.1f} µs per request"),
+    ("p99 at 5,000 requests a second", "open-5000", "p99", "{:.2f} ms"),
+]
 
 
 class Ratio:
@@ -80,12 +86,22 @@ def sum_of(parts):
     return " + ".join(f"{part:.1f}" for part in parts if part)
 
 
-def write_pages(lines):
+def headlines(found, machine):
+    """The lines of the first figures of README."""
+    lines = [f"| on {machine} | Tollgate | envoyproxy/ratelimit |", "|---|---|---|"]
+    for title, load, figure, form in HEADLINES:
+        ours, theirs = (form.format(median_of(figure, [run for run in found[load, side] if run])) for side in (TOLLGATE, REFERENCE))
+        lines.append(f"| {title} | {ours} | {theirs} |")
+    return lines
+
+
+def write_pages(lines, headlines):
     # Targets are for those who change the service.
     lines = [line.rsplit("|", 2)[0] + "|" if line.startswith("|") else line for line in lines]
-    for path in PAGES:
-        with open(path) as page:
-            before, rest = page.read().split(BEGIN)
-        _, after = rest.split(END)
-        with open(path, "w") as page:
-            page.write("\n".join([before + BEGIN, *lines, END + after]))
+    for (page, begin, end), content in (TABLE, lines), (HEADLINE, headlines):
+        path = os.path.join(PACKAGE, page)
+        with open(path) as file:
+            before, rest = file.read().split(begin)
+        _, after = rest.split(end)
+        with open(path, "w") as file:
+            file.write("\n".join([before + begin, *content, end + after]))

@@ -4,7 +4,7 @@
 
 pub(crate) mod admin;
 mod background;
-mod banner;
+pub(crate) mod banner;
 pub(crate) mod build;
 mod console;
 mod core;

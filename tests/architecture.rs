@@ -11,7 +11,7 @@ const MAY_IMPORT: &str = "
 base:
 proto:
 net: base
-telemetry: base net
+telemetry: base net proto
 file_watch: base telemetry
 http: base telemetry
 limit: base
@@ -148,8 +148,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 29_110;
-const OPERATOR_TOOLS_LINES_MAX: usize = 18_920;
+const CORE_LINES_MAX: usize = 29_500;
+const OPERATOR_TOOLS_LINES_MAX: usize = 19_000;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

@@ -27,6 +27,8 @@ pub(crate) struct Summary {
     /// A descriptor with a limit, for a first request.
     pub(crate) example: Option<Example>,
     pub(crate) workers: usize,
+    /// All threads of the process, once it serves.
+    pub(crate) threads: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +59,8 @@ impl Summary {
             trial_upstream = self.trial,
             rules = limits,
             rules_from = self.rules_from,
+            workers = self.workers,
+            threads = self.threads,
             "started"
         );
     }
@@ -74,9 +78,9 @@ impl Summary {
             json!(entries)
         );
         Some(format!(
-            "curl -d '{}' http://{}/json",
+            "curl -d '{}' {}/json",
             body.replace('\'', r"'\''"),
-            reachable(self.http)
+            url(self.http)
         ))
     }
 }
@@ -102,24 +106,23 @@ impl fmt::Display for Summary {
         writeln!(formatter, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
         writeln!(formatter, "  store    {}{local}", self.store)?;
         writeln!(formatter, "  gRPC     {}{}", self.grpc, self.grpc_security)?;
-        writeln!(
-            formatter,
-            "  HTTP     http://{}  /json /healthcheck /ready",
-            self.http
-        )?;
-        writeln!(
-            formatter,
-            "  admin    http://{}  /metrics /rlconfig /stats /explain",
-            self.admin
-        )?;
+        writeln!(formatter, "  console  {}/", url(self.admin))?;
+        let paths = "/metrics /rlconfig /stats /explain";
+        write_listener(formatter, "admin  ", self.admin, paths)?;
+        let paths = "/json /healthcheck /ready";
+        write_listener(formatter, "HTTP   ", self.http, paths)?;
         if let Some(addr) = self.prometheus {
-            writeln!(formatter, "  metrics  http://{addr}")?;
+            write_listener(formatter, "metrics", addr, "")?;
         }
         if let Some(upstream) = &self.trial {
             writeln!(formatter, "  trial    gRPC is forwarded to {upstream}")?;
         }
         writeln!(formatter, "  rules    {rules}")?;
-        writeln!(formatter, "  threads  {}", self.workers)?;
+        writeln!(
+            formatter,
+            "  threads  {}, {} of them for requests (WORKERS)",
+            self.threads, self.workers
+        )?;
         match self.curl() {
             Some(curl) => writeln!(formatter, "try it:\n  {curl}"),
             None => Ok(()),
@@ -127,12 +130,27 @@ impl fmt::Display for Summary {
     }
 }
 
-/// An address that a client on this machine can connect to.
-fn reachable(addr: SocketAddr) -> SocketAddr {
+fn write_listener(
+    formatter: &mut fmt::Formatter<'_>,
+    name: &str,
+    addr: SocketAddr,
+    paths: &str,
+) -> fmt::Result {
+    let line = format!("  {name}  {}  {paths}", url(addr));
+    let line = line.trim_end();
+    if addr.ip().is_unspecified() {
+        writeln!(formatter, "{line}  (on {})", addr.ip())
+    } else {
+        writeln!(formatter, "{line}")
+    }
+}
+
+/// The URL at which a client on this machine reaches a listener.
+fn url(addr: SocketAddr) -> String {
     let ip = match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    SocketAddr::new(ip, addr.port())
+    format!("http://{}", SocketAddr::new(ip, addr.port()))
 }

@@ -114,10 +114,6 @@ impl App {
             summary,
         })
     }
-
-    pub(crate) fn summary(&self) -> &Summary {
-        &self.summary
-    }
 }
 
 impl Ports {
@@ -233,6 +229,7 @@ fn summary(
         rules: rules.initial,
         example: rules.live.load().as_ref().and_then(|rules| rules.example()),
         workers: core.settings.api.workers(),
+        threads: 0,
     })
 }
 

@@ -35,7 +35,7 @@ impl Core {
         background: &mut Background,
     ) -> Self {
         let (clock, lifecycle) = (Clock::system(), Lifecycle::default());
-        let metrics = metrics(&settings.telemetry, log);
+        let metrics = metrics(&settings.telemetry, &clock, log);
         let backend = match choice {
             BackendChoice::Memory => {
                 let bytes_max = settings.store.memory.memory_bytes_max;
@@ -76,11 +76,11 @@ impl Core {
     }
 }
 
-fn metrics(settings: &telemetry::settings::Settings, log: &Log) -> Metrics {
+fn metrics(settings: &telemetry::settings::Settings, clock: &Clock, log: &Log) -> Metrics {
     let mapping = settings.mapping_file();
     let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
     let metrics = Metrics::named(settings.naming(mapping));
-    metrics.add_process();
+    metrics.add_process(clock.now());
     log.register(&metrics);
     metrics
 }

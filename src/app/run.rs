@@ -14,8 +14,10 @@ use anyhow::bail;
 
 use crate::api;
 use crate::app::background::Running;
+use crate::app::banner::Summary;
 use crate::app::build::App;
 use crate::app::core::Core;
+use crate::base::runtime;
 use crate::base::shutdown::Phase;
 use crate::base::time::Span;
 use crate::store::Backend;
@@ -29,7 +31,8 @@ pub(crate) enum Signal {
 }
 
 impl App {
-    /// Serves until `stop` returns, then drains; if it returns again, stops at once.
+    /// Starts and announces itself, serves until `stop` returns, then drains; if it returns again,
+    /// stops at once.
     ///
     /// Rules, certificates and credentials are reloaded whenever `reload` returns.
     ///
@@ -37,6 +40,7 @@ impl App {
     /// A thread or a runtime cannot be started, or Redis was not reached in time.
     pub(crate) async fn run(
         self,
+        announce: impl FnOnce(&Summary) -> anyhow::Result<()>,
         mut stop: impl AsyncFnMut() -> Signal,
         mut reload: impl AsyncFnMut(),
     ) -> anyhow::Result<()> {
@@ -44,6 +48,10 @@ impl App {
         let workers = core.settings.api.workers();
         let requests = self.api.start(self.listeners, workers, &core.metrics)?;
         let mut background = self.background.start()?;
+        announce(&Summary {
+            threads: runtime::thread_count(),
+            ..self.summary
+        })?;
 
         let startup_timeout = core.settings.store.redis.startup_max();
         let mut unreachable = pin!(unreachable(&core.backend, startup_timeout));

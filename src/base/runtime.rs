@@ -4,6 +4,7 @@
 //! and an unresponsive DNS server must not delay the end of the process.
 
 use std::convert::Infallible;
+use std::fs;
 use std::io;
 use std::thread;
 use std::time::Duration;
@@ -63,6 +64,11 @@ pub(crate) async fn run_on_thread<T: Send + 'static>(
         thread.ok()?.join().ok()
     };
     tokio::task::spawn_blocking(run).await.ok().flatten()
+}
+
+/// The number of threads of this process.
+pub(crate) fn thread_count() -> usize {
+    fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
 impl Thread {

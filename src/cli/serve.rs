@@ -8,6 +8,7 @@ use std::thread;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::app::banner::Summary;
 use crate::app::build::App;
 use crate::app::run::Signal;
 use crate::base::environment::Environment;
@@ -73,10 +74,13 @@ async fn serve(resolved: Resolved, log: &Log) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
     let format = resolved.settings.telemetry.log_format;
     let app = App::bind(resolved, log)?;
-    match format {
-        Format::Text => print_in_background(format!("{}\n", app.summary()))?,
-        Format::Json => app.summary().log(),
-    }
+    let announce = |summary: &Summary| match format {
+        Format::Text => print_in_background(format!("{summary}\n")),
+        Format::Json => {
+            summary.log();
+            Ok(())
+        }
+    };
     let stop = async || {
         tokio::select! {
             _ = terminate.recv() => Signal::Terminate,
@@ -87,7 +91,7 @@ async fn serve(resolved: Resolved, log: &Log) -> anyhow::Result<()> {
         hangup.recv().await;
     };
     // With all settings in it, it is too large for the stack.
-    Box::pin(app.run(stop, reload)).await
+    Box::pin(app.run(announce, stop, reload)).await
 }
 
 /// Prints in a thread of its own, so a stdout that is not read does not delay the start.

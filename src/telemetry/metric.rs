@@ -12,6 +12,7 @@ pub(crate) use self::snapshot::Snapshot;
 
 mod mapped;
 mod page;
+mod process;
 mod registry;
 mod series;
 mod snapshot;

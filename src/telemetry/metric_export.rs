@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
+use crate::proto::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
+use crate::proto::opentelemetry::proto::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::Thread;

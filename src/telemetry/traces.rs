@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
+use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
+use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use http::HeaderMap;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{Span, Status, span::SpanKind};
 use tokio::sync::mpsc;
 
 use crate::base::sampling::SampleRate;

@@ -55,7 +55,8 @@ fn banner_shows_version_store_addresses_and_rules() {
         "memory".to_owned(),
         server.grpc.to_string(),
         format!("http://{}", server.http),
-        format!("http://{}", server.admin),
+        format!("  console  http://{}/\n", server.admin),
+        format!("http://{}  /metrics", server.admin),
         format!("http://{prometheus}"),
         format!("1 in 1 domain, from {}", rules.trim_end_matches('/')),
         "curl ".to_owned(),
@@ -100,10 +101,14 @@ fn banner_curl_is_quoted_for_a_shell() {
 }
 
 #[test]
-fn banner_curl_reaches_a_server_on_all_addresses() {
+fn printed_urls_reach_a_server_on_all_addresses() {
     let server = TestServer::with_rules(&limit_of(3))
         .with_env("HOST", "0.0.0.0")
+        .with_env("DEBUG_HOST", "0.0.0.0")
         .start();
+    let console = format!("http://127.0.0.1:{}/", server.admin.port());
+    server.assert_announced(&format!("  console  {console}\n"));
+    server.assert_announced("/explain  (on 0.0.0.0)\n");
     let (address, body) = printed_curl(server.announcement());
     assert_eq!(
         address,

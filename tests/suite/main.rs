@@ -20,6 +20,7 @@ mod endpoints;
 mod explain;
 mod faults;
 mod generated_docs;
+mod generated_protos;
 mod github_action;
 mod grpc_tls;
 mod hostile;

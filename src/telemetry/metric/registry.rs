@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
 use crate::base::revision::REVISION;
+use crate::base::time::Time;
 use crate::telemetry::mapper::{Kind, Mapping};
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
+use crate::telemetry::metric::process::Process;
 use crate::telemetry::metric::series::{
     LATENCY_BUCKETS_US, Reference, ReferenceValue, Series, Source, Timer, Value,
 };
@@ -82,8 +83,8 @@ impl Metrics {
 
     /// Adds the metrics of the process (CPU time, memory, file descriptors, start time) and of the
     /// build.
-    pub(crate) fn add_process(&self) {
-        self.register(ProcessCollector::for_self());
+    pub(crate) fn add_process(&self, start: Time) {
+        self.register(Process::started(start));
         let help = "Version and source revision of this build; always 1.";
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),

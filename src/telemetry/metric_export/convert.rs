@@ -2,11 +2,11 @@
 
 use std::mem;
 
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
-use opentelemetry_proto::tonic::metrics::v1::metric::Data;
-use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
-use opentelemetry_proto::tonic::metrics::v1::{
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
+use crate::proto::opentelemetry::proto::metrics::v1::metric::Data;
+use crate::proto::opentelemetry::proto::metrics::v1::number_data_point::Value as Number;
+use crate::proto::opentelemetry::proto::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum,
     Summary, SummaryDataPoint,
 };

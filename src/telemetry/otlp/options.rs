@@ -3,10 +3,10 @@
 //! OpenTelemetry has two names for each setting, one for all signals and one for each, which takes
 //! precedence. Errors name the one that is set.
 
+use crate::proto::opentelemetry::proto::common::v1::{InstrumentationScope, KeyValue};
+use crate::proto::opentelemetry::proto::resource::v1::Resource;
 use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use percent_encoding::percent_decode_str;
 
 use crate::base::named_enum::named_enum;

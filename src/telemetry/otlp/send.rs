@@ -1,17 +1,17 @@
 //! Sends one batch: as protobuf in the body of an HTTP request, or as a gRPC call.
 
+use crate::proto::opentelemetry::proto::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use crate::proto::opentelemetry::proto::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use anyhow::Context as _;
 use axum::body::{Body, Bytes, to_bytes};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

@@ -7,8 +7,8 @@
 use std::mem;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
+use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+use crate::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use http::uri::Uri;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 
 use crate::base::sampling::SampleRate;
 use crate::net::tls::ClientTls;

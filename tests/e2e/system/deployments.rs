@@ -7,7 +7,7 @@
 
 mod envoy_gateway;
 mod istio;
-mod machine;
+pub(crate) mod machine;
 mod pod;
 mod sample;
 mod volume;
