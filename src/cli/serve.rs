@@ -22,8 +22,7 @@ use crate::telemetry::log::{self, Format, Level, Log};
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Directory of rules files, which must exist [default: that of RUNTIME_*; while none of them
-    /// is set ./config, if it exists]
+    /// Directory of rules, which must exist [default: that of RUNTIME_*, else ./config]
     #[arg(value_name = "DIR")]
     pub(super) rules: Option<PathBuf>,
     #[command(flatten)]

@@ -182,8 +182,8 @@ fn version_describes_the_build() {
     );
 }
 
-/// The settings of `config --format json`, by name.
-fn settings<'j>(config: &'j Value, name: &str) -> &'j Value {
+/// A setting of `config --format json`.
+fn setting<'j>(config: &'j Value, name: &str) -> &'j Value {
     let settings = config["settings"].as_array().expect("a list");
     let found = settings.iter().find(|setting| setting["name"] == name);
     found.unwrap_or_else(|| panic!("{name} is missing"))
@@ -215,15 +215,22 @@ fn config_shows_values_with_their_sources_and_no_secret() {
         ("DEBUG_PORT", "6070", "default"),
         ("REDIS_URL", "<hidden>", "environment"),
         ("REDIS_AUTH", "<hidden>", "environment"),
-        ("ADMIN_TOKEN", "<hidden>", "file"),
+        (
+            "ADMIN_TOKEN_FILE",
+            &*file.display().to_string(),
+            "environment",
+        ),
     ] {
-        let setting = settings(&config, name);
+        let setting = setting(&config, name);
         assert_eq!(
             (&setting["value"], &setting["source"]),
             (&value.into(), &source.into()),
             "{name}"
         );
     }
+    let token = setting(&config, "ADMIN_TOKEN");
+    let expected = serde_json::json!({"name": "ADMIN_TOKEN", "value": null, "source": "file"});
+    assert_eq!(token, &expected);
     let warnings = config["warnings"].to_string();
     for text in [
         "MEMCACHE_TLS has no effect",
