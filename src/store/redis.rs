@@ -93,7 +93,8 @@ impl Redis {
         }
     }
 
-    /// Whether calls to a server had no reply in time, and nothing failed in another way since.
+    /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
+    /// since.
     pub(crate) fn fails_late(&self) -> bool {
         self.pools().any(NodePool::fails_late)
     }
