@@ -117,13 +117,11 @@ impl Exporter {
         let scope_metrics = vec![ScopeMetrics {
             scope: Some(scope()),
             metrics,
-            ..ScopeMetrics::default()
         }];
         ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
                 resource: Some(self.options.otlp.resource()),
                 scope_metrics,
-                ..ResourceMetrics::default()
             }],
         }
     }

@@ -155,7 +155,6 @@ impl LiveSpan {
             None => span.attributes.push(KeyValue {
                 key: key.to_owned(),
                 value,
-                ..KeyValue::default()
             }),
         }
     }

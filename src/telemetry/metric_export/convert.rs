@@ -80,7 +80,6 @@ fn metric(family: &MetricFamily, points: &[proto::Metric], times: Times) -> Metr
         name: family.name().to_owned(),
         description: family.help().to_owned(),
         data: Some(data),
-        ..Metric::default()
     }
 }
 
@@ -90,7 +89,6 @@ fn number(point: &proto::Metric, value: f64, times: Times) -> NumberDataPoint {
         start_time_unix_nano: nanos(times.start),
         time_unix_nano: nanos(times.now),
         value: Some(Number::AsDouble(value)),
-        ..NumberDataPoint::default()
     }
 }
 
@@ -114,7 +112,6 @@ fn histogram(point: &proto::Metric, times: Times) -> HistogramDataPoint {
         sum: Some(histogram.get_sample_sum()),
         bucket_counts,
         explicit_bounds: buckets.iter().map(proto::Bucket::upper_bound).collect(),
-        ..HistogramDataPoint::default()
     }
 }
 
@@ -126,7 +123,6 @@ fn summary(point: &proto::Metric, times: Times) -> SummaryDataPoint {
         time_unix_nano: nanos(times.now),
         count: summary.sample_count(),
         sum: summary.sample_sum(),
-        ..SummaryDataPoint::default()
     }
 }
 
@@ -137,7 +133,6 @@ fn attributes(point: &proto::Metric) -> Vec<KeyValue> {
         value: Some(AnyValue {
             value: Some(Value::StringValue(label.value().to_owned())),
         }),
-        ..KeyValue::default()
     });
     attributes.collect()
 }

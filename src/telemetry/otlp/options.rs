@@ -46,7 +46,6 @@ pub(crate) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
     }
 }
 
@@ -55,7 +54,6 @@ impl Options {
     pub(crate) fn resource(&self) -> Resource {
         Resource {
             attributes: self.resource.clone(),
-            ..Resource::default()
         }
     }
 

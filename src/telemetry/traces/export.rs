@@ -144,13 +144,11 @@ impl Exporter {
         let scope_spans = vec![ScopeSpans {
             scope: Some(scope()),
             spans,
-            ..ScopeSpans::default()
         }];
         ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
                 resource: Some(self.options.otlp.resource()),
                 scope_spans,
-                ..ResourceSpans::default()
             }],
         }
     }

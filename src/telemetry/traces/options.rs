@@ -133,7 +133,6 @@ impl Settings {
             value: Some(AnyValue {
                 value: Some(Value::StringValue(text)),
             }),
-            ..KeyValue::default()
         };
         Ok(own.iter().cloned().chain(more).map(attribute).collect())
     }

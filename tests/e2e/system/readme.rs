@@ -121,7 +121,7 @@ fn blocks(page: &str, language: &str) -> Vec<Block> {
                 text_before,
             });
         }
-        text_before = text_after.to_owned();
+        text_after.clone_into(&mut text_before);
     }
     blocks
 }
