@@ -22,11 +22,12 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BILL = "usr/share/sbom/tollgate.cdx.json"
 # The complete content of the image beyond its base.
 CONTENTS = {
     "bin/tollgate": "file",
     "bin/ratelimit": "link to tollgate",
-    "usr/share/sbom/tollgate.cdx.json": "file",
+    BILL: "file",
     "usr/share/doc/tollgate/LICENSE": "file",
 }
 # Values may be arguments of the build.
@@ -287,7 +288,7 @@ def main():
         print(f"ok      contents: {check_contents(image)}")
         print(f"ok      size: {check_size(image, options.profile)}")
         print(f"ok      libraries: {check_libraries(image)}")
-        print(f"ok      bill of materials: {check_sbom(image / "usr/share/sbom/tollgate.cdx.json", arch)}")
+        print(f"ok      bill of materials: {check_sbom(image / BILL, arch)}")
         if options.into is not None:
             shutil.copytree(image, options.into / f"linux_{arch}", symlinks=True)
             return
