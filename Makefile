@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-versions release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -110,8 +110,8 @@ release-check: ## rehearse a release: produce what it publishes in target/releas
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	PYTHONDONTWRITEBYTECODE=1 deploy/image/rehearse.py "$(VERSION)" --profile $(PROFILE) $(if $(BINARY),--binary "$(BINARY)")
 
-release-versions release-archives: # steps of .github/workflows/release.yml: VERSION=v0.1.0
-	deploy/image/release.sh $(@:release-%=%) "$(VERSION)"
+release-archives: # a step of .github/workflows/release.yml: VERSION=v0.1.0
+	deploy/image/release.sh archives "$(VERSION)"
 
 release-chart: # pushes and signs the chart: VERSION=v0.1.0 REPOSITORY=registry.example.com/charts
 	deploy/image/release.sh chart "$(VERSION)" "$(REPOSITORY)"
