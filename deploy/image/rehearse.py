@@ -76,9 +76,10 @@ def check_archive(archive, number):
         if arch != own_arch():
             return f"{materials}; not run on this processor"
         printed = run([content / "tollgate", "--version"]).strip()
-        if printed != f"tollgate {number}":
-            raise Failed(f"the binary of {archive.name} prints {printed}")
-        return f"{materials}; it prints {printed}"
+        build = json.loads(run([content / "tollgate", "version", "--json"]))
+        if printed != f"tollgate {number}" or build["version"] != number:
+            raise Failed(f"the binary of {archive.name} prints {printed}, and {build}")
+        return f"{materials}; it prints {printed}, built from the commit {build['commit']} for {build['target']}"
 
 
 def check_chart(number):
