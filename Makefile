@@ -108,8 +108,13 @@ image-check: ## check the image without a container engine: contents, size, libr
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	deploy/image/check.py --profile $(PROFILE)
 
-release-check release-archives: # steps of .github/workflows/release.yml: VERSION=v0.1.0
-	deploy/image/release.sh $(@:release-%=%) "$(VERSION)"
+release-check: ## rehearse a release: produce what it publishes in target/release-files, and verify it: VERSION=v0.1.0, PROFILE=dev, BINARY=path
+	@tests/tools.py helm
+	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
+	PYTHONDONTWRITEBYTECODE=1 deploy/image/rehearse.py "$(VERSION)" --profile $(PROFILE) $(if $(BINARY),--binary "$(BINARY)")
+
+release-archives: # a step of .github/workflows/release.yml: VERSION=v0.1.0
+	deploy/image/release.sh archives "$(VERSION)"
 
 release-chart: # pushes and signs the chart: VERSION=v0.1.0 REPOSITORY=registry.example.com/charts
 	deploy/image/release.sh chart "$(VERSION)" "$(REPOSITORY)"

@@ -22,13 +22,16 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BILL = "usr/share/sbom/tollgate.cdx.json"
 # The complete content of the image beyond its base.
 CONTENTS = {
     "bin/tollgate": "file",
     "bin/ratelimit": "link to tollgate",
-    "usr/share/sbom/tollgate.cdx.json": "file",
+    BILL: "file",
     "usr/share/doc/tollgate/LICENSE": "file",
 }
+# Values may be arguments of the build.
+LABELS = {f"org.opencontainers.image.{name}" for name in "title description licenses source url documentation version revision".split()}
 # Allowed libraries: distroless/cc contains these, among others.
 LIBRARIES = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Debian 12, the base.
@@ -143,9 +146,9 @@ def check_libraries(image):
     return f"{', '.join(sorted(needed))}; glibc {'.'.join(map(str, max(versions)))}"
 
 
-def check_sbom(image, arch):
+def check_sbom(path, arch):
     """The bill of materials lists exactly the crates of the binary, in the versions of Cargo.lock."""
-    bill = json.loads((image / "usr" / "share" / "sbom" / "tollgate.cdx.json").read_text())
+    bill = json.loads(path.read_text())
     listed = {(each["name"], each["version"]) for each in bill["components"]}
     locked = set(re.findall(r'^name = "(.*)"\nversion = "(.*)"', (ROOT / "Cargo.lock").read_text(), re.MULTILINE))
     triple = {"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-unknown-linux-gnu"
@@ -157,6 +160,13 @@ def check_sbom(image, arch):
     if without_licence:
         raise Failed(f"the bill of materials has no licence of {', '.join(without_licence)}")
     return f"{len(listed)} crates, {len(compiled)} of them compiled in"
+
+
+def check_labels(stage):
+    labels = dict(each.split("=", 1) for word, rest in stage if word == "LABEL" for each in shlex.split(rest))
+    if set(labels) != LABELS or not all(labels.values()):
+        raise Failed(f"the image has the labels {labels}, and should have {', '.join(sorted(LABELS))}")
+    return ", ".join(sorted(name.rpartition(".")[2] for name in labels))
 
 
 def borrow_libraries(image):
@@ -244,6 +254,10 @@ def fetch(port, path, body=None):
         return None, ""
 
 
+def own_arch():
+    return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+
+
 def free_ports(count):
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
@@ -258,8 +272,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", default="release", help="dev for a quick look; a bound on the size is for release alone")
     parser.add_argument("--binary", help="take this one, and compile nothing")
+    parser.add_argument("--into", type=Path, help="keep the files of the image in this folder, as linux_amd64, and start nothing")
     options = parser.parse_args()
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    arch = own_arch()
     build_stage, image_stage = dockerfile()
     with tempfile.TemporaryDirectory(prefix="tollgate-image-") as directory:
         work = Path(directory)
@@ -269,10 +284,14 @@ def main():
         last = dict(image_stage)
         (command,) = json.loads(last["ENTRYPOINT"])
         own_uid = int(last["USER"].split(":")[0])
+        print(f"ok      labels: {check_labels(image_stage)}")
         print(f"ok      contents: {check_contents(image)}")
         print(f"ok      size: {check_size(image, options.profile)}")
         print(f"ok      libraries: {check_libraries(image)}")
-        print(f"ok      bill of materials: {check_sbom(image, arch)}")
+        print(f"ok      bill of materials: {check_sbom(image / BILL, arch)}")
+        if options.into is not None:
+            shutil.copytree(image, options.into / f"linux_{arch}", symlinks=True)
+            return
         borrow_libraries(image)
         image.chmod(0o755)
         work.chmod(0o755)
