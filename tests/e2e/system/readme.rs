@@ -112,16 +112,16 @@ fn try_it(announced: &str, path: &str) {
 /// Blocks of a language.
 fn blocks(page: &str, language: &str) -> Vec<Block> {
     let mut parts = page.split("```");
-    let mut text_before = parts.next().expect("there is always a first").to_owned();
+    let mut text_before = parts.next().expect("there is always a first");
     let mut blocks = Vec::new();
     while let (Some(block), Some(text_after)) = (parts.next(), parts.next()) {
         if let Some(commands) = block.strip_prefix(&format!("{language}\n")) {
             blocks.push(Block {
                 commands: commands.to_owned(),
-                text_before,
+                text_before: text_before.to_owned(),
             });
         }
-        text_after.clone_into(&mut text_before);
+        text_before = text_after;
     }
     blocks
 }
