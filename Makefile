@@ -62,7 +62,7 @@ helm: requirements ## test the chart without a cluster: rendered manifests, and 
 	$(CARGO) build --quiet --bin tollgate
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/helm/check.py
 
-generated-docs: ## rewrite docs/settings.md, docs/metrics.md and the bounds of docs/guarantees.md from the definitions
+generated-docs: ## rewrite docs/settings.md, docs/metrics.md, docs/schema and the bounds of docs/guarantees.md from the definitions
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
 
 generated-protos: ## rewrite proto/generated from the definitions in proto

@@ -19,12 +19,14 @@ mod deciding;
 mod diff;
 mod explain;
 mod fetch;
+mod github;
 mod input;
 mod manifest;
 mod output;
 mod recorded;
 mod replay;
 mod rules;
+mod schema;
 mod serve;
 mod shell;
 mod simulate;
@@ -91,6 +93,8 @@ enum Command {
     Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
+    /// Print the JSON Schema of rules, tests or an overlay, for editors
+    Schema(schema::Args),
 }
 
 /// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
@@ -126,6 +130,7 @@ pub fn run() -> ExitCode {
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
         Some(Command::Top(args)) => top::run(&args, &environment),
+        Some(Command::Schema(args)) => Ok(schema::run(&args)),
     };
     let failure = match done {
         Ok(code) => return code,

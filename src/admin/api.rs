@@ -23,6 +23,7 @@ use crate::admin::api::counters::Counters;
 use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
+use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::query_string::Pairs;
@@ -46,6 +47,7 @@ mod over_limit;
 pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
 pub(crate) mod rules;
+pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
@@ -56,10 +58,13 @@ pub(crate) mod viewer;
 pub(crate) struct Api {
     /// The name of this process.
     pub(crate) replica: Arc<str>,
+    /// The name of its pod.
+    pub(crate) pod: Arc<str>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) actions: Arc<Actions>,
     pub(crate) viewers: Viewers,
     pub(crate) top: Arc<Top>,
+    pub(crate) statuses: Arc<Statuses>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
@@ -102,11 +107,12 @@ impl Api {
 
     /// Routes that bound by themselves how many responses are prepared. A query of the fleet must
     /// not take the place that the query of another replica waits for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 4] {
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 5] {
         [
             ("/over-limit", get(follow_over_limit)),
             ("/replica", get(read_replica)),
             ("/rules", get(list_rules)),
+            ("/status", get(read_status)),
             ("/top", get(read_top)),
         ]
     }
@@ -125,6 +131,13 @@ impl Api {
             .merge(unplaced)
             .fallback(unknown_path)
             .with_state(self)
+    }
+
+    fn names(&self) -> Replica {
+        Replica {
+            replica: self.replica.to_string(),
+            pod: Some(self.pod.to_string()),
+        }
     }
 
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
@@ -171,13 +184,17 @@ async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
 
 /// Other replicas compare the name with that of a heartbeat.
 async fn read_replica(State(api): State<Api>) -> Response {
-    let replica = api.replica.to_string();
-    answer::found(report::json(&Replica { replica }))
+    answer::found(report::json(&api.names()))
+}
+
+async fn read_status(State(api): State<Api>) -> Response {
+    answer::found(api.statuses.own(|status| report::json(&status)).await)
 }
 
 async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    match api.top.read(&api.replica, &query, &viewer).await {
+    let json = |answer| report::json(&answer);
+    match api.top.read(&api.replica, &query, &viewer, json).await {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }

@@ -56,6 +56,10 @@ pub struct Settings {
     /// addresses
     #[arg(long, env, value_name = "ADDRESS")]
     pub pod_ip: Option<IpAddr>,
+    /// Name of this replica on pages and in answers [default: HOSTNAME, else the random name in
+    /// heartbeats]
+    #[arg(long, env, value_name = "NAME")]
+    pub pod_name: Option<String>,
 }
 
 impl Settings {

@@ -12,6 +12,7 @@ use crate::admin::api::fleet::Fleet;
 use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
+use crate::admin::api::status::{self, Statuses};
 use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
 use crate::admin::api::viewer::Viewers;
@@ -57,29 +58,36 @@ pub(super) fn build(
         ..
     } = core;
     let (rules, redaction) = (shown.rules, &shown.redaction);
-    let replica = backend.replica();
-    let feed = OverLimitFeed::new(&replica, redaction.clone(), metrics);
-    let (stats, limiter) = (rules.stats.clone(), &settings.limiter);
-    let observers = Observers::new(stats, feed, limiter, clock, metrics);
+    let replica: Arc<str> = backend.replica().into();
+    let pod = settings.admin.pod_name.clone();
+    let pod = pod.map_or_else(|| replica.clone(), Arc::from);
+    let observers = observers(core, shown, &replica);
     let (token, token_files) = TokenCheck::new(token, clock.clone(), metrics);
     background.watch(token_files);
     let viewers = Viewers::new(&replica, redaction.as_ref(), &token, clock, metrics);
     let keys = observers.top_keys.clone();
-    let fleet = fleet(core, port.address);
+    let fleet = Arc::new(fleet(core, port.address));
+    let statuses = statuses(core, rules, &replica, &pod, &fleet);
     let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
     let top = Arc::new(top);
     let counters = counters(core, rules, &top);
     let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
-    let check = rules.check(settings);
-    let checks = RuleChecks::new(check, keys.clone(), counters.clone(), metrics);
+    let checks = RuleChecks::new(
+        rules.check(settings),
+        keys.clone(),
+        counters.clone(),
+        metrics,
+    );
     let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
     let api = Api {
-        replica: replica.into(),
+        replica,
+        pod,
         counters: counters.clone(),
         actions: Arc::new(Actions::new(counters, token, metrics)),
         viewers: viewers.clone(),
         top,
+        statuses: Arc::new(statuses),
         feed: observers.feed.clone(),
         rules: answers,
         rule_checks: Arc::new(checks),
@@ -87,17 +95,7 @@ pub(super) fn build(
         rule_changes,
         lifecycle: lifecycle.clone(),
     };
-    let admin = Admin {
-        rules: rules.live.clone(),
-        candidate: shown.candidates.rules.clone(),
-        trial: shown.trial.cloned(),
-        modes: settings.limiter.modes(),
-        on_store_error: settings.limiter.on_store_error,
-        metrics: metrics.clone(),
-        pages,
-        viewers,
-        lifecycle: lifecycle.clone(),
-    };
+    let admin = admin(core, shown, pages, viewers);
     let console = console(core, shown, &api).router();
     let serve = serve(core, port, admin, api, console);
     let history = rules.history.clone().run();
@@ -112,6 +110,27 @@ pub(super) fn build(
     observers
 }
 
+fn observers(core: &Core, shown: &Shown<'_>, replica: &str) -> Observers {
+    let Core { clock, metrics, .. } = core;
+    let feed = OverLimitFeed::new(replica, shown.redaction.clone(), metrics);
+    let (stats, limiter) = (shown.rules.stats.clone(), &core.settings.limiter);
+    Observers::new(stats, feed, limiter, clock, metrics)
+}
+
+fn admin(core: &Core, shown: &Shown<'_>, pages: Pages, viewers: Viewers) -> Admin {
+    Admin {
+        rules: shown.rules.live.clone(),
+        candidate: shown.candidates.rules.clone(),
+        trial: shown.trial.cloned(),
+        modes: core.settings.limiter.modes(),
+        on_store_error: core.settings.limiter.on_store_error,
+        metrics: core.metrics.clone(),
+        pages,
+        viewers,
+        lifecycle: core.lifecycle.clone(),
+    }
+}
+
 /// Has other replicas ask this one, and asks them. The listener is bound to `address`.
 fn fleet(core: &Core, address: SocketAddr) -> Fleet {
     let advertised = core.settings.admin.advertised(address);
@@ -120,6 +139,24 @@ fn fleet(core: &Core, address: SocketAddr) -> Fleet {
     }
     let own = advertised.unwrap_or(address);
     Fleet::new(core.backend.clone(), own, &core.metrics)
+}
+
+fn statuses(
+    core: &Core,
+    rules: &Rules,
+    replica: &Arc<str>,
+    pod: &Arc<str>,
+    fleet: &Arc<Fleet>,
+) -> Statuses {
+    let sources = status::Sources {
+        replica: replica.clone(),
+        pod: pod.clone(),
+        rules: rules.live.clone(),
+        history: rules.history.clone(),
+        metrics: core.metrics.clone(),
+        lifecycle: core.lifecycle.clone(),
+    };
+    Statuses::new(sources, fleet.clone(), &core.clock)
 }
 
 fn counters(core: &Core, rules: &Rules, top: &Arc<Top>) -> Arc<Counters> {

@@ -7,13 +7,15 @@ use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::cli::deciding::Deciding;
+use crate::cli::github::annotation;
 use crate::cli::output::{CliError, counted, json, print};
 use crate::config::Source;
-use crate::report::CaseReport;
+use crate::report::{CaseReport, Severity};
 use crate::rule_source::files::read_cases;
 use crate::what_if::cases::case::CaseFile;
 use crate::what_if::cases::{play, read};
 
+mod github;
 mod junit;
 mod text;
 
@@ -57,6 +59,8 @@ enum Format {
     Json,
     /// XML for CI systems
     Junit,
+    /// Annotations of a pull request, as a GitHub workflow prints them
+    Github,
 }
 
 /// Runs tests.
@@ -76,6 +80,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         Format::Text => text::write(&report),
         Format::Json => json(&report),
         Format::Junit => junit::write(&report),
+        Format::Github => github::write(&report),
     });
     Ok(if report.failed == 0 {
         ExitCode::SUCCESS
@@ -97,6 +102,11 @@ fn cases(args: &Args, rules: &Path) -> Result<Vec<CaseFile>, CliError> {
         sources.extend(read);
     }
     let mut files = read(sources).map_err(|problems| {
+        if let Format::Github = args.format {
+            for problem in &problems {
+                print(&annotation(Severity::Error, &problem.report(), None));
+            }
+        }
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         CliError::Config(format!(
             "{} in test cases\n\n{}",

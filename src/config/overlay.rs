@@ -20,17 +20,43 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::error::SourceFindings;
+use crate::config::keys::{Text, keys};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{self, list};
-use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
+use crate::config::tollgate::{
+    Block, FileBlock, Layer, Layers, Options, RootBlock, read_block, read_root_block,
+};
 use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Provenance, Rule};
 
-const FILE_KEYS: [&str; 1] = ["overlays"];
-const DOMAIN_KEYS: [&str; 3] = ["domain", "tollgate", "rules"];
-const RULE_KEYS: [&str; 2] = ["path", "tollgate"];
+keys! {
+    /// Options of Tollgate for rules that another system writes, such as Envoy Gateway.
+    pub(crate) enum OverlayFile {
+        /// Options by domain. Of several that match, the first one that has an option applies
+        overlays: Option<Vec<OverlayOfDomain>>;
+    }
+
+    /// Options for the rules of a domain.
+    enum OverlayOfDomain {
+        /// Name of the domain; `*` matches any text
+        domain: Text, required;
+        /// Options for every rule of the domain
+        tollgate: FileBlock;
+        /// Options by rule
+        rules: Option<Vec<OverlayOfRule>>;
+    }
+
+    /// Options for the rules of a path.
+    enum OverlayOfRule {
+        /// Keys and values down to the rule, as shown by `explain` and /rlconfig; `*` matches any
+        /// text
+        path: Text, required;
+        /// Options of the rule
+        tollgate: Options, required;
+    }
+}
 /// No key of an overlay belongs to another block.
 const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
 
@@ -92,8 +118,8 @@ impl Overlay {
                 return overlay;
             }
         };
-        for (key, value) in reader::map(&root, &FILE_KEYS, findings).unwrap_or_default() {
-            if reader::key(key, &FILE_KEYS, NOT_ELSEWHERE, findings) == "overlays" {
+        for (key, value) in reader::map(&root, OverlayFile::KEYS, findings).unwrap_or_default() {
+            if reader::key(key, OverlayFile::KEYS, NOT_ELSEWHERE, findings) == "overlays" {
                 overlay.domains = list(value, &mut findings.at("overlays"), DomainBlock::read);
             }
         }
@@ -201,8 +227,8 @@ fn begins_with(path: &str, name: &str) -> bool {
 impl DomainBlock {
     fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut domain, mut block, mut rules) = (None, None, Vec::new());
-        for (key, value) in reader::map(node, &DOMAIN_KEYS, findings)? {
-            match reader::key(key, &DOMAIN_KEYS, NOT_ELSEWHERE, findings) {
+        for (key, value) in reader::map(node, OverlayOfDomain::KEYS, findings)? {
+            match reader::key(key, OverlayOfDomain::KEYS, NOT_ELSEWHERE, findings) {
                 key @ "domain" => domain = Some(Glob::read(value, key, findings)?),
                 "tollgate" => block = read_root_block(value, &mut findings.at(".tollgate")),
                 "rules" => rules = list(value, &mut findings.at(".rules"), RuleBlock::read),
@@ -226,8 +252,8 @@ impl DomainBlock {
 impl RuleBlock {
     fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut path, mut block) = (None, None);
-        for (key, value) in reader::map(node, &RULE_KEYS, findings)? {
-            match reader::key(key, &RULE_KEYS, NOT_ELSEWHERE, findings) {
+        for (key, value) in reader::map(node, OverlayOfRule::KEYS, findings)? {
+            match reader::key(key, OverlayOfRule::KEYS, NOT_ELSEWHERE, findings) {
                 key @ "path" => path = Some(Glob::read(value, key, findings)?),
                 "tollgate" => block = Some(read_block(value, &mut findings.at(".tollgate"))?),
                 _ => {}

@@ -10,17 +10,14 @@ use std::rc::Rc;
 use crate::config::error::SourceFindings;
 use crate::config::metadata::{json_bytes, text_of, to_json};
 use crate::config::schema::reader::{
-    ROOT_KEYS, check_keys, flag, is_known, key_of, list, map, mistyped, number, text,
+    BLOCK, Rules, check_keys, flag, is_known, key_of, list, map, mistyped, number, text,
 };
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, read_block, read_root_block};
 use crate::config::yaml::{Located, Location, Node, shortened};
 use crate::rules::Metadata;
 
-mod reader;
-
-/// The key of Tollgate's block in `metadata`.
-const BLOCK: &str = "tollgate";
+pub(crate) mod reader;
 
 /// The descriptors of a list.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ pub(crate) fn read(
         mistyped(&root, "a map with `domain` and `descriptors`", findings);
         return None;
     };
-    check_keys(pairs, &ROOT_KEYS, findings);
+    check_keys(pairs, Rules::KEYS, findings);
     let mut file = RulesFile::at_top();
     if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
         file.domain = text(domain, "domain", findings);

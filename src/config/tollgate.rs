@@ -5,16 +5,25 @@
 //! `resolve.rs` checks how they fit together.
 
 use crate::config::error::SourceFindings;
+use crate::config::keys::keys;
 use crate::config::yaml::{Location, Node};
 
-pub(crate) use options::{Block, Layer, Layers, RULE_KEYS, ResolvedOptions, Sourced};
+pub(crate) use options::{Block, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced};
 pub(crate) use value::OnLimitWord;
 
 mod options;
 pub(crate) mod reader;
 mod value;
 
-const ROOT_KEYS: [&str; 2] = ["all_or_nothing", "defaults"];
+keys! {
+    /// Options for every rule of a domain.
+    pub(crate) enum FileBlock {
+        /// A request that one limit rejects consumes nothing from the others
+        all_or_nothing: bool;
+        /// Rule keys, for every rule of the domain without its own
+        defaults: Options;
+    }
+}
 
 /// The block of a file.
 #[derive(Debug, Clone, Default)]
@@ -31,9 +40,9 @@ pub(crate) fn read_block(node: &Node, findings: &mut SourceFindings<'_>) -> Opti
         location: node.location,
         ..Block::default()
     };
-    let elsewhere = (&ROOT_KEYS[..], "in the block at the top of the file");
-    for (key, value) in reader::map(node, RULE_KEYS, findings)? {
-        let key = reader::key(key, RULE_KEYS, elsewhere, findings);
+    let elsewhere = (FileBlock::KEYS, "in the block at the top of the file");
+    for (key, value) in reader::map(node, Options::KEYS, findings)? {
+        let key = reader::key(key, Options::KEYS, elsewhere, findings);
         block.set(key, value, findings);
     }
     block.is_faulty = findings.problem_count() > problems;
@@ -46,9 +55,9 @@ pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) ->
         location: node.location,
         ..RootBlock::default()
     };
-    let elsewhere = (RULE_KEYS, "in the block of a rule, or in `defaults`");
-    for (key, value) in reader::map(node, &ROOT_KEYS, findings)? {
-        match reader::key(key, &ROOT_KEYS, elsewhere, findings) {
+    let elsewhere = (Options::KEYS, "in the block of a rule, or in `defaults`");
+    for (key, value) in reader::map(node, FileBlock::KEYS, findings)? {
+        match reader::key(key, FileBlock::KEYS, elsewhere, findings) {
             key @ "all_or_nothing" => {
                 block.all_or_nothing = Some(reader::flag(value, key, findings));
             }

@@ -74,7 +74,7 @@ async function refresh() {
       morph(main, fresh);
     }
   } catch {
-    connection.textContent = `This replica does not answer. The page is of ${lastAnswer.toLocaleTimeString()}.`;
+    connection.textContent = `This replica does not answer. The page is of ${clockTime(lastAnswer)}.`;
     connection.hidden = false;
   } finally {
     refreshing = false;
@@ -115,7 +115,7 @@ if (feed) {
     pause.textContent = isPaused ? "Resume" : "Pause";
   });
   follow(feed.dataset.source, state, (event) => {
-    if (isPaused) return;
+    if (isPaused || !isWanted(event)) return;
     document.getElementById("feed-none").hidden = true;
     feed.prepend(feedRow(event));
     while (feed.children.length > FEED_ROWS_MAX) feed.lastChild.remove();
@@ -151,12 +151,21 @@ async function follow(source, state, receive) {
   }
 }
 
-function feedRow({ time, domain, rule, descriptor }) {
+// Whether an event is one that the filters of the page ask for; a key is KEY or KEY=VALUE.
+function isWanted({ domain, rule, descriptor }) {
+  const wanted = feed.dataset;
+  return (
+    (!wanted.domain || wanted.domain === domain) &&
+    (!wanted.rule || wanted.rule === rule) &&
+    (!wanted.key || descriptor.some(([key, value]) => wanted.key === key || wanted.key === `${key}=${value}`))
+  );
+}
+
+function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: retryAfter, decided_by: decidedBy }) {
   const row = document.createElement("tr");
   row.className = "new";
-  const at = time ? new Date(time) : new Date();
-  cell(row, at.toLocaleTimeString());
-  const entries = (descriptor ?? []).map(([key, value]) => `${key}=${value}`);
+  cell(row, clockTime(new Date(time)));
+  const entries = descriptor.map(([key, value]) => `${key}=${value}`);
   const ruleUrl = `/console/rule?${new URLSearchParams({ domain, rule: rule ?? "" })}`;
   if (rule) link(cell(row, ""), ruleUrl, rule);
   else cell(row, "–");
@@ -165,8 +174,24 @@ function feedRow({ time, domain, rule, descriptor }) {
   const key = clamped(entries.join(", "));
   if (feed.dataset.links === "none") cell(row, key);
   else link(cell(row, ""), `/console/key?${keyUrl}`, key);
+  cell(row, limit);
+  cell(row, retryAfter === undefined ? "never" : `${retryAfter} s`);
+  cell(row, decidedBy);
   return row;
 }
+
+// The time of the day in UTC, as the service renders it.
+function clockTime(date) {
+  return date.toISOString().slice(11, 19);
+}
+
+// The bar under the pointer, below its chart.
+document.addEventListener("pointerover", ({ target }) => {
+  if (!(target instanceof Element)) return;
+  const bar = target.closest(".chart g");
+  const readout = target.closest(".chart")?.querySelector(".readout");
+  if (readout) readout.textContent = bar?.querySelector("title").textContent ?? "";
+});
 
 function cell(row, content) {
   const cell = row.insertCell();

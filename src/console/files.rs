@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 
 use crate::console::parts::Parts;
-use crate::console::rules::encoded;
 use crate::console::runbook;
 use crate::console::widgets;
+use crate::console::widgets::encoded;
 use crate::report::Finding;
 use crate::rule_source::edit::Listed;
 use crate::rule_source::findings::Findings;

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::admin::api::top::Scope;
 use crate::console::runbook;
 
 const STYLE: &str = include_str!("console.css");
@@ -48,8 +49,10 @@ const TABS: [Tab; 7] = [
 /// The top of every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
-    /// The name of this process.
+    /// The name of this process' pod.
     pub(crate) replica: String,
+    /// Whose numbers the page shows; links to pages that have a choice keep it.
+    pub(crate) scope: Scope,
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
@@ -74,6 +77,16 @@ impl Tab {
             Self::Store => "Store",
             Self::Trial => "Trial",
             Self::Candidate => "Candidate",
+        }
+    }
+
+    /// The URL of the tab, with the scope where it has a choice.
+    fn href(self, scope: Scope) -> String {
+        match (self, scope) {
+            (Self::Overview | Self::Rules | Self::OverLimit, Scope::Fleet) => {
+                format!("{}?scope={}", self.path(), scope.name())
+            }
+            _ => self.path().to_owned(),
         }
     }
 
@@ -125,6 +138,7 @@ pub(crate) fn page(
                 (top(head, tab))
                 p #connection role="alert" hidden {}
                 main #main tabindex="-1" { (content) }
+                footer { "All times are in UTC." }
             }
         }
     };
@@ -148,7 +162,7 @@ fn top(head: &Head, current: Tab) -> Markup {
             }
             nav aria-label="Views" {
                 @for tab in TABS {
-                    a href=(tab.path()) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
+                    a href=(tab.href(head.scope)) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {

@@ -7,13 +7,14 @@ use crate::admin::api::top::{entries_of, query_of};
 use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
+use crate::base::time::{Span, Time};
 use crate::console::dialogs::{actions, hidden_values};
-use crate::console::history::Chart;
 use crate::console::parts::Parts;
-use crate::console::rules::{encoded, href_of};
+use crate::console::rules::href_of;
 use crate::console::top_keys::key_href;
-use crate::console::widgets::{bar, bars, clamped, duration};
+use crate::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded};
 use crate::limit::Algorithm;
+use crate::observe::history::Chart;
 use crate::observe::top_keys::windows::HISTORY_SLOT_MINUTES;
 use crate::report::counter::{CountedIn, CounterLimit, CounterView};
 use crate::report::top::TOP_KEYS_MAX;
@@ -46,7 +47,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
                 // An action needs the values.
                 @if is_hashed { (hidden_values(viewer)) }
                 @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
-                (history(hour.as_ref()))
+                (history(hour.as_ref(), parts.clock.now()))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
         }
@@ -124,22 +125,20 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     let step = plan.steps.first()?;
     let key = &plan.request.checks[step.check()?].key;
     let keys = &parts.api.top.keys;
-    let history = keys.history(domain, &step.rule()?.path, key).await?;
-    let counts = history.iter();
-    Some(
-        counts
-            .map(|counts| [counts.hits, counts.over_limit])
-            .collect(),
-    )
+    keys.history(domain, &step.rule()?.path, key).await
 }
 
-fn history(hour: Option<&Chart>) -> Markup {
+fn history(hour: Option<&Chart>, now: Time) -> Markup {
+    let axis = TimeAxis {
+        last: now,
+        bar: Span::from_secs(60 * HISTORY_SLOT_MINUTES as u64),
+    };
     html! {
         section aria-labelledby="hour" {
             h2 #hour { "Last hour, on this replica" }
             @match hour {
                 Some(hour) => {
-                    (bars(hour, HISTORY_SLOT_MINUTES))
+                    (chart(hour, axis))
                     p.dim { "Without times in which " (TOP_KEYS_MAX) " other keys of the rule had more hits." }
                 },
                 None => p.empty { "None of its hits is known: this replica had none, or " (TOP_KEYS_MAX) " other keys of the rule had more." },

@@ -1,17 +1,23 @@
 //! The first view: rates, health, and which rules limit most.
 
-use std::sync::Arc;
+use std::cmp::Reverse;
 
 use maud::{Markup, html};
-use tokio::task::spawn_blocking;
 
-use crate::base::time::MICROS_PER_SECOND;
-use crate::console::history::Recent;
+use crate::admin::api::top::Scope;
+use crate::admin::query_string::Pairs;
+use crate::base::text::{counted, prefix};
+use crate::base::time::{MICROS_PER_SECOND, Time};
+use crate::console::frame::Tab;
 use crate::console::parts::{Parts, StoreStatus};
-use crate::console::rules::{href_of, last_hour};
+use crate::console::rules::href_of;
 use crate::console::runbook;
-use crate::console::widgets::{chart, duration, percent, seconds, table, tile};
-use crate::rules::RuleSet;
+use crate::console::scope::{self, View};
+use crate::console::widgets::{
+    MINUTE, SECOND, TimeAxis, chart, duration, percent, seconds, table, tile,
+};
+use crate::report::status::ReplicaStatus;
+use crate::rules::stats::counts::HitCounts;
 use crate::store::Backend;
 use crate::telemetry::metric::Snapshot;
 
@@ -21,6 +27,9 @@ const RULES_MAX: usize = 10;
 /// Replicas in the list of the overview.
 // bound overview_replicas_max: left out; -
 const REPLICAS_MAX: usize = 50;
+/// Bytes of a text of another replica.
+// bound replica_text_bytes_max: truncated; -
+const TEXT_BYTES_MAX: usize = 256;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [
     ("gRPC calls", "ratelimit_service_total_requests"),
@@ -41,47 +50,38 @@ const TOTALS: [(&str, &str); 7] = [
     ),
 ];
 
-/// A rule, with its hits and hits over limit in the last hour.
-struct Limited {
-    domain: String,
-    path: Arc<str>,
-    hits: [u64; 2],
-}
-
-pub(crate) async fn content(parts: &Parts) -> Markup {
+pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
+    let scope = scope::scope_of(&Pairs::new(query));
+    let view = View::read(parts, scope).await;
     let nodes = parts.nodes().await;
+    let now = parts.clock.now();
     let snapshot = parts.metrics.snapshot();
-    let sample = parts.history.sample(&snapshot);
-    let recent = parts.history.recent(&sample);
-    let most = match parts.rules_in_force() {
-        Some(rules) => Some(most_limited(parts, rules).await),
-        None => None,
-    };
     html! {
-        h1 { "Overview" }
+        div.heading {
+            h1 { "Overview" }
+            (scope::switch(Tab::Overview, scope, &[]))
+        }
         dl.tiles {
-            (traffic(&recent, sample.hits))
-            (health(parts, parts.store_status(&nodes), &snapshot))
+            (traffic(&view))
+            (health(parts, &view, parts.store_status(&nodes)))
         }
         (rejection(parts))
-        section aria-labelledby="hour" {
-            h2 #hour { "Last hour" }
-            (chart(&parts.history.chart()))
-        }
+        (charts(&view, now))
         div.columns {
             section aria-labelledby="most" {
-                h2 #most { "Most over limit in the last hour" }
-                @match &most {
-                    Some(most) => (limited(most)),
-                    None => p.empty { "No rules are loaded." },
+                h2 #most { "Most over limit" span.dim { " · " (view.covers("last hour")) } }
+                @if parts.rules_in_force().is_some() {
+                    (most_limited(&view))
+                } @else {
+                    p.empty { "No rules are loaded." }
                 }
             }
             section aria-labelledby="totals" {
-                h2 #totals { "Since this process started" }
-                (totals(parts, &snapshot, sample.hits))
+                h2 #totals { "Totals" span.dim { " · this replica, " (parts.since_start(&snapshot)) } }
+                (totals(parts, &snapshot))
             }
         }
-        (replicas(parts))
+        (replicas(&view))
         nav.endpoints aria-label="Endpoints" {
             span { "Endpoints" }
             @for path in ["/metrics", "/rlconfig", "/stats", "/ready", "/api/v1/openapi.json"] {
@@ -91,39 +91,75 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     }
 }
 
-fn traffic(recent: &Recent, [hits, over]: [u64; 2]) -> Markup {
-    let [recent_hits, recent_over] = recent.hits;
-    let rate = html! { (format!("{:.1}", recent.hits_per_second)) span.unit { " hits/s" } };
-    let latency = match recent.latency {
-        Some([_, late]) => html! { (seconds(late)) },
-        None => html! { "–" },
-    };
-    let median = recent.latency.map(|[median, _]| seconds(median));
-    let share = percent(recent_over, recent_hits);
+fn traffic(view: &View) -> Markup {
+    let rate = html! { (format!("{:.1}", view.hits_per_second())) span.unit { " hits/s" } };
+    let HitCounts { hits, over_limit } = view.last_minute();
+    let with_latency = view
+        .statuses()
+        .filter_map(|status| Some((status, status.latency?)));
+    // Percentiles of replicas cannot be added up.
+    let slowest = with_latency.max_by(|(_, one), (_, other)| one.p99.total_cmp(&other.p99));
     html! {
-        (tile("Rate", &rate, &html! { (hits) " hits in total" }))
-        (tile("Over limit", &html! { (share) }, &html! { (over) " hits in total" }))
-        (tile("Latency, 99 %", &latency, &html! {
-            @match median {
-                Some(median) => { "half within " (median) },
-                None => "no gRPC calls in the last minute",
+        (tile("Rate", &rate, &html! { (view.covers("last 10 s")) }))
+        (tile("Over limit", &html! { (percent(over_limit, hits)) }, &html! {
+            (over_limit) " of " (hits) " hits; " (view.covers("last minute"))
+        }))
+        (tile("Latency, 99 %", &html! { (slowest.map_or("–".to_owned(), |(_, latency)| seconds(latency.p99))) }, &html! {
+            @match slowest {
+                None => "no gRPC calls; ",
+                Some((status, latency)) => {
+                    "half within " (seconds(latency.p50)) "; "
+                    @if view.scope == Scope::Fleet { (view.pod_of(&status.replica)) ", the slowest; " }
+                },
             }
+            (view.covers("last minute"))
         }))
     }
 }
 
-fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
-    let peers = match snapshot.count("tollgate_replicas") {
-        0 => 1,
-        replicas => replicas,
+/// The hour, and the minute beside it.
+fn charts(view: &View, now: Time) -> Markup {
+    let hour = TimeAxis {
+        last: now,
+        bar: MINUTE,
     };
-    let state = parts.lifecycle.state();
-    let hash = snapshot.count("tollgate_rules_hash");
-    let store = html! {
-        a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
+    let minute = TimeAxis {
+        // It has ended.
+        last: Time::from_micros(now.as_micros().saturating_sub(SECOND.as_micros())),
+        bar: SECOND,
     };
     html! {
-        (tile("Store", &store, &html! { (parts.backend) }))
+        div.columns {
+            section aria-labelledby="hour" {
+                h2 #hour { "Last hour" span.dim { " · " (view.covers("by minute")) } }
+                (chart(&view.chart(|status| &status.minutes), hour))
+            }
+            section aria-labelledby="minute" {
+                h2 #minute { "Last minute" span.dim { " · " (view.covers("by second")) } }
+                (chart(&view.chart(|status| &status.seconds), minute))
+            }
+        }
+    }
+}
+
+fn health(parts: &Parts, view: &View, store: StoreStatus) -> Markup {
+    let peers = view.peers.len().max(1);
+    let state = parts.lifecycle.state();
+    let of_own = html! {
+        a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
+    };
+    let faulty = view.statuses().filter(|status| status.store_faults > 0);
+    let faulty: Vec<_> = faulty.map(|status| view.pod_of(&status.replica)).collect();
+    let mut versions: Vec<_> = view.statuses().map(|status| status.rules_hash).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    html! {
+        (tile("Store", &of_own, &html! {
+            (parts.backend) "; this replica"
+            @if view.scope == Scope::Fleet && !faulty.is_empty() {
+                "; faults on " (counted(faulty.len(), "replica"))
+            }
+        }))
         (tile("Replicas", &html! { (peers) }, &html! {
             @match &parts.backend {
                 Backend::Memory(_) => "each counts for itself",
@@ -131,8 +167,11 @@ fn health(parts: &Parts, store: StoreStatus, snapshot: &Snapshot) -> Markup {
                 Backend::Redis(_) => "share the limits; this one is not ready",
             }
         }))
-        (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
-            "version " code { (hash) }
+        (tile("Rules", &html! { (view.own.rules) }, &html! {
+            @match &*versions {
+                [version] => { "version " code { (version) } "; " (view.covers("now")) },
+                versions => { span.state.warning { (versions.len()) " versions" } "; " (view.covers("now")) },
+            }
         }))
     }
 }
@@ -151,43 +190,21 @@ fn rejection(parts: &Parts) -> Markup {
     }
 }
 
-/// The rules with the most hits over limit, on another thread: rules may be many, and this one
-/// answers liveness probes.
-async fn most_limited(parts: &Parts, rules: Arc<RuleSet>) -> Vec<Limited> {
-    let history = parts.history.clone();
-    let find = move || {
-        let mut most = Vec::new();
-        for domain in rules.domains() {
-            domain.visit(&mut |nodes| {
-                let rule = nodes.last().and_then(|node| node.rule.as_deref());
-                let counted = rule.filter(|rule| rule.stats.hits()[1] > 0);
-                most.extend(counted.map(|rule| Limited {
-                    domain: domain.name.to_string(),
-                    path: rule.path.clone(),
-                    hits: last_hour(&history.chart_of(&rule.path, rule.stats.hits())),
-                }));
-            });
-        }
-        most.retain(|rule| rule.hits[1] > 0);
-        most.sort_by_key(|rule| std::cmp::Reverse(rule.hits[1]));
-        most.truncate(RULES_MAX);
-        most
-    };
-    spawn_blocking(find).await.unwrap_or_default()
-}
-
-fn limited(most: &[Limited]) -> Markup {
+fn most_limited(view: &View) -> Markup {
+    let mut most: Vec<_> = view.last_hour().into_iter().collect();
+    most.retain(|(_, counts)| counts.over_limit > 0);
+    most.sort_by_key(|(rule, counts)| (Reverse(counts.over_limit), *rule));
     if most.is_empty() {
         return html! { p.empty { "No hit was over limit." } };
     }
     html! {
         (table(&["Rule"], &["Over limit", "Hits", "Share"], &html! {
-            @for Limited { domain, path, hits: [hits, over] } in most {
+            @for ((domain, path), HitCounts { hits, over_limit }) in most.iter().take(RULES_MAX) {
                 tr {
                     th scope="row" { a href=(href_of(domain, path)) { (path) } }
-                    td.number.over { (over) }
+                    td.number.over { (over_limit) }
                     td.number { (hits) }
-                    td.number { (percent(*over, *hits)) }
+                    td.number { (percent(*over_limit, *hits)) }
                 }
             }
         }))
@@ -195,24 +212,35 @@ fn limited(most: &[Limited]) -> Markup {
 }
 
 /// Who shares the limits, by heartbeats. Nothing in memory, and before the first heartbeats.
-fn replicas(parts: &Parts) -> Markup {
-    let peers = parts.backend.peers();
+fn replicas(view: &View) -> Markup {
+    let peers = &view.peers;
+    let counts: &[&str] = match view.scope {
+        Scope::Replica => &[],
+        Scope::Fleet => &["Hits/s", "Over limit", "Latency, 99 %", "Rules version"],
+    };
     html! {
         @if !peers.is_empty() {
             section aria-labelledby="replicas" {
                 h2 #replicas { "Replicas" }
-                (table(&["Name", "Admin port"], &[], &html! {
+                (table(&["Name", "Admin port", "Store"][..if counts.is_empty() { 2 } else { 3 }], counts, &html! {
                     @for peer in peers.iter().take(REPLICAS_MAX) {
+                        @let pod = prefix(view.pod_of(&peer.name), TEXT_BYTES_MAX);
                         tr {
                             th scope="row" {
-                                code { (peer.name) }
-                                @if *peer.name == *parts.api.replica { span.tag { "this one" } }
+                                @match peer.admin {
+                                    Some(address) if peer.may_be_asked && peer.name != view.own.replica => a href={ "http://" (address) "/" } title=(peer.name) { (pod) },
+                                    _ => span title=(peer.name) { (pod) },
+                                }
+                                @if peer.name == view.own.replica { span.tag { "this one" } }
                             }
                             td {
                                 @match peer.admin {
                                     Some(address) => code { (address) },
                                     None => span.dim { "unknown without POD_IP" },
                                 }
+                            }
+                            @if view.scope == Scope::Fleet {
+                                (status_cells(view.status_of(&peer.name)))
                             }
                         }
                     }
@@ -225,7 +253,26 @@ fn replicas(parts: &Parts) -> Markup {
     }
 }
 
-fn totals(parts: &Parts, snapshot: &Snapshot, [hits, over]: [u64; 2]) -> Markup {
+fn status_cells(status: Option<&ReplicaStatus>) -> Markup {
+    let Some(status) = status else {
+        return html! { td colspan="5" { span.state.bad { "did not answer" } } };
+    };
+    let store = match status.store_faults {
+        0 => ("good", "no fault"),
+        _ => ("bad", prefix(&status.store, TEXT_BYTES_MAX)),
+    };
+    let HitCounts { hits, over_limit } = status.last_minute;
+    html! {
+        td { span.state.(store.0) { (store.1) } }
+        td.number { (format!("{:.1}", status.hits_per_second)) }
+        td.number { (percent(over_limit, hits)) }
+        td.number { (status.latency.map_or("–".to_owned(), |latency| seconds(latency.p99))) }
+        td.number { (status.rules_hash) }
+    }
+}
+
+fn totals(parts: &Parts, snapshot: &Snapshot) -> Markup {
+    let [hits, over] = parts.history.totals();
     let started = snapshot.count("process_start_time_seconds");
     let now = parts.clock.now().as_micros() / MICROS_PER_SECOND;
     let bytes = snapshot.count("process_resident_memory_bytes");

@@ -10,12 +10,14 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
+use crate::admin::api::top::Scope;
 use crate::base::shutdown::{Lifecycle, StoreProblem};
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status};
-use crate::console::history::History;
+use crate::console::widgets::since;
 use crate::limiter::Modes;
+use crate::observe::history::History;
 use crate::rule_source::edit::etag::ETag;
 use crate::rule_source::edit::history::Version;
 use crate::rule_source::edit::name::FileName;
@@ -25,7 +27,7 @@ use crate::rules::tree::{Domain, Node};
 use crate::rules::{Descriptor, Entry, LiveRules, Query, Rule, RuleSet};
 use crate::store::watch::StoreWatch;
 use crate::store::{Backend, NodeStatus};
-use crate::telemetry::metric::Metrics;
+use crate::telemetry::metric::{Metrics, Snapshot};
 use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.
@@ -133,6 +135,12 @@ pub(crate) enum StoreStatus {
 }
 
 impl Parts {
+    /// When the process started, such as `since 13:52`.
+    pub(crate) fn since_start(&self, snapshot: &Snapshot) -> String {
+        let started = snapshot.count("process_start_time_seconds") * MICROS_PER_SECOND;
+        since(Time::from_micros(started), self.clock.now())
+    }
+
     pub(crate) fn rules_in_force(&self) -> Option<Arc<RuleSet>> {
         Option::clone(&self.rules.load())
     }
@@ -251,7 +259,8 @@ impl Parts {
     pub(crate) async fn head(&self) -> Head {
         let (status, note, runbook) = self.badge().await;
         Head {
-            replica: self.api.replica.to_string(),
+            replica: self.api.pod.to_string(),
+            scope: Scope::Replica,
             status,
             note,
             runbook,

@@ -8,7 +8,7 @@ use crate::base::text::Text;
 use crate::console::parts::Parts;
 use crate::console::rules::{algorithm, amount, chart_of};
 use crate::console::top_keys;
-use crate::console::widgets::{bar, chart};
+use crate::console::widgets::{MINUTE, TimeAxis, bar, chart};
 use crate::limiter::Modes;
 use crate::rules::explain::explain;
 use crate::rules::tree::Node;
@@ -27,6 +27,12 @@ pub(crate) async fn content(
     let nodes = find(&rules, &domain, &path)?;
     let rule = nodes.last()?.rule.as_deref()?;
     let [hits, over] = rule.stats.hits();
+    let now = parts.clock.now();
+    let axis = TimeAxis {
+        last: now,
+        bar: MINUTE,
+    };
+    let since = parts.since_start(&parts.metrics.snapshot());
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
     let top = top_keys::section(parts, &pairs, &domain, &path, &open, viewer).await;
     let content = html! {
@@ -38,14 +44,14 @@ pub(crate) async fn content(
             @if let Some(usage) = usages.get(&rule.path) {
                 div.tile { dt { "Utilization" } dd { (bar(usage.used, usage.capacity)) } }
             }
-            div.tile { dt { "Hits" } dd { (hits) } }
-            div.tile { dt { "Over limit" } dd { (over) } }
+            div.tile { dt { "Hits" } dd { (hits) } dd.note { "this replica, " (since) } }
+            div.tile { dt { "Over limit" } dd { (over) } dd.note { "this replica, " (since) } }
             div.tile { dt { "Source" } dd { code { (rule.origin) } } }
         }
         section aria-labelledby="hour" {
-            h2 #hour { "Last hour" }
+            h2 #hour { "Last hour, on this replica" }
             @match chart_of(&parts.history, rule) {
-                Some(hour) => (chart(&hour)),
+                Some(hour) => (chart(&hour, axis)),
                 None => p.empty { "Hits are counted under names that depend on requests: see " a href="/metrics" { "/metrics" } "." },
             }
         }

@@ -1,37 +1,33 @@
 //! The rules in force, with what was counted of each; searched and sorted by the URL.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use maud::{Markup, html};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::task::spawn_blocking;
 
+use crate::admin::api::top::Scope;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::console::history::{Chart, History};
+use crate::console::frame::Tab;
 use crate::console::parts::{Parts, Usages};
-use crate::console::widgets::bar;
-use crate::rules::Naming;
-use crate::rules::{Rule, RuleSet};
+use crate::console::scope::{self, View};
+use crate::console::widgets::{bar, encoded};
+use crate::observe::history::{Chart, History};
+use crate::rules::stats::counts::HitCounts;
+use crate::rules::{Naming, Rule, RuleSet};
 
 /// Rows of the list of rules; the rest is found by searching.
 // bound rule_rows_max: found by searching; -
 const ROWS_MAX: usize = 200;
-/// Characters that need not be encoded in a value of a query string.
-const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b':');
 
 /// The parameters of the URL.
 #[derive(Debug, Clone)]
 struct Filter {
     search: String,
     order: Order,
+    scope: Scope,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +40,8 @@ enum Order {
 struct Row<'r> {
     domain: &'r str,
     rule: &'r Rule,
-    /// `None` if they are counted under names that depend on requests.
-    hits: Option<[u64; 2]>,
+    /// Of the last hour; `None` if they are counted under names that depend on requests.
+    hits: Option<HitCounts>,
 }
 
 pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
@@ -53,13 +49,15 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     let filter = Filter {
         search: Text(pairs.first("q")).shown().into_owned(),
         order: Order::of(pairs.first("sort")),
+        scope: scope::scope_of(&pairs),
     };
     let Some(rules) = parts.rules_in_force() else {
         return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };
     };
     let usages = parts.usages().await;
+    let counted = View::read(parts, filter.scope).await;
     // Rules may be many, and this thread answers liveness probes.
-    let rendering = spawn_blocking(move || view(&rules, &usages, &filter));
+    let rendering = spawn_blocking(move || view(&rules, &usages, &counted, &filter));
     rendering.await.unwrap_or_default()
 }
 
@@ -70,15 +68,6 @@ pub(crate) fn href_of(domain: &str, path: &str) -> String {
         encoded(domain),
         encoded(path)
     )
-}
-
-pub(crate) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, UNENCODED).to_string()
-}
-
-/// Hits, and hits over limit, of a chart.
-pub(crate) fn last_hour(chart: &Chart) -> [u64; 2] {
-    [0, 1].map(|kind| chart.iter().map(|minute| minute[kind]).sum())
 }
 
 /// The chart of a rule whose counters have one name.
@@ -120,10 +109,10 @@ impl Order {
     }
 }
 
-fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
-    let mut rows = rows(rules, &filter.search);
-    let over = |row: &Row<'_>| row.hits.map_or(0, |[_, over]| over);
-    let hits = |row: &Row<'_>| row.hits.map_or(0, |[hits, _]| hits);
+fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) -> Markup {
+    let mut rows = rows(rules, &counted.last_hour(), &filter.search);
+    let over = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.over_limit);
+    let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.hits);
     match filter.order {
         Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
         Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
@@ -131,19 +120,23 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
     }
     let found = rows.len();
     rows.truncate(ROWS_MAX);
+    let parameters = [("q", &*filter.search), ("sort", filter.order.name())];
     html! {
         div.heading {
             h1 { "Rules" }
+            (scope::switch(Tab::Rules, filter.scope, &parameters))
             form.search role="search" action="/console/rules" data-live {
                 input type="search" name="q" value=(filter.search) aria-label="Search rules"
                     placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
                 input type="hidden" name="sort" value=(filter.order.name());
+                @if filter.scope == Scope::Fleet { input type="hidden" name="scope" value=(filter.scope.name()); }
             }
             p.dim #found role="status" {
                 (found) " of " (rules.rule_count()) " rules"
                 @if found > ROWS_MAX { ", the first " (ROWS_MAX) " shown" }
             }
         }
+        p.lead { "Hits: " (counted.covers("last hour")) "." }
         @if rows.is_empty() {
             p.empty { "No rule matches." }
         } @else {
@@ -155,7 +148,11 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, filter: &Filter) -> Markup {
     }
 }
 
-fn rows<'r>(rules: &'r RuleSet, search: &str) -> Vec<Row<'r>> {
+fn rows<'r>(
+    rules: &'r RuleSet,
+    hits: &HashMap<(&str, &str), HitCounts>,
+    search: &str,
+) -> Vec<Row<'r>> {
     let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
     let mut rows = Vec::new();
     for domain in rules.domains() {
@@ -170,7 +167,10 @@ fn rows<'r>(rules: &'r RuleSet, search: &str) -> Vec<Row<'r>> {
             rows.extend(matching.map(|rule| Row {
                 domain: &domain.name,
                 rule,
-                hits: (rule.naming == Naming::Fixed).then(|| rule.stats.hits()),
+                hits: (rule.naming == Naming::Fixed).then(|| {
+                    let hits = hits.get(&(&*domain.name, &*rule.path));
+                    hits.copied().unwrap_or_default()
+                }),
             }));
         });
     }
@@ -193,11 +193,8 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
             Order::Path => "ascending",
             Order::Hits | Order::OverLimit => "descending",
         };
-        let href = format!(
-            "/console/rules?q={}&sort={}",
-            encoded(&filter.search),
-            order.name()
-        );
+        let parameters = [("q", &*filter.search), ("sort", order.name())];
+        let href = scope::href(Tab::Rules, filter.scope, &parameters);
         let class = if order == Order::Path { "" } else { "number" };
         html! {
             th.(class) scope="col" aria-sort=[is_current.then_some(direction)] { a href=(href) { (title) } }
@@ -239,9 +236,9 @@ fn line(row: &Row<'_>, usages: &Usages) -> Markup {
                 }
             }
             @match hits {
-                Some([hits, over]) => {
+                Some(HitCounts { hits, over_limit }) => {
                     td.number { (hits) }
-                    td.number.over[*over > 0] { (over) }
+                    td.number.over[*over_limit > 0] { (over_limit) }
                 },
                 None => { td.number.dim { "per name" } td.number.dim { "per name" } },
             }

@@ -1,12 +1,24 @@
 //! Parts of views: charts, bars and figures. Counts are whole numbers, as on /metrics.
 
 use maud::{Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::console::history::Chart;
+use crate::base::time::{Span, Time};
+use crate::rules::stats::counts::HitCounts;
 
 /// Units of a chart.
 const BAR_WIDTH: usize = 10;
 const CHART_HEIGHT: u64 = 72;
+pub(crate) const SECOND: Span = Span::from_secs(1);
+pub(crate) const MINUTE: Span = Span::from_secs(60);
+/// Characters that need not be encoded in a value of a query string.
+const UNENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':');
 
 /// A figure with its name, and what it is about.
 pub(crate) fn tile(name: &str, figure: &Markup, note: &Markup) -> Markup {
@@ -39,49 +51,78 @@ pub(crate) fn clamped(text: &str) -> Markup {
     html! { span.clamp title=(text) { (text) } }
 }
 
-/// Hits of each of the last 60 minutes, with the part over limit.
-pub(crate) fn chart(chart: &Chart) -> Markup {
-    bars(chart, 1)
+/// The times of the bars of a chart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimeAxis {
+    /// A time within the last bar.
+    pub(crate) last: Time,
+    /// The period of a bar: a second, or minutes.
+    pub(crate) bar: Span,
 }
 
-/// Hits of each of the last periods of some minutes, with the part over limit.
-pub(crate) fn bars(chart: &Chart, minutes: usize) -> Markup {
-    let most = chart.iter().map(|[hits, _]| *hits).max().unwrap_or(0);
-    let [hits, over] = [0, 1].map(|kind| chart.iter().map(|minute| minute[kind]).sum::<u64>());
+impl TimeAxis {
+    /// The time when a bar begins that has this many others after it.
+    fn start(self, others: usize) -> String {
+        let bar = self.bar.as_micros().max(1);
+        let number = (self.last.as_micros() / bar).saturating_sub(others as u64);
+        let mut start = clock_time(Time::from_micros(number * bar));
+        if self.bar > SECOND {
+            start.truncate("13:52".len());
+        }
+        start
+    }
+
+    fn of_bar(self) -> String {
+        match self.bar.ceil_secs() {
+            1 => "a second".to_owned(),
+            60 => "a minute".to_owned(),
+            secs => format!("in {} minutes", secs / 60),
+        }
+    }
+}
+
+/// Hits of each bar, with the part over limit.
+pub(crate) fn chart(chart: &[HitCounts], axis: TimeAxis) -> Markup {
+    let most = chart.iter().map(|bar| bar.hits).max().unwrap_or(0);
+    let mut sum = HitCounts::default();
+    for bar in chart {
+        sum.add(*bar);
+    }
     let height = |count: u64| {
-        (count * CHART_HEIGHT)
-            .div_ceil(most.max(1))
-            .min(CHART_HEIGHT)
+        let height = u128::from(count) * u128::from(CHART_HEIGHT);
+        height.div_ceil(u128::from(most.max(1)))
     };
-    let of_bar = match minutes {
-        1 => "a minute".to_owned(),
-        _ => format!("in {minutes} minutes"),
-    };
+    let above = |height: u128| u128::from(CHART_HEIGHT) - height;
+    let last = chart.len().saturating_sub(1);
+    let (from, of_bar) = (axis.start(last), axis.of_bar());
+    let HitCounts { hits, over_limit } = sum;
     let label =
-        format!("Last 60 minutes: {hits} hits, {over} over limit, at most {most} hits {of_bar}");
+        format!("From {from}: {hits} hits, {over_limit} over limit, at most {most} hits {of_bar}");
     let width = chart.len() * BAR_WIDTH;
     html! {
         figure.chart {
-            svg role="img" aria-label=(label) viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } preserveAspectRatio="none" {
-                @for (index, [hits, over]) in chart.iter().enumerate() {
-                    @let ago = (chart.len() - 1 - index) * minutes;
-                    g {
-                        title { (minutes_ago(ago)) ": " (hits) " hits, " (over) " over limit" }
-                        rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(CHART_HEIGHT) {}
-                        @let (x, width) = (index * BAR_WIDTH + 1, BAR_WIDTH - 2);
-                        @let (hits, over) = (height(*hits), height(*over));
-                        rect.hits x=(x) y=(CHART_HEIGHT - hits) width=(width) height=(hits) {}
-                        rect.over x=(x) y=(CHART_HEIGHT - over) width=(width) height=(over) {}
+            div.plot {
+                div.scale aria-hidden="true" { span { (most) } span { (most / 2) } span { "0" } }
+                svg role="img" aria-label=(label) viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } preserveAspectRatio="none" {
+                    @for (index, bar) in chart.iter().enumerate() {
+                        g {
+                            title { (axis.start(last - index)) ": " (bar.hits) " hits, " (bar.over_limit) " over limit" }
+                            rect.slot x=(index * BAR_WIDTH) y="0" width=(BAR_WIDTH) height=(CHART_HEIGHT) {}
+                            @let (x, width) = (index * BAR_WIDTH + 1, BAR_WIDTH - 2);
+                            @let [hits, over] = [bar.hits, bar.over_limit].map(height);
+                            @let [above_hits, above_over] = [hits, over].map(above);
+                            rect.hits x=(x) y=(above_hits) width=(width) height=(hits) {}
+                            rect.over x=(x) y=(above_over) width=(width) height=(over) {}
+                        }
                     }
                 }
+                div.times aria-hidden="true" { span { (from) } span { (axis.start(last / 2)) } span { (axis.start(0)) } }
             }
             figcaption {
-                span { "60 min ago" }
-                span {
-                    span.key.hits {} (hits) " hits " span.key.over {} (over) " over limit "
-                    span.dim { "· at most " (most) " " (of_bar) }
-                }
-                span { "now" }
+                span { span.key.hits {} (hits) " hits " span.key.over {} (over_limit) " over limit " }
+                span.dim { "at most " (most) " " (of_bar) }
+                // The script shows the bar under the pointer.
+                output.readout data-keep {}
             }
         }
     }
@@ -140,16 +181,42 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-fn minutes_ago(minutes: usize) -> String {
-    match minutes {
-        0 => "now".to_owned(),
-        _ => format!("{minutes} min ago"),
+/// The time of the day in UTC, such as `13:52:07`.
+pub(crate) fn clock_time(time: Time) -> String {
+    let text = time.to_rfc3339_secs();
+    let time = text.split(['T', 'Z']).nth(1);
+    time.unwrap_or_default().to_owned()
+}
+
+/// A value of a query string.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, UNENCODED).to_string()
+}
+
+/// Since a start: the time of the day in UTC, with the day unless it is today.
+pub(crate) fn since(start: Time, now: Time) -> String {
+    let [start, now] = [start, now].map(Time::to_rfc3339_secs);
+    let (day, time) = start.split_once('T').unwrap_or_default();
+    let time = time.get(.."13:52".len()).unwrap_or_default();
+    if now.starts_with(day) {
+        format!("since {time}")
+    } else {
+        format!("since {day} {time}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn start_has_its_day_unless_it_is_today() {
+        let time = |text| Time::from_rfc3339(text).expect("a time");
+        let now = time("2026-11-25T14:00:00Z");
+        assert_eq!(since(time("2026-11-25T13:52:07Z"), now), "since 13:52");
+        let yesterday = time("2026-11-24T13:52:07Z");
+        assert_eq!(since(yesterday, now), "since 2026-11-24 13:52");
+    }
 
     #[test]
     fn figures_are_short() {
@@ -163,8 +230,29 @@ mod tests {
 
     #[test]
     fn every_count_that_is_not_zero_has_a_bar() {
-        let shown = bars(&vec![[1_000_000, 1], [0, 0]], 1).into_string();
-        assert_eq!(shown.matches(r#"height="1""#).count(), 1, "{shown}");
-        assert_eq!(shown.matches(r#"height="0""#).count(), 2, "{shown}");
+        let axis = TimeAxis {
+            last: Time::default(),
+            bar: MINUTE,
+        };
+        for hits in [1_000_000, u64::MAX] {
+            let bars = [(hits, 1), (0, 0)];
+            let bars = bars.map(|(hits, over_limit)| HitCounts { hits, over_limit });
+            let shown = chart(&bars, axis).into_string();
+            assert_eq!(shown.matches(r#"height="1""#).count(), 1, "{shown}");
+            assert_eq!(shown.matches(r#"height="0""#).count(), 2, "{shown}");
+        }
+    }
+
+    #[test]
+    fn axis_has_the_times_of_bars() {
+        let last = Time::from_rfc3339("2026-11-25T00:01:30.5Z").expect("a time");
+        for (bar, expected) in [
+            (SECOND, ["00:01:30", "00:01:29", "00:00:31"]),
+            (MINUTE, ["00:01", "00:00", "23:02"]),
+            (Span::from_secs(300), ["00:00", "23:55", "19:05"]),
+        ] {
+            let axis = TimeAxis { last, bar };
+            assert_eq!([0, 1, 59].map(|others| axis.start(others)), expected);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
-use crate::observe::feed::OverLimitFeed;
+use crate::observe::feed::{OverLimit, OverLimitFeed};
 use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
@@ -123,8 +123,21 @@ impl Worker {
             return;
         };
         let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
-        let feed = &observers.feed;
-        feed.send(decision.rules, query.domain, descriptor, step, now);
+        if observers.feed.is_read()
+            && let Some((check, verdict)) = decision.counted(step)
+            && let Some(decided_by) = decision.decided_by(step)
+        {
+            observers.feed.send(&OverLimit {
+                rules: decision.rules,
+                domain: query.domain,
+                descriptor,
+                step,
+                check,
+                retry_after: verdict.retry_after,
+                decided_by,
+                now,
+            });
+        }
         if let Some(dropped) = observers.log.admit(now) {
             describe::log_over_limit(decision, index, fallback, dropped);
         }

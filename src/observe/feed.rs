@@ -11,7 +11,8 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
-use crate::base::time::Time;
+use crate::base::time::{Span, Time};
+use crate::check::{Check, DecidedBy};
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
@@ -34,6 +35,21 @@ const ENTRIES_MAX: usize = 32;
 /// The feed of the process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct OverLimitFeed(Arc<Shared>);
+
+/// A response of OVER_LIMIT.
+#[derive(Debug)]
+pub(crate) struct OverLimit<'o, 'q> {
+    pub(crate) rules: &'o RuleSet,
+    pub(crate) domain: &'q [u8],
+    pub(crate) descriptor: &'o Descriptor<'q>,
+    /// The step that decided it.
+    pub(crate) step: &'o Step<'o>,
+    pub(crate) check: &'o Check,
+    /// `None` is never.
+    pub(crate) retry_after: Option<Span>,
+    pub(crate) decided_by: DecidedBy,
+    pub(crate) now: Time,
+}
 
 /// A reader of the feed.
 #[derive(Debug)]
@@ -87,42 +103,35 @@ impl OverLimitFeed {
         }
     }
 
-    /// Sends a response of OVER_LIMIT to the readers: the step that decided it, and its descriptor.
-    pub(crate) fn send<'q>(
-        &self,
-        rules: &RuleSet,
-        domain: &'q [u8],
-        descriptor: &Descriptor<'q>,
-        step: &Step<'_>,
-        now: Time,
-    ) {
+    pub(crate) fn is_read(&self) -> bool {
+        self.0.readers.load(Relaxed) > 0
+    }
+
+    /// Sends a response of OVER_LIMIT to the readers.
+    pub(crate) fn send(&self, over: &OverLimit<'_, '_>) {
         let shared = &*self.0;
-        if shared.readers.load(Relaxed) == 0 {
-            return;
-        }
-        if shared
-            .second
-            .lock()
-            .admit(now, EVENTS_PER_SECOND_MAX)
-            .is_none()
-        {
+        let admitted = shared.second.lock().admit(over.now, EVENTS_PER_SECOND_MAX);
+        if admitted.is_none() {
             return shared.dropped.inc();
         }
-        let mut descriptor = descriptor.clone();
+        let mut descriptor = over.descriptor.clone();
         descriptor.entries.truncate(ENTRIES_MAX);
         let query = Query {
-            domain,
+            domain: over.domain,
             descriptors: [descriptor].into_iter().collect(),
             ..Query::default()
         };
         // A send fails if the last reader has left.
         if shared.clear.receiver_count() > 0 {
-            let _ = shared.clear.send(shared.event(&query, step, now));
+            let _ = shared.clear.send(shared.event(&query, over));
         }
         if shared.redacted.receiver_count() > 0 {
             let event = match &shared.redaction {
-                None => shared.event(&query, step, now),
-                Some(redaction) => shared.event(&redaction.of(&query, rules).query(), step, now),
+                None => shared.event(&query, over),
+                Some(redaction) => {
+                    let redacted = redaction.of(&query, over.rules);
+                    shared.event(&redacted.query(), over)
+                }
             };
             let _ = shared.redacted.send(event);
         }
@@ -131,18 +140,21 @@ impl OverLimitFeed {
 
 impl Shared {
     /// An event of a request with one descriptor: one line of JSON.
-    fn event(&self, query: &Query<'_>, step: &Step<'_>, now: Time) -> Arc<str> {
+    fn event(&self, query: &Query<'_>, over: &OverLimit<'_, '_>) -> Arc<str> {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
         let event = OverLimitEvent {
             replica: &self.replica,
-            time: now.to_rfc3339_millis(),
+            time: over.now.to_rfc3339_millis(),
             domain: shown(query.domain),
             // A step without a rule decides nothing.
-            rule: &step.path().unwrap_or_default(),
+            rule: &over.step.path().unwrap_or_default(),
             descriptor: entries
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
+            limit: over.check.limit.to_string(),
+            retry_after_seconds: over.retry_after.map(Span::ceil_secs),
+            decided_by: over.decided_by,
         };
         json(&event).into()
     }
@@ -198,7 +210,18 @@ descriptors:
         let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
         let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
         let (step, descriptor) = (&plan.steps[0], &query.descriptors[0]);
-        feed.send(&rules, query.domain, descriptor, step, now);
+        if feed.is_read() {
+            feed.send(&OverLimit {
+                rules: &rules,
+                domain: query.domain,
+                descriptor,
+                step,
+                check: &plan.request.checks[step.check().expect("it has a limit")],
+                retry_after: Some(Span::from_micros(1_500_000)),
+                decided_by: DecidedBy::Memory,
+                now,
+            });
+        }
     }
 
     fn next(reader: &mut Reader) -> Option<serde_json::Value> {
@@ -216,6 +239,7 @@ descriptors:
         let expected = json!({
             "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
             "descriptor": [["plan", "free"], ["user", "a\nb"]],
+            "limit": "5 per day, fixed_window, over-limit hits count", "retry_after_seconds": 2, "decided_by": "memory",
         });
         assert_eq!(next(&mut reader), Some(expected));
         assert_eq!(next(&mut reader), None);

@@ -48,7 +48,7 @@ pub struct Redaction {
 pub(crate) enum Values {
     /// As they are.
     Clear,
-    /// As ADMIN_REDACT says.
+    /// As set by ADMIN_REDACT.
     Redacted,
 }
 

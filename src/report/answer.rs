@@ -11,6 +11,10 @@ use crate::rules::explain::Outcome;
 pub(crate) struct Replica {
     /// The name of the process, as in heartbeats
     pub(crate) replica: String,
+    /// The name of its pod: POD_NAME, else HOSTNAME, else the name in heartbeats
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) pod: Option<String>,
 }
 
 /// Why a request is rejected.

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::check::DecidedBy;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
 
@@ -16,7 +17,7 @@ use crate::rules::stats::counts::HitCounts;
 pub(crate) const TOP_KEYS_MAX: usize = 100;
 
 /// The keys with the most hits of each rule.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct TopKeys {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
@@ -62,6 +63,14 @@ pub(crate) struct OverLimitEvent<'e> {
     pub(crate) rule: &'e str,
     /// Key and value of each entry
     pub(crate) descriptor: Entries,
+    /// Such as `100 per minute, sliding_window`
+    pub(crate) limit: String,
+    /// Seconds until the same hits would be admitted; without it they never are: they exceed the
+    /// limit
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub(crate) retry_after_seconds: Option<u64>,
+    pub(crate) decided_by: DecidedBy,
 }
 
 impl KeyHits {

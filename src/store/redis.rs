@@ -93,7 +93,8 @@ impl Redis {
         }
     }
 
-    /// Whether the last call that failed at one of the servers had no reply in time.
+    /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
+    /// since.
     pub(crate) fn fails_late(&self) -> bool {
         self.pools().any(NodePool::fails_late)
     }

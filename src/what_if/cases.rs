@@ -5,7 +5,7 @@
 //! ```
 
 pub(crate) use play::play;
-pub(crate) use read::read;
+pub(crate) use read::{Tests, read};
 
 mod answer;
 pub(crate) mod case;

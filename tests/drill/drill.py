@@ -53,23 +53,23 @@ def run(fault):
         for replica in fleet.replicas:
             replica.mark_log()
         before = texts(fleet, fault)
-        early = [place for place, pattern in patterns.items() if any(says(text, pattern, fleet) for text in before[place])]
-        outcome.failures += [f"{PLACES[place]} says `{patterns[place]}` before the fault" for place in early]
+        early = [place for place, pattern in patterns.items() if any(matches(text, pattern, fleet) for text in before[place])]
+        outcome.failures += [f"{PLACES[place]} contains `{patterns[place]}` before the fault" for place in early]
         fault.cause(fleet)
         watch(fleet, outcome)
         faulty = scrapes(targets, SCRAPES_FAULTY)
         outcome.texts = texts(fleet, fault)
-    outcome.forgotten = [place for place in outcome.named if not all(says(text, patterns[place], fleet) for text in outcome.texts[place])]
+    outcome.forgotten = [place for place in outcome.named if not all(matches(text, patterns[place], fleet) for text in outcome.texts[place])]
     outcome.alerts, series = firings(healthy, faulty)
     expected = next((firing for firing in outcome.alerts if firing.alert == fault.alert), None)
     outcome.texts["alert"] = [text_of(expected, series)] if expected else []
-    outcome.cure_in = [place for place, found in outcome.texts.items() if any(says(text, fault.cure, fleet) for text in found)]
+    outcome.cure_in = [place for place, found in outcome.texts.items() if any(matches(text, fault.cure, fleet) for text in found)]
     judge(outcome)
     return outcome
 
 
 def patterns_of(fault):
-    """What the places say that name it."""
+    """The patterns that name it, by place."""
     return {place: pattern for place in WATCHED if isinstance(pattern := getattr(fault, place), str)}
 
 
@@ -88,7 +88,7 @@ def watch(fleet, outcome):
     seen = set()
     while (after_s := time.monotonic() - begin) < (WATCHED_S if missing else NAMED_WITHIN_S):
         for place, found in texts(fleet, fault).items():
-            seen |= {(place, number) for number, text in enumerate(found) if place in missing and says(text, missing[place], fleet)}
+            seen |= {(place, number) for number, text in enumerate(found) if place in missing and matches(text, missing[place], fleet)}
             if place in missing and all((place, number) in seen for number in range(len(found))):
                 outcome.named[place] = after_s
                 del missing[place]
@@ -96,13 +96,13 @@ def watch(fleet, outcome):
 
 
 def texts(fleet, fault):
-    """What the replicas say that are affected, by place."""
+    """The texts of the affected replicas, by place."""
     replicas = [fleet.replicas[number] for number in fault.replicas if not fleet.replicas[number].process.ended()]
     found = {"log": [each.log() for each in replicas], "ready": [each.ready() for each in replicas], "badge": [each.badge() for each in replicas]}
     return found | ({"top": [fleet.top()]} if fault.top else {})
 
 
-def says(text, pattern, fleet):
+def matches(text, pattern, fleet):
     return re.search(pattern.replace("ADDRESS", re.escape(fleet.redis_address)), text, re.DOTALL) is not None
 
 
@@ -110,9 +110,9 @@ def judge(outcome):
     fault, failures = outcome.fault, outcome.failures
     for place, pattern in patterns_of(fault).items():
         if outcome.named.get(place, WATCHED_S) > NAMED_WITHIN_S:
-            failures.append(f"{PLACES[place]} does not say `{pattern}` within {NAMED_WITHIN_S} s")
+            failures.append(f"{PLACES[place]} does not contain `{pattern}` within {NAMED_WITHIN_S} s")
         elif place in outcome.forgotten:
-            failures.append(f"{PLACES[place]} does not say `{pattern}` any more at the end")
+            failures.append(f"{PLACES[place]} does not contain `{pattern}` any more at the end")
     times = {firing.alert: firing.after_s for firing in outcome.alerts if firing.alert not in SLOW_MACHINE}
     if times.get(fault.alert, FAULTY_S) > ALERT_WITHIN_S:
         failures.append(f"{fault.alert} does not fire within {ALERT_WITHIN_S} s")
@@ -120,11 +120,11 @@ def judge(outcome):
     unexpected = times.keys() - {fault.alert, *fault.also}
     failures += [f"{alert} fires as well, after {times[alert]:.0f} s" for alert in sorted(unexpected)]
     if not outcome.cure_in:
-        failures.append(f"nothing says `{fault.cure}`, the cure")
+        failures.append(f"nothing contains `{fault.cure}`, the cure")
 
 
 def report(outcome):
-    """Whether the fault is named as wanted, and what is said."""
+    """Whether the fault is named as wanted, and the texts."""
     lines = [f"{'FAILED' if outcome.failures else 'ok':8}{outcome.fault.name}", *(f"        {failure}" for failure in outcome.failures)]
     for place, found in outcome.texts.items():
         lines += [f"  {PLACES[place]:16}{' | '.join(text.split(chr(10)))}" for text in dict.fromkeys(found[:1]) if text]

@@ -1,4 +1,4 @@
-"""The faults of the drill: how each is caused, and what the product should say about it."""
+"""The faults of the drill: how each is caused, and what the product should report about it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Nowhere:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is caused, and what the product says about it: patterns, in which ADDRESS is that of Redis."""
+    """What is caused, and what the product reports about it: patterns, in which ADDRESS is that of Redis."""
 
     name: str
     cause: Callable
@@ -81,10 +81,11 @@ def envoy_timeout(timeout):
 
 
 HEALTHY_REPLICAS = Nowhere("The replicas are healthy. `tollgate top --fleet` names the tenant after {top}")
-DEAD_REPLICA = Nowhere("A dead process says nothing, and the others answer the calls")
+DEAD_REPLICA = Nowhere("A dead process reports nothing, and the others answer the calls")
 # More than 1 % of the answers take 10 ms on a busy machine.
 SLOW_MACHINE = ("TollgateResponsesSlow",)
 STORE_ALSO = ("TollgateFallbackVerdicts", "TollgateHeartbeatsFailing", "TollgateStoreFlapping")
+SHORT_TIMEOUTS = (("Envoy's timeout is 1 ms", "0.001s", None), ("Envoy's timeout is 20 ms, and Redis needs 25 ms", "0.02s", 0.025))
 FAULTS = [
     Fault(
         "Redis is killed",
@@ -157,26 +158,19 @@ FAULTS = [
         alert="TollgateCountsInMemory",
         cure="REDIS_URL",
     ),
-    Fault(
-        "Envoy's timeout is 1 ms",
-        envoy_timeout("0.001s"),
-        log="timeout of Envoy's filter",
-        ready="timeout of Envoy's filter",
-        badge="answered by on_store_error",
-        alert="TollgateCallerDeadlinesShort",
-        cure=ENVOY_TIMEOUT,
-        also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
-    ),
-    Fault(
-        "Envoy's timeout is 20 ms, and Redis needs 25 ms",
-        envoy_timeout("0.02s"),
-        log="timeout of Envoy's filter",
-        ready="timeout of Envoy's filter",
-        badge="answered by on_store_error",
-        alert="TollgateCallerDeadlinesShort",
-        cure=ENVOY_TIMEOUT,
-        also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
-        redis_delay_s=0.025,
+    *(
+        Fault(
+            name,
+            envoy_timeout(timeout),
+            log="timeout of Envoy's filter",
+            ready="timeout of Envoy's filter",
+            badge="answered by on_store_error",
+            alert="TollgateCallerDeadlinesShort",
+            cure=ENVOY_TIMEOUT,
+            also=(*STORE_ALSO, "TollgateEnvoyErrors", "TollgateEnvoyUnlimited"),
+            redis_delay_s=redis_delay_s,
+        )
+        for name, timeout, redis_delay_s in SHORT_TIMEOUTS
     ),
     Fault(
         "A replica is dead",

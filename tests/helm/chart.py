@@ -23,8 +23,9 @@ class Failed(Exception):
 
 
 def value_sets():
-    """The files of ci/, by name."""
-    return {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*-values.yaml"))}
+    """Options of helm for each file of ci/, and for values-production.yaml, with the rules of ci/memory-values.yaml."""
+    sets = {path.name.removesuffix("-values.yaml"): ("--values", path) for path in sorted((CHART / "ci").glob("*-values.yaml"))}
+    return sets | {"production": ("--values", CHART / "values-production.yaml", *sets["memory"])}
 
 
 def run(*words, **options):
@@ -41,15 +42,15 @@ def helm(*words):
         return run(TOOLS / "helm", *words, env=environment)
 
 
-def template(*options, kubernetes=KUBERNETES[0]):
-    # Files of ci/ and the README's command are complete.
+def template(*options, kubernetes=KUBERNETES[0], chart=CHART):
+    # Sets of values and the README's command are complete.
     required = () if "--values" in options or any("image.repository" in str(option) for option in options) else REQUIRED
-    return helm("template", RELEASE, CHART, "--namespace", NAMESPACE, "--kube-version", kubernetes, *required, *options)
+    return helm("template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", kubernetes, *required, *options)
 
 
-def rendered(*options, kubernetes=KUBERNETES[0]):
+def rendered(*options, **more):
     """The output of `helm template`, which must succeed."""
-    good, out, error = template(*options, kubernetes=kubernetes)
+    good, out, error = template(*options, **more)
     if not good:
         raise Failed(f"helm template {' '.join(map(str, options))}: {error.strip()}")
     return out

@@ -9,14 +9,16 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import yaml
 
+import guides
 import pod
-from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, documents, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
@@ -37,7 +39,7 @@ NOT_OURS = {"PATH", "NODE_NAME"}
 
 def lint():
     """helm lint reports nothing, with and without values"""
-    for options in [[], *(["--values", path] for path in value_sets().values())]:
+    for options in [(), *value_sets().values()]:
         good, out, error = helm("lint", "--strict", CHART, "--kube-version", KUBERNETES[0], *options)
         if not good or "[INFO]" in out or "[WARNING]" in out:
             raise Failed(f"helm lint {options}: {out}{error}")
@@ -45,14 +47,14 @@ def lint():
 
 def goldens():
     """each set of values renders its golden: the base whole, the others as differences to it"""
-    texts = {name: without_copies(rendered("--values", path)) for name, path in value_sets().items()}
+    texts = {name: without_copies(rendered(*options)) for name, options in value_sets().items()}
     expected = {HERE / "golden" / f"{BASE}.yaml": texts[BASE]}
     expected |= {HERE / "golden" / f"{name}.diff": differences(texts[BASE], text) for name, text in texts.items() if name != BASE}
     for golden, text in expected.items():
         if REWRITE:
             golden.write_text(text)
         elif not golden.exists() or golden.read_text() != text:
-            raise Failed(f"{golden.relative_to(ROOT)} differs from the output of helm template for {golden.stem}-values.yaml; {REWRITE_HINT}")
+            raise Failed(f"{golden.relative_to(ROOT)} differs from the output of helm template for the values of {golden.stem}; {REWRITE_HINT}")
     stale = set((HERE / "golden").iterdir()) - set(expected)
     if stale:
         raise Failed(f"tests/helm/golden has files without a set of values: {', '.join(sorted(path.name for path in stale))}")
@@ -90,12 +92,15 @@ def manifests(text):
 
 def kubernetes_takes_it():
     """every document is valid for the oldest and the newest Kubernetes, and for the schemas of custom resources"""
-    texts = {name: rendered("--values", path) for name, path in value_sets().items()}
+    texts = {name: rendered(*options) for name, options in value_sets().items()}
     with tempfile.TemporaryDirectory() as directory:
         directory = Path(directory)
         for version in KUBERNETES:
             make_schemas(version, directory / version)
             for name, text in texts.items():
+                if version == KUBERNETES[0]:
+                    # Newer than that version.
+                    text = text.replace("  trafficDistribution: PreferClose\n", "")
                 good, said = kubeconform(directory / version, text)
                 if not good:
                     raise Failed(f"{name}: invalid for Kubernetes {version}\n{said}")
@@ -136,12 +141,73 @@ def rejections():
             raise Failed(f"{case['set']} is rejected without the message {case['message']!r}:\n{error}")
 
 
+def hints():
+    """names of other charts that the schema rejects with a hint are no values, and the hint names values"""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    found = 0
+    for hint in hints_of(json.loads((CHART / "values.schema.json").read_text()), values):
+        suggested = re.fullmatch(r"absent: did you mean (.+)\?", hint["const"])
+        found += 1
+        for path in re.split(", | or ", suggested[1]) if suggested else [""]:
+            if value_at(values, path) is None:
+                raise Failed(f"values.schema.json: {hint['const']!r} names no value")
+    if not found:
+        raise Failed("values.schema.json has no hints")
+
+
+def hints_of(schema, values):
+    """The hints of an object and of those in it."""
+    for name, each in schema.get("properties", {}).items():
+        if "const" in each:
+            if name in values:
+                raise Failed(f"values.schema.json rejects {name}, which is a value")
+            yield each
+        elif isinstance(values.get(name), dict):
+            yield from hints_of(each, values[name])
+
+
+def value_at(values, path):
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
+def notes():
+    """the notes name the console, explain and the next step, and warn about credentials in a URL"""
+    cases = [
+        ((), ["http://127.0.0.1:6070/", "exec deploy/my-tollgate -- tollgate explain DOMAIN", "Next: nothing is limited"], ["WARNING"]),
+        (value_sets()["memory"], ["tollgate explain shop", "Next: set redis.url"], ["WARNING"]),
+        (value_sets()["production"], ["counts in Redis", "Next: add the rate limit filter"], ["WARNING"]),
+        (value_sets()["istio"], ["Next: set redis.url"], ["WARNING"]),
+        (("--set", "redis.url=redis://:s3cret@redis:6379"), ["WARNING: redis.url contains credentials", "redis.auth.existingSecret", "redis.urlFrom"], ["s3cret"]),
+        (
+            ("--set", "redis.url=redis:6379,redis.perSecond.url=redis://redis:6380/0?password=s3cret"),
+            ["WARNING: redis.perSecond.url contains", "redis.perSecond.urlFrom"],
+            ["s3cret", "redis.url contains"],
+        ),
+    ]
+    for options, expected, unexpected in cases:
+        text = notes_of(*options)
+        missing = [each for each in expected if each not in text] + [f"no {each}" for each in unexpected if each in text]
+        if missing:
+            raise Failed(f"the notes of {options} must have {missing}:\n{text}")
+
+
+def notes_of(*options):
+    """NOTES.txt, which `helm template` does not print, rendered as a manifest."""
+    with tempfile.TemporaryDirectory() as directory:
+        chart = shutil.copytree(CHART, Path(directory) / "tollgate")
+        text = (chart / "templates" / "NOTES.txt").read_text()
+        (chart / "templates" / "notes.yaml").write_text(f'{{{{ define "notes" }}}}{text}{{{{ end }}}}notes: {{{{ include "notes" . | toJson }}}}')
+        return yaml.safe_load(rendered(*options, "--show-only", "templates/notes.yaml", chart=chart))["notes"]
+
+
 def readme():
     """every value has a description, is in the schema, and is in the chart's README"""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    unknown = set(schema["properties"]) - {"global"} ^ set(values)
-    if unknown:
+    properties = {name for name, each in schema["properties"].items() if "const" not in each}
+    if unknown := properties - {"global"} ^ set(values):
         raise Failed(f"values.yaml and values.schema.json differ: {', '.join(sorted(unknown))}")
     lines = ["| value | default | |", "|---|---|---|"]
     lines += [f"| `{name}` | `{json.dumps(default)}` | {text} |" for name, text, default in described(values)]
@@ -208,7 +274,7 @@ def alerts():
 
 def chart_alerts():
     """the chart's alerts are those of deploy/prometheus, for the pods of the release, with the labels of its values"""
-    (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    (rule,) = of_kind(rendered(*value_sets()["everything"]), "PrometheusRule")
     selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
     text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace(f"{RUNBOOK_SAMPLE}#", f"{RUNBOOK}#")
     text = text.replace('up{job="tollgate"}', f'up{{{selector},container="tollgate"}}').replace('job="tollgate"', selector)
@@ -219,9 +285,16 @@ def chart_alerts():
         raise Failed("the rendered PrometheusRule is not deploy/prometheus/tollgate-alerts.yaml with another selector and more labels")
 
 
+def alerts_without_a_runbook():
+    """without the URL of a runbook, alerts have no link to it"""
+    alerts = [rules_of(rule["spec"]) for rule in of_kind(rendered(*value_sets()["production"]), "PrometheusRule")]
+    if not alerts or any("runbook_url" in alert["annotations"] or "summary" not in alert["annotations"] for alert in alerts[0]):
+        raise Failed("the alerts of values-production.yaml must have annotations, but no runbook_url")
+
+
 def chart_dashboard():
     """the chart's dashboard is that of deploy/grafana, with links to the runbook of its values"""
-    (found,) = [each for each in of_kind(rendered("--values", value_sets()["everything"]), "ConfigMap") if "tollgate.json" in each["data"]]
+    (found,) = [each for each in of_kind(rendered(*value_sets()["everything"]), "ConfigMap") if "tollgate.json" in each["data"]]
     if json.loads(found["data"]["tollgate.json"]) != json.loads(DASHBOARD.read_text().replace(RUNBOOK_SAMPLE, RUNBOOK)):
         raise Failed("the rendered dashboard is not deploy/grafana/tollgate.json with another runbook URL")
 
@@ -239,7 +312,7 @@ def anchors(page):
 
 def expressions():
     """Expressions of alerts, and of panels, annotations and variables of the dashboard."""
-    (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    (rule,) = of_kind(rendered(*value_sets()["everything"]), "PrometheusRule")
     alerts = [alert["expr"] for alert in rules_of(rule["spec"])]
     dashboard = json.loads(DASHBOARD.read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
@@ -251,7 +324,7 @@ def expressions():
 def expressions_fit():
     """the metrics and labels of every expression of alerts and of the dashboard are exposed by the real binary"""
     texts = expressions()
-    pages = [metrics_page(rendered("--values", path)) for path in value_sets().values()]
+    pages = [metrics_page(rendered(*options)) for options in value_sets().values()]
     # Metrics of the statsd sink exist only without the Prometheus port, those of OTLP only with an endpoint.
     otlp = [{"name": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "value": "http://127.0.0.1:9"}]
     pages.append(metrics_page(rendered("--set", "metrics.enabled=false", "--set-json", f"extraEnv={json.dumps(otlp)}"), port="admin"))
@@ -420,7 +493,7 @@ def check_tls(service):
 
 def rules_are_swapped():
     """a pod with invalid rules stays unready, and loads valid ones when the ConfigMap changes"""
-    good = rendered("--values", value_sets()["memory"])
+    good = rendered(*value_sets()["memory"])
     bad = good.replace("unit: minute", "unit: fortnight")
     with start(bad) as service:
         service.eventually("invalid rules are rejected", lambda: "fortnight" in service.said())
@@ -442,8 +515,8 @@ def variables_of(kind, text):
 
 def rules_are_checked():
     """the Job before an install or an upgrade accepts the rules of each set of values, and rejects invalid rules and overlays"""
-    for name, path in value_sets().items():
-        text = rendered("--values", path)
+    for name, options in value_sets().items():
+        text = rendered(*options)
         if "/etc/tollgate/rules," not in text:
             if of_kind(text, "Job"):
                 raise Failed(f"{name}: there are no rules to check")
@@ -454,7 +527,7 @@ def rules_are_checked():
         serves, checks = (variables_of(kind, text) for kind in ("Deployment", "Job"))
         if checks != serves & settings("check") - {"CANDIDATE_SUBDIRECTORY"}:
             raise Failed(f"{name}: the Job has not the variables of `tollgate check` that the Deployment has: {checks}")
-    memory = ("--values", value_sets()["memory"])
+    memory = value_sets()["memory"]
     overlay = "overlay.content.overlays[0].domain=shop"
     rule = "domain: web\ndescriptors: [{key: user, rate_limit: {unit: UNIT, requests_per_unit: 1}}]"
     files = lambda unit: ("--set-json", f"rules.files={json.dumps({'web.yaml': rule.replace('UNIT', unit)})}")
@@ -486,37 +559,63 @@ def defaults_start():
             raise Failed(f"without rules a call is answered with {status} {body}")
 
 
+def requests_are_measured():
+    """the resource requests of values.yaml and values-production.yaml follow from docs/performance.md"""
+    table = (ROOT / "docs" / "performance.md").read_text()
+    for name, expected in (("values.yaml", 2), ("values-production.yaml", 1)):
+        text = (CHART / name).read_text()
+        costs = re.findall(r"([\d.]+) µs of\s+#?\s*CPU", text)
+        if len(costs) != expected or any(f"| {cost} + " not in table for cost in costs):
+            raise Failed(f"{name} states {costs} µs of CPU per request, which must be figures of Tollgate in docs/performance.md")
+        for rate, cost, cpu in re.findall(r"([\d,]+) × ([\d.]+) µs = (\d+)m", text):
+            requested = int(yaml.safe_load(text)["resources"]["requests"]["cpu"].removesuffix("m"))
+            if round(int(rate.replace(",", "")) * float(cost) / 1000) != int(cpu) or requested < int(cpu):
+                raise Failed(f"{name}: {rate} × {cost} µs is not {cpu}m, or more than the request")
+
+
+def common_annotations():
+    """each resource has the annotations of commonAnnotations, and its own take precedence"""
+    options = ("--set-string", "commonAnnotations.owner=platform", "--set-string", "service.annotations.owner=edge")
+    for document in documents(rendered(*value_sets()["everything"], *options)):
+        metadata = document["metadata"]
+        is_service = document["kind"] == "Service" and not metadata["name"].endswith(("-metrics", "-admin"))
+        if metadata.get("annotations", {}).get("owner") != ("edge" if is_service else "platform"):
+            raise Failed(f"{document['kind']} {metadata['name']} has the annotations {metadata.get('annotations')}")
+
+
 def restarts():
     """changed rules restart the pods only with rules.restartOnChange"""
     values, change = value_sets()["redis"], ("--set", "rules.domains.shop.descriptors[0].key=other")
     for on, expected in (("true", False), ("false", True)):
-        option = ("--values", values, "--set", f"rules.restartOnChange={on}")
+        option = (*values, "--set", f"rules.restartOnChange={on}")
         (before,), (after,) = (of_kind(rendered(*option, *more), "Deployment") for more in ((), change))
         if (before == after) != expected:
             raise Failed(f"rules.restartOnChange={on}: the Deployment {'changes' if expected else 'stays as it is'} with the rules")
 
 
 def envoy_gateway():
-    """no set of values renders names of Envoy Gateway, and each sample for it has Tollgate's image"""
-    for name, path in value_sets().items():
-        text = rendered("--values", path)
+    """no set of values renders names of Envoy Gateway, and each configuration in its samples has Tollgate's image"""
+    for name, options in value_sets().items():
+        text = rendered(*options)
         if taken := ENVOY_GATEWAYS_NAMES & set(re.findall(r"[-\w]+", text)):
             raise Failed(f"{name}: {', '.join(taken)} is a name that Envoy Gateway uses")
     for path in sorted((ROOT / "deploy" / "envoy-gateway").glob("*.yaml")):
-        documents = [each for each in yaml.safe_load_all(path.read_text())]
-        if {each["kind"] for each in documents} != {"ConfigMap"}:
-            raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys everything but ConfigMaps")
-        (config,) = [each["data"]["envoy-gateway.yaml"] for each in documents if each["metadata"]["name"] == "envoy-gateway-config"]
-        config = yaml.safe_load(config)
-        image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
-        if not image.startswith("registry.example.com/tollgate:") or "rateLimit" not in config:
-            raise Failed(f"{path.relative_to(ROOT)}: rateLimit must be set, and rateLimitDeployment.container.image must be Tollgate's")
+        resources = documents(path.read_text())
+        if {"Deployment", "Service"} & {each["kind"] for each in resources}:
+            raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys the rate limit service")
+        configs = [yaml.safe_load(each["data"]["envoy-gateway.yaml"]) for each in resources if each["metadata"]["name"] == "envoy-gateway-config"]
+        if not configs and "envoy-gateway/envoy-gateway.yaml" not in path.read_text():
+            raise Failed(f"{path.relative_to(ROOT)}: it has no configuration, and does not name the file that has it")
+        for config in configs:
+            image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+            if not image.startswith("registry.example.com/tollgate:") or "rateLimit" not in config:
+                raise Failed(f"{path.relative_to(ROOT)}: rateLimit must be set, and rateLimitDeployment.container.image must be Tollgate's")
 
 
 def filters():
     """Envoy accepts the filter and the rate limits of the EnvoyFilter"""
-    for name, path in value_sets().items():
-        for document in of_kind(rendered("--values", path), "EnvoyFilter"):
+    for name, options in value_sets().items():
+        for document in of_kind(rendered(*options), "EnvoyFilter"):
             http_filter, host = (patch["patch"]["value"] for patch in document["spec"]["configPatches"])
             good, said = envoy_takes(http_filter, host)
             if not good:
@@ -547,13 +646,15 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
+    checks = [lint, readme, hints, notes, goldens, rejections, kubernetes_takes_it, package, requests_are_measured, common_annotations, restarts, alerts, chart_alerts, alerts_without_a_runbook, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
     named = [(check.__doc__, check) for check in checks]
-    for path in value_sets().values():
-        named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
+    for name, options in value_sets().items():
+        named.append((f"the binary serves what the values of {name} render", lambda options=options: serves(rendered(*options))))
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
     for variables in redis_commands():
         named.append((f"the binary counts on the Redis of {' '.join(variables)} in docs/redis.md", lambda variables=variables: counts_on(variables)))
+    named.append(("the binary serves what deploy/redis/shared-region-values.yaml renders", lambda: serves(guides.redis_values("shared-region"))))
+    named += guides.checks(make_schemas, start)
     failures = 0
     for what, check in named:
         try:

@@ -44,6 +44,8 @@ SECRETS = {
     "redact-key": {"key": "k"},
     "otlp-headers": {"headers": "authorization=Bearer%20t"},
 }
+# What another container of the pod writes into an emptyDir, by the name of the volume.
+WRITTEN = {"token": {"auth": f"default:{PASSWORD}"}}
 FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
 
 
@@ -188,6 +190,8 @@ class Pod:
     def volume_files(self, volume):
         if "configMap" in volume:
             return config_map(self.text, volume["configMap"]["name"])["data"]
+        if "emptyDir" in volume:
+            return WRITTEN.get(volume["name"])
         return SECRETS.get(volume["secret"]["secretName"]) or self.authority.files() if "secret" in volume else None
 
     def variables(self):

@@ -18,7 +18,7 @@ def alerts():
 
 def chart_alerts():
     """the alerts of the chart are valid, and select the pods of their release only"""
-    (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    (rule,) = of_kind(rendered(*value_sets()["everything"]), "PrometheusRule")
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
         (Path(directory) / "test.yaml").write_text((HERE / "alerts_test.yaml").read_text())

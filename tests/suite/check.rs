@@ -1,16 +1,19 @@
 //! `tollgate check` in a pull request: what it reads, in which formats it reports, and when it fails.
 //! `cli.rs` has what it reports about a folder.
 
+use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::support::repository::Repository;
 use crate::support::{
     limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_stdin, write,
 };
 
+const INVALID: &str = "domain: shop\ndescriptors: [{kee: user}]\n";
 /// A stream of manifests: the third has a mistake.
 const MANIFESTS: &str = "\
 apiVersion: apps/v1
@@ -193,31 +196,55 @@ fn text_has_colors_on_a_terminal_unless_no_color_is_set() {
 
 #[test]
 fn the_sample_hook_rejects_a_commit_of_invalid_rules() {
-    let folder = TempDir::new().expect("a temporary directory");
-    let binary = Path::new(env!("CARGO_BIN_EXE_tollgate"));
-    let binaries = binary.parent().expect("it is in a folder");
-    let searched = std::env::var("PATH").expect("there is a PATH");
-    let commit = |rules: &str| {
-        written(&folder, "config/rules.yaml", rules);
-        let hook = sample("deploy/ci/pre-commit");
-        let script = format!(
-            "git init -q . && git add -A && cp {hook} .git/hooks/pre-commit && git commit -qm rules"
-        );
-        let ran = Command::new("sh")
-            .args(["-c", &script])
-            .current_dir(folder.path())
-            .env_clear()
-            .env("PATH", format!("{}:{searched}", binaries.display()))
-            .env("HOME", folder.path())
-            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_NAME"), "test")))
-            .envs(["AUTHOR", "COMMITTER"].map(|who| (format!("GIT_{who}_EMAIL"), "test@localhost")))
-            .output()
-            .expect("there is a shell");
-        let printed = String::from_utf8_lossy(&ran.stderr).into_owned();
-        (ran.status.success(), printed)
+    let repository = Repository::with(&[]);
+    let hook = sample("deploy/ci/pre-commit");
+    fs::copy(hook, repository.0.path(".git/hooks/pre-commit")).expect("a hook can be installed");
+    let rejected = repository.try_commit(&[("config/rules.yaml", INVALID)]);
+    let printed = String::from_utf8_lossy(&rejected.stderr);
+    assert!(
+        !rejected.status.success() && printed.contains("unknown key 'kee'"),
+        "{printed}"
+    );
+    repository.commit(&[("config/rules.yaml", &limit_of(1))]);
+}
+
+/// With the sample of a configuration, by the real pre-commit.
+#[test]
+fn hooks_of_pre_commit_reject_a_commit_of_invalid_rules_and_of_failing_tests() {
+    let hooks = fs::read_to_string(sample(".pre-commit-hooks.yaml")).expect("a text");
+    let published = Repository::with(&[(".pre-commit-hooks.yaml", &hooks)]);
+    published.git(&["tag", "v0.1.0"]);
+    let configuration = fs::read_to_string(sample("deploy/ci/pre-commit-config.yaml"));
+    let (address, published) = ("https://git.example.com/tollgate", published.0.path(""));
+    let configuration = configuration.expect("a text").replace(address, &published);
+    assert!(configuration.contains(&published), "{configuration}");
+
+    let repository = Repository::with(&[(".pre-commit-config.yaml", &configuration)]);
+    let pre_commit = sample(".tools/pre-commit/bin/pre-commit");
+    let installed = repository.run(&pre_commit, &["install"], &HashMap::new());
+    assert!(installed.status.success(), "{installed:?}");
+    let test = |code| {
+        format!(
+            "tests: [{{name: one, steps: [{{request: {{domain: d, descriptors: [{{k: a}}]}}, expect: {{code: {code}}}}}]}}]\n"
+        )
     };
-    let (done, printed) = commit("domain: shop\ndescriptors: [{kee: user}]\n");
-    assert!(!done && printed.contains("unknown key 'kee'"), "{printed}");
-    let (done, printed) = commit(&limit_of(1));
-    assert!(done, "{printed}");
+    for (rules, code, expected) in [
+        (INVALID, "OK", "unknown key 'kee'"),
+        (
+            &*limit_of(1),
+            "OVER_LIMIT",
+            "code: expected OVER_LIMIT, found OK",
+        ),
+    ] {
+        let rejected = repository.try_commit(&[
+            ("config/rules.yaml", rules),
+            ("tests/one.test.yaml", &test(code)),
+        ]);
+        let printed = String::from_utf8_lossy(&rejected.stderr);
+        assert!(
+            !rejected.status.success() && printed.contains(expected),
+            "{printed}"
+        );
+    }
+    repository.commit(&[("tests/one.test.yaml", &test("OK"))]);
 }

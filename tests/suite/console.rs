@@ -112,8 +112,14 @@ async fn counts_are_those_of_metrics() {
         client.ask("shop", &[("path", "/login")]).await;
     }
     let overview = text(&server, "/");
-    assert!(overview.contains("6 hits in total"), "{overview}");
-    assert!(overview.contains("% 1 hits in total"), "{overview}");
+    for shown in [
+        "16.6 % 1 of 6 hits; this replica, last minute",
+        "Last hour · this replica, by minute",
+        "Totals · this replica, since ",
+        "Hits of all rules 6 Hits over limit 1",
+    ] {
+        assert!(overview.contains(shown), "{shown}: {overview}");
+    }
     assert!(overview.contains("shop.user 1 3 33.3 %"), "{overview}");
     let rules = text(&server, "/console/rules");
     for row in [
@@ -132,7 +138,7 @@ async fn counts_are_those_of_metrics() {
         "over limit",
         "Remaining 0 hits",
         "Counted in memory",
-        "3 hits 1 over limit · at most 3 in 5 minutes",
+        "3 hits 1 over limit at most 3 in 5 minutes",
     ] {
         assert!(key.contains(shown), "{shown}: {key}");
     }
@@ -571,4 +577,72 @@ async fn replicas_are_listed_with_their_admin_ports() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn fleet_shows_sums_of_replicas_and_names_a_dead_one() {
+    let redis = RedisProcess::start();
+    let replicas = ["pod-a", "pod-b", "pod-c"].map(|pod| {
+        let envs = [
+            ("REDIS_URL", &*redis.url()),
+            ("DEBUG_HOST", "127.0.0.1"),
+            ("POD_NAME", pod),
+        ];
+        TestServer::with_rules(RULES).with_envs(&envs).start()
+    });
+    for server in &replicas {
+        let mut client = server.client().await;
+        for user in ["ann", "ann", "bob"] {
+            client.ask("shop", &[("user", user)]).await;
+        }
+    }
+    let shows = async |path: &str, expected: &[&str]| {
+        eventually(&format!("{path} has {expected:?}"), async || {
+            let shown = text(&replicas[0], path);
+            expected.iter().all(|part| shown.contains(part))
+        })
+        .await;
+    };
+    // Of ann 4 of 6 hits are over limit, of bob 1 of 3.
+    let overview = [
+        "replica pod-a",
+        "55.5 % 5 of 9 hits; 3 replicas, last minute",
+        "Last hour · 3 replicas, by minute",
+        "Last minute · 3 replicas, by second",
+        "shop.user 5 9 55.5 %",
+        "pod-a this one",
+        "pod-b",
+        "pod-c",
+    ];
+    shows("/?scope=fleet", &overview).await;
+    let rules = ["Hits: 3 replicas, last hour.", "per key 9 5 fixed_window"];
+    shows("/console/rules?scope=fleet", &rules).await;
+    assert!(text(&replicas[0], "/console/rules").contains("per key 3 0 fixed_window"));
+
+    let over_limit = "/console/over-limit?scope=fleet";
+    let keys = [
+        "Keys over limit: 3 replicas, last minute.",
+        "shop.user user=ann 4 shop.user user=bob 1",
+    ];
+    shows(over_limit, &keys).await;
+    for (filter, shown) in [
+        ("domain=shop&rule=shop.user&key=user", vec!["ann", "bob"]),
+        ("key=user%3Dbob", vec!["bob"]),
+        ("key=use", vec![]),
+        ("rule=shop.path_/login", vec![]),
+        ("domain=other", vec![]),
+    ] {
+        let page = text(&replicas[0], &format!("{over_limit}&{filter}"));
+        for user in ["ann", "bob"] {
+            let is_shown = page.contains(&format!("user={user} "));
+            assert_eq!(is_shown, shown.contains(&user), "{filter}: {page}");
+        }
+        assert_eq!(page.contains("No such key"), shown.is_empty(), "{filter}");
+    }
+
+    replicas[2].signal("STOP");
+    let of_others = ["2 of 3 replicas, last minute; pod-c did not answer"];
+    shows("/?scope=fleet", &of_others).await;
+    shows(over_limit, &of_others).await;
+    replicas[2].signal("CONT");
 }

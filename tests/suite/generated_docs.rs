@@ -1,4 +1,4 @@
-//! `docs/settings.md`, `docs/metrics.md` and the tables of bounds in `docs/guarantees.md` are generated
+//! `docs/settings.md`, `docs/metrics.md`, the tables of bounds in `docs/guarantees.md` and `docs/schema` are generated
 //! from the definitions. `make generated-docs` rewrites them; these tests fail while they are out of date.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,11 +7,12 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Args as _, Command};
+use serde_json::Value;
 use tempfile::TempDir;
 use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::{TestServer, eventually, write};
+use crate::support::{TestServer, eventually, sample, tollgate, write};
 
 mod bounds;
 
@@ -167,6 +168,48 @@ async fn metrics_page_is_current() {
         );
     }
     assert_current("docs/metrics.md", &page);
+}
+
+#[test]
+fn schemas_are_current_and_describe_keys_as_the_pages_do() {
+    for (kind, page, rows) in [
+        ("rules", "docs/rules.md", 27),
+        ("tests", "docs/testing.md", 13),
+        ("overlay", "docs/rules.md", 0),
+    ] {
+        let ran = tollgate(&["schema", kind]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_current(&format!("docs/schema/{kind}.json"), &ran.stdout);
+        let keys = described(&ran.json());
+        let text = fs::read_to_string(sample(page)).expect("a page");
+        let tables = text.split("\n\n").filter(|part| part.starts_with("| key"));
+        let described: Vec<&str> = tables.flat_map(|table| table.lines().skip(2)).collect();
+        let differing = described.iter().filter(|row| {
+            let (name, row) = (
+                row.split('`').nth(1).unwrap_or_default(),
+                row.to_lowercase(),
+            );
+            let key = name.rsplit('.').next();
+            let mut meanings = keys.iter().filter(|(name, _)| Some(&**name) == key);
+            !meanings.any(|(_, meaning)| row.contains(&meaning.to_lowercase()))
+        });
+        let differing: Vec<_> = differing.collect();
+        assert!(rows == 0 || differing.is_empty(), "{page}: {differing:#?}");
+        assert!(described.len() >= rows, "{page}: {}", described.len());
+    }
+}
+
+/// Keys and their descriptions in a schema.
+fn described(schema: &Value) -> Vec<(String, String)> {
+    let below = match schema {
+        Value::Array(items) => items.iter().collect(),
+        Value::Object(fields) => fields.values().collect(),
+        _ => Vec::new(),
+    };
+    let keys = schema["properties"].as_object().into_iter().flatten();
+    let keys = keys
+        .filter_map(|(key, value)| Some((key.clone(), value["description"].as_str()?.to_owned())));
+    keys.chain(below.into_iter().flat_map(described)).collect()
 }
 
 /// The type, label names and help text of each metric of a page.

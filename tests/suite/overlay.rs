@@ -299,7 +299,7 @@ fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
 
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
 /// Conflicts are reported at the rule, with the source of each option.
-const FINDINGS: &str = "
+pub(crate) const FINDINGS: &str = "
 [{domain: shop, tollgate: {all_or_nothing: true}}] => warning: overlay.yaml: there is no such domain
 [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}] => warning: overlay.yaml: there is no such rule
 [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}] => warning: overlay.yaml: `burst` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it

@@ -16,7 +16,7 @@ const DASHBOARD: &str = "deploy/grafana/tollgate.json";
 const RUNBOOK: &str = "https://git.example.com/tollgate/blob/main/docs/operations.md";
 /// Every file that sets how long a caller waits for an answer, and how. over-limit.yaml has a queue
 /// rule, so it needs a longer one.
-const TIMEOUTS: [(&str, &str); 12] = [
+const TIMEOUTS: [(&str, &str); 15] = [
     ("deploy/envoy/concurrency.yaml", "timeout: 0.15s"),
     ("deploy/envoy/costs.yaml", "timeout: 0.15s"),
     ("deploy/envoy/envoy.yaml", "timeout: 0.15s"),
@@ -25,6 +25,9 @@ const TIMEOUTS: [(&str, &str); 12] = [
     ("deploy/envoy/over-limit.yaml", "timeout: 3s"),
     ("deploy/envoy/second-filter.yaml", "timeout: 0.15s"),
     ("deploy/istio/envoy-filter.yaml", "timeout: 0.15s"),
+    ("deploy/istio/waypoint.yaml", "timeout: 0.15s"),
+    ("deploy/kgateway/rate-limits.yaml", "timeout: 150ms"),
+    ("deploy/contour/rate-limits.yaml", "response: 150ms"),
     ("deploy/envoy-gateway/envoy-gateway.yaml", "timeout: 150ms"),
     ("deploy/envoy-gateway/overlay.yaml", "timeout: 150ms"),
     ("docs/envoy.md", "timeout: 0.15s"),
@@ -159,19 +162,24 @@ fn every_metric_that_a_page_names_is_in_the_list_of_metrics() {
 fn every_file_sets_the_recommended_timeout() {
     for (file, expected) in TIMEOUTS {
         let text = read(file);
+        let (key, _) = expected.split_once(' ').expect("it is a key and a value");
         // `route: {timeout: …}` is another setting, and so is `connect_timeout`.
         let mut found: Vec<&str> = text
             .lines()
             .map(str::trim)
-            .filter(|line| line.starts_with("timeout: "))
+            .filter(|line| line.starts_with(key))
             .collect();
         // Of each filter.
         found.dedup();
         assert_eq!(found, [expected], "{file}");
     }
-    for file in
-        ["deploy/envoy", "deploy/istio", "deploy/envoy-gateway"].map(|folder| root().join(folder))
-    {
+    let folders = [
+        "deploy/envoy",
+        "deploy/istio",
+        "deploy/kgateway",
+        "deploy/envoy-gateway",
+    ];
+    for file in folders.map(|folder| root().join(folder)) {
         for entry in fs::read_dir(&file).expect("it is a folder") {
             let path = entry.expect("it can be read").path();
             let name = path

@@ -131,18 +131,32 @@ const EXPECTATIONS: &str = r"
 {request_headers: {x-degraded: yes}} => request_headers.x-degraded: expected yes, found null
 ";
 
-#[test]
-fn each_expectation_finds_a_difference() {
-    let mut cases = "tests:\n".to_owned();
-    let rows: Vec<(&str, &str)> = EXPECTATIONS
+fn expectations() -> impl Iterator<Item = (&'static str, &'static str)> {
+    EXPECTATIONS
         .lines()
         .filter_map(|line| line.split_once(" => "))
-        .collect();
-    for (index, (expect, _)) in rows.iter().enumerate() {
+}
+
+/// A test for each row.
+fn file_of_expectations() -> String {
+    let mut cases = "tests:\n".to_owned();
+    for (index, (expect, _)) in expectations().enumerate() {
         let request = "{domain: shop, descriptors: [{user: ann}, {unknown: x}]}";
         cases +=
             &format!("- {{name: n{index}, steps: [{{request: {request}, expect: {expect}}}]}}\n");
     }
+    cases
+}
+
+/// Valid files, of all forms.
+pub(crate) fn valid_files() -> [String; 3] {
+    let steps = format!("tests:\n  - name: a test\n    steps:\n{FORMS}\n");
+    [file_of_expectations(), steps, PASSES.to_owned()]
+}
+
+#[test]
+fn each_expectation_finds_a_difference() {
+    let cases = file_of_expectations();
     let folder = folder_with(&[("tests/shop.test.yaml", &cases)]);
     let variables = [
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
@@ -150,7 +164,7 @@ fn each_expectation_finds_a_difference() {
     ];
     let ran = test_with(&folder, &["--format", "json"], &variables);
     let report = ran.json();
-    for (index, (expect, expected)) in rows.iter().enumerate() {
+    for (index, (expect, expected)) in expectations().enumerate() {
         let test = &report["tests"][index];
         let failure = &test["failure"]["mismatches"][0];
         let found = match failure.as_object() {
@@ -161,15 +175,12 @@ fn each_expectation_finds_a_difference() {
                 format!("{name}: expected {}, found {}", of("expected"), of("found"))
             }
         };
-        assert_eq!(found, *expected, "{expect}");
-        assert_eq!(test["passed"], *expected == "none", "{expect}");
+        assert_eq!(found, expected, "{expect}");
+        assert_eq!(test["passed"], expected == "none", "{expect}");
     }
 }
 
-#[test]
-fn descriptors_have_three_forms_and_all_fields() {
-    let folder = folder_with_steps(
-        r#"
+const FORMS: &str = r#"
       - request: {domain: shop, descriptors: [{user: 42}], hits_addend: 3}
         expect: {statuses: [{remaining: 7}]}
       - request: {domain: shop, descriptors: [[[user, "42"]]]}
@@ -183,8 +194,11 @@ fn descriptors_have_three_forms_and_all_fields() {
       - request: {domain: shop, descriptors: [{entries: {user: "42"}, limit: {requests_per_unit: 5, unit: hour}}]}
         expect: {statuses: [{limit: 5 per hour, remaining: 4, rule: null}]}
       - request: {domain: shop, descriptors: [{entries: x}, [[entries]]]}
-        expect: {statuses: [{rule: null}, {rule: null}]}"#,
-    );
+        expect: {statuses: [{rule: null}, {rule: null}]}"#;
+
+#[test]
+fn descriptors_have_three_forms_and_all_fields() {
+    let folder = folder_with_steps(FORMS);
     let ran = test(&folder, &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
@@ -261,8 +275,8 @@ tests: [{name: a, steps: [{at: 2026-01-01T00:00:02Z, request: REQUEST, expect: {
 tests: [ => 1:8 parsing a node, did not find expected node content
 "#;
 
-#[test]
-fn impossible_steps_are_errors_with_line_and_column() {
+/// Invalid files, each with the place and the problem.
+pub(crate) fn invalid_files() -> Vec<(String, &'static str)> {
     let of_steps = INVALID
         .lines()
         .filter_map(|line| line.split_once(" => "))
@@ -276,9 +290,17 @@ fn impossible_steps_are_errors_with_line_and_column() {
         .lines()
         .filter_map(|line| line.split_once(" => "))
         .map(|(text, expected)| (text.to_owned(), expected));
+    let request = "{domain: shop, descriptors: [{user: a}]}";
+    of_steps
+        .chain(of_files)
+        .map(|(text, expected)| (text.replace("REQUEST", request), expected))
+        .collect()
+}
+
+#[test]
+fn impossible_steps_are_errors_with_line_and_column() {
     let mut wrong = String::new();
-    for (text, expected) in of_steps.chain(of_files) {
-        let cases = text.replace("REQUEST", "{domain: shop, descriptors: [{user: a}]}");
+    for (cases, expected) in invalid_files() {
         let folder = folder_with(&[("tests/shop.test.yaml", &cases)]);
         let ran = test(&folder, &[]);
         assert_eq!(ran.code, Some(78), "{cases}: {ran:?}");

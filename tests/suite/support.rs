@@ -48,6 +48,7 @@ pub(crate) mod raw_grpc;
 pub(crate) mod raw_upstream;
 pub(crate) mod redis;
 pub(crate) mod remote;
+pub(crate) mod repository;
 pub(crate) mod scripted_redis;
 pub(crate) mod sentinel;
 pub(crate) mod statsd;

@@ -142,6 +142,8 @@
 # Other pods get the address of the admin port from heartbeats.
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- else }}
 - {name: BACKEND_TYPE, value: memory}
 {{- end }}

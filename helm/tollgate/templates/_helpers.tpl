@@ -43,6 +43,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "tollgate.commonLabels" . }}
 {{- end }}
 
+{{/* Annotations of a resource, within its metadata. Arguments: context, its own annotations, which take precedence. */}}
+{{- define "tollgate.annotations" -}}
+{{- with merge (dict) (index . 1) (index . 0).Values.commonAnnotations }}
+{{- dict "annotations" . | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of a pod that runs Tollgate's image, each from the value of its name. */}}
+{{- define "tollgate.podFields" -}}
+{{- range list "dnsPolicy" "hostAliases" "imagePullSecrets" "nodeSelector" "priorityClassName" "runtimeClassName" "schedulerName" "tolerations" }}
+{{- $field := . }}
+{{- with index $.Values $field }}
+{{ dict $field . | toYaml }}
+{{- end }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- end }}
+
 {{- define "tollgate.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "tollgate.fullname" .) .Values.serviceAccount.name }}
@@ -105,10 +124,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* Number of replicas that share a limit during a Redis outage. With autoscaling the maximum: too strict is safe. */}}
+{{/* The least number of pods. */}}
+{{- define "tollgate.podsMin" -}}
+{{- .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicaCount }}
+{{- end }}
+
+{{/* Number of replicas that share a limit during a Redis outage, until heartbeats have counted them. */}}
 {{- define "tollgate.replicas" -}}
-{{- $pods := .Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicaCount }}
-{{- .Values.onStoreError.replicas | default $pods | default 1 | int }}
+{{- .Values.onStoreError.replicas | default (include "tollgate.podsMin" . | int) | default 1 | int }}
 {{- end }}
 
 {{- define "tollgate.gracePeriod" -}}
@@ -258,6 +281,12 @@ Rejects combinations of values. The schema has validated each value.
 {{- if and $values.tracing.enabled (not $values.tracing.endpoint) }}
 {{- fail "tracing.enabled is true: set tracing.endpoint, such as http://otel-collector.observability:4318" }}
 {{- end }}
+{{- if and $values.service.nodePort (eq $values.service.type "ClusterIP") }}
+{{- fail "service.nodePort has no effect with service.type=ClusterIP: set service.type=NodePort" }}
+{{- end }}
+{{- if and $values.service.loadBalancerClass (ne $values.service.type "LoadBalancer") }}
+{{- fail (printf "service.loadBalancerClass has no effect with service.type=%s: set service.type=LoadBalancer" $values.service.type) }}
+{{- end }}
 {{- $needed := add (int $values.drainPeriodSeconds) (int $values.shutdownTimeoutSeconds) }}
 {{- if lt (int (include "tollgate.gracePeriod" .)) (int $needed) }}
 {{- fail (printf "terminationGracePeriodSeconds is %d: drainPeriodSeconds and shutdownTimeoutSeconds need %d, or calls are interrupted" (int $values.terminationGracePeriodSeconds) $needed) }}
@@ -267,9 +296,6 @@ Rejects combinations of values. The schema has validated each value.
 {{- end }}
 {{- if and $values.metrics.serviceMonitor.enabled $values.metrics.podMonitor.enabled }}
 {{- fail "metrics.serviceMonitor and metrics.podMonitor would scrape every pod twice: enable only one of them" }}
-{{- end }}
-{{- if and $values.metrics.prometheusRule.enabled (not $values.metrics.prometheusRule.runbookURL) }}
-{{- fail "metrics.prometheusRule.enabled is true: set metrics.prometheusRule.runbookURL to the absolute URL of docs/operations.md where you publish it, such as https://git.example.com/tollgate/blob/main/docs/operations.md" }}
 {{- end }}
 {{- if $values.istio.envoyFilter.enabled }}
 {{- if or (not $values.istio.envoyFilter.domain) (not $values.istio.envoyFilter.rateLimits) }}

@@ -18,6 +18,7 @@ use crate::report::counter::{
     CounterChange, CounterList, CounterView, Grant, RateLimitRequest, Reset,
 };
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesList, RulesRollback};
+use crate::report::status::ReplicaStatus;
 use crate::report::top::{OverLimitEvent, TopKeys};
 use crate::report::{Finding, RuleCheck, RuleSimulation};
 
@@ -34,7 +35,7 @@ const PARTS: [&str; 6] = [
 ];
 
 /// The types of answers and of bodies of requests, with those that their fields have.
-const TYPES: [fn(&mut SchemaGenerator) -> Schema; 17] = [
+const TYPES: [fn(&mut SchemaGenerator) -> Schema; 18] = [
     answer::<CounterChange>,
     answer::<CounterList>,
     answer::<CounterView>,
@@ -49,6 +50,7 @@ const TYPES: [fn(&mut SchemaGenerator) -> Schema; 17] = [
     schema::<OverLimitEvent<'_>>,
     schema::<RateLimitRequest>,
     schema::<Replica>,
+    schema::<ReplicaStatus>,
     schema::<Reset>,
     schema::<RulesRollback>,
     schema::<TopKeys>,

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::Rejected;
+use crate::admin::api::fleet::reply::{Reply as _, TopReply};
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
 use crate::admin::api::viewer::Viewer;
@@ -22,7 +23,6 @@ use crate::observe::redact::{Redaction, Values};
 use crate::observe::top_keys::windows::{By, Counted, Window};
 use crate::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
-use crate::report::json;
 use crate::report::top::{KeyHits, TopKeys as TopAnswer};
 use crate::rules::{Descriptor, LiveRules, Query};
 
@@ -48,7 +48,7 @@ pub(crate) struct Top {
     rules: Arc<LiveRules>,
     /// For callers without a token; `None` shows values as they are.
     redaction: Option<Arc<Redaction>>,
-    fleet: Fleet,
+    pub(crate) fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -87,7 +87,7 @@ impl Top {
         keys: TopKeys,
         rules: Arc<LiveRules>,
         redaction: Option<Arc<Redaction>>,
-        fleet: Fleet,
+        fleet: Arc<Fleet>,
     ) -> Self {
         Self {
             keys,
@@ -99,13 +99,14 @@ impl Top {
         }
     }
 
-    /// GET, with this query string: the JSON of an answer.
-    pub(crate) async fn read(
+    /// The answer to a GET with this query string, as `show` shows it.
+    pub(crate) async fn read<T: Default + Send + 'static>(
         self: &Arc<Self>,
         replica: &str,
         query: &str,
         viewer: &Viewer,
-    ) -> Result<String, Rejected> {
+        show: impl FnOnce(TopAnswer) -> T + Send + 'static,
+    ) -> Result<T, Rejected> {
         let query = TopQuery::read(query)?;
         let mut answer = TopAnswer {
             replica: replica.to_owned(),
@@ -116,9 +117,9 @@ impl Top {
         let mut replies = Vec::new();
         if query.scope == Scope::Fleet {
             // First: a replica that asks this one must not wait until all others have answered.
-            let fleet = self.fleet.ask(&query.path(), replica).await;
+            let fleet = self.fleet.ask::<TopReply>(&query.path(), replica).await;
             let Replies { answers, missing } = fleet.ok_or_else(busy)?;
-            let names = answers.iter().map(|reply| &*reply.replica);
+            let names = answers.iter().map(TopReply::replica);
             let names = std::iter::once(replica).chain(names);
             answer.replicas = Some(names.map(str::to_owned).collect());
             answer.missing = Some(missing);
@@ -134,16 +135,16 @@ impl Top {
             },
         };
         let own = self.sums(query.selection, query.window, view).await;
-        let show = move || {
+        let shown = move || {
             let Prepared { mut sums, permit } = own;
             for reply in replies {
                 sums.add_answer(reply.rules);
             }
             answer.rules = sums.first(query.by);
-            (json(&answer), permit)
+            (show(answer), permit)
         };
-        let (json, _permit) = spawn_blocking(show).await.unwrap_or_default();
-        Ok(json)
+        let (shown, _permit) = spawn_blocking(shown).await.unwrap_or_default();
+        Ok(shown)
     }
 
     /// The keys of one rule of this process.
@@ -328,7 +329,7 @@ impl TopQuery {
 }
 
 /// The value of a parameter that has a few.
-fn one_of<T: FromStr<Err = String>>(
+pub(crate) fn one_of<T: FromStr<Err = String>>(
     name: &str,
     value: Option<String>,
     default: T,

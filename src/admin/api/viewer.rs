@@ -1,5 +1,5 @@
 //! Decides how the caller of a page sees values of descriptors: as they are with a token, else as
-//! ADMIN_REDACT says.
+//! set by ADMIN_REDACT.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -114,16 +114,22 @@ impl Viewers {
     }
 
     fn log(&self, page: &str, remote: Option<IpAddr>) {
-        let now = self.0.clock.now();
-        let mut logged = self.0.logged.lock();
-        if logged
-            .get(page)
-            .is_none_or(|last| now.since(*last) >= LOG_INTERVAL)
-        {
-            logged.insert(page.into(), now);
+        if self.is_due(page) {
             let remote = remote.map_or_else(String::new, |remote| remote.to_string());
             tracing::info!(target: AUDIT, action = REVEAL, remote, page, "admin action");
         }
+    }
+
+    /// Whether the page was not logged in the last [`LOG_INTERVAL`]. From now on it was.
+    fn is_due(&self, page: &str) -> bool {
+        let now = self.0.clock.now();
+        let mut logged = self.0.logged.lock();
+        let last = logged.get(page);
+        let is_due = last.is_none_or(|last| now.since(*last) >= LOG_INTERVAL);
+        if is_due {
+            logged.insert(page.into(), now);
+        }
+        is_due
     }
 }
 
@@ -159,5 +165,34 @@ where
         let remote = remote.and_then(|RemoteAddress(remote)| *remote);
         let viewer = viewers.viewer(&parts.headers, remote, page);
         viewer.map_err(|rejected| answer::rejection(&viewers.0.replica, rejected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::api::token::{TokenOptions, TokenSource};
+
+    #[test]
+    fn each_page_is_logged_once_in_a_minute() {
+        let (clock, time) = Clock::manual(Time::from_micros(0));
+        let source = |setting| TokenSource::new(setting, None, None).expect("there is no file");
+        let options = TokenOptions::new(source("ADMIN_TOKEN"), source("ADMIN_READ_TOKEN"));
+        let options = options.expect("there are no tokens");
+        let metrics = Metrics::new();
+        let (token, _) = TokenCheck::new(options, clock.clone(), &metrics);
+        let viewers = Viewers::new("a", None, &token, &clock, &metrics);
+        for (seconds, page, is_due) in [
+            (0, "/trial", true),
+            (0, "/trial", false),
+            (0, "/candidate", true),
+            (59, "/trial", false),
+            (1, "/trial", true),
+            (0, "/candidate", true),
+            (59, "/candidate", false),
+        ] {
+            time.advance(Span::from_secs(seconds));
+            assert_eq!(viewers.is_due(page), is_due, "{page} {:?}", clock.now());
+        }
     }
 }

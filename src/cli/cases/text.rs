@@ -42,11 +42,10 @@ pub(super) fn failure(test: &CaseResult) -> String {
     };
     let differences = failure.mismatches.iter().map(difference);
     format!(
-        "\nfailed: {}\n{}{}: {}\n",
+        "\nfailed: {}\n{}{}\n",
         test.name,
         differences.collect::<String>(),
         moment(failure),
-        failure.response
     )
 }
 
@@ -58,11 +57,15 @@ fn difference(mismatch: &Mismatch) -> String {
     format!("{excerpt}\n   - {field}: {expected}\n   + {field}: {found}\n\n")
 }
 
-/// Which request it was, and when.
-fn moment(failure: &CaseFailure) -> String {
+/// Which request it was, when, and its response.
+pub(super) fn moment(failure: &CaseFailure) -> String {
+    let CaseFailure {
+        request, requests, ..
+    } = failure;
+    let which = match requests {
+        1 => String::new(),
+        requests => format!("request {request} of {requests}, "),
+    };
     let time = failure.time.to_rfc3339();
-    match failure.requests {
-        1 => format!("at {time}"),
-        requests => format!("request {} of {requests}, at {time}", failure.request),
-    }
+    format!("{which}at {time}: {}", failure.response)
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use clap::ValueEnum;
 
 use crate::cli::check::report::Report;
+use crate::cli::github::annotation;
 use crate::cli::output::{self, CliError, counted};
 use crate::report::Severity;
 
@@ -117,39 +118,14 @@ impl Color {
     }
 }
 
-/// A line for each finding: see "Workflow commands" in GitHub's documentation.
+/// A line for each finding.
 fn github(report: &Report) -> String {
-    let mut text = String::new();
-    for (severity, finding) in &report.findings {
-        let command = match severity {
-            Severity::Note => "notice",
-            severity => severity.name(),
-        };
-        let placed = report.placed(*severity, finding);
-        let file = placed.finding.file.as_deref().unwrap_or_default();
-        let mut properties = format!("file={}", property(file));
-        if let (Some(line), Some(column)) = (placed.finding.line, placed.finding.column) {
-            // Its end is the last column.
-            let end = placed.end_column.unwrap_or(0).saturating_sub(1).max(column);
-            properties += &format!(",line={line},col={column},endColumn={end}");
-        }
-        let mut message = placed.finding.message;
+    let findings = report.findings.iter().map(|(severity, finding)| {
+        let mut placed = report.placed(*severity, finding);
         if let Some(line) = placed.line_within {
-            message += &format!(", in line {line} of {}", finding.source.name);
+            placed.finding.message += &format!(", in line {line} of {}", finding.source.name);
         }
-        if let Some(hint) = &finding.hint {
-            message += &format!("\n{hint}");
-        }
-        text += &format!("::{command} {properties}::{}\n", data(&message));
-    }
-    text
-}
-
-fn data(text: &str) -> String {
-    let escaped = text.replace('%', "%25").replace('\r', "%0D");
-    escaped.replace('\n', "%0A")
-}
-
-fn property(text: &str) -> String {
-    data(text).replace(':', "%3A").replace(',', "%2C")
+        annotation(*severity, &placed.finding, placed.end_column)
+    });
+    findings.collect()
 }

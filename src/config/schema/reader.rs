@@ -1,27 +1,110 @@
-//! Reads values of the schema with their locations, and checks the keys of all maps.
+//! Declares the keys of rules, reads values with their locations, and checks the keys of all maps.
 
 use std::rc::Rc;
 
 use crate::config::error::{SourceFindings, did_you_mean};
+use crate::config::keys::{Whole, keys, values};
 use crate::config::metadata::go_text_in_message;
+use crate::config::tollgate::{FileBlock, RuleBlock};
 use crate::config::yaml::{Diagnostic, Kind, Located, Node, Value};
+use crate::limit::Unit;
 
-/// The keys of each level. envoyproxy/ratelimit accepts all of them at every level.
-pub(super) const ROOT_KEYS: [&str; 3] = ["domain", "descriptors", "metadata"];
-const DESCRIPTOR_KEYS: [&str; 10] = [
-    "key",
-    "value",
-    "rate_limit",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
-const RATE_LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-const REPLACES_KEYS: [&str; 1] = ["name"];
+/// The key of Tollgate's block in `metadata`.
+pub(super) const BLOCK: &str = "tollgate";
+
+// envoyproxy/ratelimit accepts all keys at every level.
+keys! {
+    /// Rules of a domain, for Tollgate or envoyproxy/ratelimit.
+    pub(crate) enum Rules {
+        /// The domain of Envoy's rate limit filter. Two files with the same domain are an error,
+        /// unless MERGE_DOMAIN_CONFIG is set
+        domain: FilledScalar, required;
+        /// Rules for the next entry of a descriptor
+        descriptors: Option<Vec<Descriptor>>;
+        /// Options of Tollgate for the whole file
+        metadata: FileMetadata;
+    }
+
+    /// A rule for an entry of a descriptor, and those for the entries after it.
+    enum Descriptor {
+        /// Key of the entry. Required
+        key: FilledScalar, required;
+        /// Value of the entry; `*` matches any text. Without it the rule matches every value, and
+        /// each value has its own counter
+        value: Option<Scalar>;
+        /// The limit. A descriptor without it is not limited
+        rate_limit: Option<RateLimit>;
+        /// Rules for the next entry of a descriptor
+        descriptors: Option<Vec<Descriptor>>;
+        /// Counts and reports in metrics, but never rejects
+        shadow_mode: Option<bool>;
+        /// Over limit in the descriptor's status and headers; the request is over limit only if all
+        /// its quota descriptors are
+        quota_mode: Option<bool>;
+        /// Include values of the request in metric names
+        detailed_metric: Option<bool>;
+        /// Include values of the request in metric names
+        value_to_metric: Option<bool>;
+        /// Values that match a `*` share one counter
+        share_threshold: Option<bool>;
+        /// Returned to Envoy as dynamic metadata, without the `tollgate` block
+        /// (RESPONSE_DYNAMIC_METADATA)
+        metadata: Option<DescriptorMetadata>;
+    } where {"allOf": [
+        {"if": {"required": ["share_threshold"], "properties": {"share_threshold": {"const": true}}},
+            "then": {"anyOf": [
+                {"properties": {"key": {"pattern": "\\*"}}},
+                {"required": ["value"], "properties": {"value": {"pattern": "\\*"}}},
+            ]}},
+        {"if": {"required": ["metadata"],
+                "properties": {"metadata": {"type": "object", "required": [BLOCK]}}},
+            "then": {"required": ["rate_limit"],
+                "properties": {"rate_limit": {"type": "object",
+                    "properties": {"unlimited": {"not": {"const": true}}}}}}},
+    ]}
+
+    /// How many hits are allowed in a period.
+    enum RateLimit {
+        /// `second`, `minute`, `hour`, `day`, `week`, `month` or `year`
+        unit: UnitWord;
+        /// Number of hits per period; 0 means that every hit is over limit
+        requests_per_unit: Option<Whole>;
+        /// `true`: no limit
+        unlimited: Option<bool>;
+        /// A rule that matches in the same request replaces the rules with these names
+        name: Option<Scalar>;
+        /// A rule that matches in the same request replaces the rules with these names
+        replaces: Option<Vec<Replaced>>;
+    } where {
+        "if": {"properties": {"unlimited": {"const": true}}, "required": ["unlimited"]},
+        "then": {"not": {"required": ["unit"]}},
+        "else": {"required": ["unit"]},
+    }
+
+    /// A rule that is replaced.
+    enum Replaced {
+        /// The `name` of its `rate_limit`
+        name: FilledScalar, required;
+    }
+}
+
+values! {
+    /// A scalar. Floats are invalid everywhere but in `metadata`.
+    enum Scalar = {"type": ["string", "integer", "boolean"]};
+    /// A scalar that is not empty.
+    enum FilledScalar = {"type": ["string", "integer", "boolean"], "minLength": 1};
+    /// The metadata of a file, of which only Tollgate's block is read.
+    enum FileMetadata(schemas) =
+        {"properties": {(BLOCK): schemas.subschema_for::<FileBlock>()}};
+    /// The metadata of a descriptor.
+    enum DescriptorMetadata(schemas) =
+        {"type": "object", "properties": {(BLOCK): schemas.subschema_for::<RuleBlock>()}};
+    /// A unit of time. Editors suggest the words in lower case; case makes no difference.
+    enum UnitWord = {"type": "string", "anyOf": [
+        {"enum": Unit::ALL.map(Unit::name)},
+        {"pattern": any_case(&Unit::ALL.map(Unit::name))},
+    ]};
+}
 
 /// The first pass: every key of every map except those below `metadata`.
 pub(super) fn check_keys(
@@ -69,9 +152,9 @@ pub(super) fn check_keys(
 
 fn check_value(node: &Node, key: &str, findings: &mut SourceFindings<'_>) {
     let below: &[&str] = match key {
-        "descriptors" => &DESCRIPTOR_KEYS,
-        "rate_limit" => &RATE_LIMIT_KEYS,
-        "replaces" => &REPLACES_KEYS,
+        "descriptors" => Descriptor::KEYS,
+        "rate_limit" => RateLimit::KEYS,
+        "replaces" => Replaced::KEYS,
         _ => &[],
     };
     match &node.kind {
@@ -201,11 +284,16 @@ pub(super) fn key_of(node: &Node) -> &str {
         .map_or("", |scalar| &scalar.text)
 }
 
+/// A regular expression for one of the words in upper, lower or mixed case.
+fn any_case(words: &[&str]) -> String {
+    let letter = |letter: char| format!("[{letter}{}]", letter.to_ascii_uppercase());
+    let words = words.iter().map(|word| word.chars().map(letter).collect());
+    format!("^({})$", words.collect::<Vec<String>>().join("|"))
+}
+
 fn all_keys() -> impl Iterator<Item = &'static str> {
-    ROOT_KEYS
-        .into_iter()
-        .chain(DESCRIPTOR_KEYS)
-        .chain(RATE_LIMIT_KEYS)
+    let maps = [Rules::KEYS, Descriptor::KEYS, RateLimit::KEYS];
+    maps.into_iter().flatten().copied()
 }
 
 pub(super) fn is_known(key: &str) -> bool {

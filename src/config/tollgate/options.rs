@@ -1,4 +1,5 @@
-//! The options of a `tollgate` block: one table of their keys, types and where they apply.
+//! The options of a `tollgate` block: one table of their keys, types, written forms and where they
+//! apply.
 //!
 //! The table makes the keys that a block may have, [`Block`] with what one block states, and
 //! [`ResolvedOptions`] with what is in force for a rule and where it was set. A new option is a row
@@ -6,11 +7,16 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json, json};
 use smallvec::SmallVec;
 
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
-use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
+use crate::config::keys::{Text, keys, values};
+use crate::config::tollgate::value::{
+    Body, Buckets, Duration, Headers, OnLimitWord, OptionValue, Percent, Positive, RequestHeaders,
+    ResponseBody,
+};
 use crate::config::yaml::{Located, Location, Node};
 use crate::limit::{Algorithm, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
@@ -41,9 +47,13 @@ struct Form {
 }
 
 macro_rules! options {
-    ($($key:ident: $type:ty, $applies:expr;)*) => {
-        /// The keys of a rule's block and of `defaults`.
-        pub(crate) const RULE_KEYS: &[&str] = &[$(stringify!($key)),*];
+    ($($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $written:ty, $applies:expr;)*) => {
+        keys! {
+            /// Options of a limit, or of all limits.
+            pub(crate) enum Options {
+                $($(#[doc = $meaning])+ $key: $written;)*
+            }
+        }
 
         /// The options of a block.
         #[derive(Debug, Clone, Default)]
@@ -124,19 +134,74 @@ macro_rules! options {
 }
 
 options! {
-    algorithm: Algorithm, |_, _| true;
-    unit_multiplier: u32, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
-    burst: u32, |_, form| form.algorithm.takes(LimitOption::Burst);
-    buckets: u32, |_, form| form.algorithm.takes(LimitOption::Buckets);
-    over_limit_hits: OverLimitHits, |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
-    on_limit: OnLimitWord, |value, form| can_be(*value, form);
-    max_wait: Span, |_, form| form.on_limit == OnLimitWord::Queue;
-    request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
-    response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
-    on_store_error: OnStoreError, |_, _| true;
-    enforce_percent: EnforcedShare, |_, _| true;
-    lease_by: Box<str>, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
-    lease: Span, |_, form| form.algorithm.takes(LimitOption::Lease);
+    /// `fixed_window` (default), `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket` or
+    /// `concurrency`
+    algorithm: Algorithm = Algorithm, |_, _| true;
+    /// The period is this many units: 5 with `unit: minute` is five minutes
+    unit_multiplier: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
+    /// Bucket depth; default `requests_per_unit` for `token_bucket` and 1 for `leaky_bucket`
+    burst: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::Burst);
+    /// Number of sub-windows, 1 to 100: a strict limit
+    buckets: u32 = Buckets, |_, form| form.algorithm.takes(LimitOption::Buckets);
+    /// `count` or `drop`: whether over-limit hits consume quota. `fixed_window` counts by default,
+    /// all others drop
+    over_limit_hits: OverLimitHits = OverLimitHits,
+        |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
+    /// `reject` (default); `queue`: delay the response until the request fits (buckets only);
+    /// `degrade`: admit it, with headers for the upstream
+    on_limit: OnLimitWord = OnLimitWord, |value, form| can_be(*value, form);
+    /// Longest delay, `1ms` to `1h`. Envoy's `timeout` must be at least a quarter longer
+    max_wait: Span = Duration, |_, form| form.on_limit == OnLimitWord::Queue;
+    /// Headers for the upstream, such as `{x-degraded: "true"}`: at most 16, and 4 KiB
+    request_headers: RequestHeaders = Headers, |_, form| form.on_limit == OnLimitWord::Degrade;
+    /// Body of the rejection: at most 4 KiB
+    response_body: ResponseBody = Body, |_, form| form.on_limit == OnLimitWord::Reject;
+    /// Fallback without a verdict of Redis: `local`, `allow`, `deny` or `error`
+    on_store_error: OnStoreError = OnStoreError, |_, _| true;
+    /// Share of the rule's keys for which over limit is enforced, 0 to 100 (default)
+    enforce_percent: EnforcedShare = Percent, |_, _| true;
+    /// Key of the rule's last descriptor, which has no `value`: its value in a request is the name
+    /// of the holder
+    lease_by: Box<str> = Text, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
+    /// Time after which an unreleased holder expires, such as `30s`
+    lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
+}
+
+values! {
+    /// The block of a rule, in which no option contradicts `algorithm` or `on_limit` beside it.
+    pub(crate) enum RuleBlock(schemas) = {"allOf": [
+        schemas.subschema_for::<Options>(),
+        {"allOf": Algorithm::ALL.map(without_misplaced)},
+        {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
+    ]};
+}
+
+/// A block with this algorithm has no option that it does not take.
+fn without_misplaced(algorithm: Algorithm) -> Json {
+    let mut options = Map::new();
+    for option in LimitOption::ALL {
+        let allowed = match option {
+            option if algorithm.takes(option) => continue,
+            // What all algorithms but one do by default has no effect.
+            LimitOption::OverLimitHits => json!({"const": OverLimitHits::Drop.name()}),
+            _ => false.into(),
+        };
+        options.insert(option.name().into(), allowed);
+    }
+    when("algorithm", algorithm.name(), &options)
+}
+
+fn without_options_of_others(on_limit: OnLimitWord) -> Json {
+    let others = OnLimitWord::ALL.into_iter();
+    let others = others.filter(|other| *other != on_limit);
+    let options = others.map(|other| (other.option().to_owned(), false.into()));
+    when("on_limit", on_limit.name(), &options.collect())
+}
+
+/// What other options may be in a block with this one.
+fn when(key: &str, word: &str, options: &Map<String, Json>) -> Json {
+    let stated = json!({"properties": {(key): {"const": word}}, "required": [key]});
+    json!({"if": stated, "then": {"properties": options}})
 }
 
 /// Only buckets can queue.
@@ -189,7 +254,7 @@ impl<T> std::ops::Deref for Sourced<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::RULE_KEYS;
+    use super::Options;
     use crate::report::change::diff;
     use crate::rules::explain::explain;
     use crate::rules::plan::Modes;
@@ -235,7 +300,7 @@ mod tests {
     fn every_option_is_shown_and_documented_where_rules_are() {
         let docs = include_str!("../../../docs/rules.md");
         let keys: Vec<_> = BLOCKS.iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, RULE_KEYS, "options of the test");
+        assert_eq!(keys, Options::KEYS, "options of the test");
         let plain = rules("");
         for (key, block) in BLOCKS {
             let changed = rules(block);

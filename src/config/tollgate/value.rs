@@ -8,9 +8,10 @@ use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
+use crate::config::keys::values;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, OverLimitHits};
+use crate::limit::{Algorithm, BUCKETS_MAX, OverLimitHits};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -48,6 +49,17 @@ named_enum! {
     }
 }
 
+impl OnLimitWord {
+    /// The option that only a rule with it may have.
+    pub(super) const fn option(self) -> &'static str {
+        match self {
+            Self::Reject => "response_body",
+            Self::Queue => "max_wait",
+            Self::Degrade => "request_headers",
+        }
+    }
+}
+
 /// Headers that many rules may share.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestHeaders {
@@ -62,6 +74,27 @@ pub(crate) struct ResponseBody {
     /// At most [`RESPONSE_BODY_BYTES_MAX`].
     pub(crate) text: Arc<str>,
     shown: Arc<str>,
+}
+
+// How values are written, for editors.
+values! {
+    /// A whole number from 1.
+    pub(crate) enum Positive = {"type": "integer", "minimum": 1, "maximum": u32::MAX};
+    /// A number of sub-windows.
+    pub(crate) enum Buckets = {"type": "integer", "minimum": 1, "maximum": BUCKETS_MAX};
+    /// A percentage.
+    pub(crate) enum Percent = {"type": "integer", "minimum": 0, "maximum": 100};
+    /// A whole number and a unit. No option may be 0.
+    pub(crate) enum Duration = {"type": "string",
+        "pattern": format!("^0*[1-9][0-9]*({})$", DURATION_UNITS.join("|"))};
+    /// A text with at most as many characters as bytes are allowed.
+    pub(crate) enum Body = {"type": ["string", "number", "boolean"],
+        "maxLength": RESPONSE_BODY_BYTES_MAX};
+    /// Names and values.
+    pub(crate) enum Headers = {"type": "object", "maxProperties": REQUEST_HEADERS_MAX,
+        "propertyNames": {"pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+            "not": {"pattern": "^[hH][oO][sS][tT]$"}},
+        "additionalProperties": {"type": ["string", "number", "boolean"], "pattern": "^[\\t -~]*$"}};
 }
 
 macro_rules! words {

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::base::time::Time;
 use crate::check::{Check, HITS_MAX, Hits, Verdict};
 use crate::limit::OverLimitHits;
@@ -17,12 +20,12 @@ pub struct RuleStats {
     usage: AtomicU64,
 }
 
-/// Hits, and those of them that were over limit, as in the metrics of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Hits, and those of them that were over limit, as in the metrics of a rule
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HitCounts {
-    /// All hits.
+    /// All hits
     pub hits: u64,
-    /// Hits over limit.
+    /// Hits over limit
     pub over_limit: u64,
 }
 

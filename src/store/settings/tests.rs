@@ -223,7 +223,7 @@ fn effective_and_foreign_settings_are_not_warned_about() {
     for environment in [with_redis, a_list, per_second, "BACKEND_TYPE=memory"] {
         assert_eq!(warned(environment), Vec::<String>::new(), "{environment:?}");
     }
-    // They select no Redis, which is said.
+    // They select no Redis, which is reported.
     let foreign = "REDIS_HOST=h | REDIS_PASSWORD=s3cret | REDIS_PORT=6379";
     for environment in ["", OF_KUBERNETES, foreign] {
         let warnings = warned(environment);

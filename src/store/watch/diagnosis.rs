@@ -49,7 +49,7 @@ pub(crate) struct Period {
     pub(crate) slow_calls: u64,
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
-    /// How long typical callers of undecided checks wait, in seconds, if they say.
+    /// How long typical callers of undecided checks wait, in seconds, if they send it.
     pub(crate) deadline: Option<f64>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Norms {
     pub(crate) store_timeout: Span,
     /// The last known latency of Redis in seconds, for periods without calls.
     pub(crate) latency: Option<f64>,
-    /// Whether the last calls that failed had no reply in time.
+    /// Whether calls had no reply in time, and nothing failed in another way since.
     pub(crate) fails_late: bool,
 }
 
@@ -294,7 +294,7 @@ mod tests {
                 .to_string()
         };
         let ms = |median: f64, p99: f64| Some([median / 1e3, p99 / 1e3]);
-        for (said, expected) in [
+        for (sentence, expected) in [
             (
                 sentence(
                     StoreError::ShortDeadline,
@@ -318,7 +318,7 @@ mod tests {
                 "100 % of checks answered by on_store_error: Redis is unreachable; check that it runs, REDIS_URL, and the network to it",
             ),
         ] {
-            assert_eq!(said, expected);
+            assert_eq!(sentence, expected);
         }
     }
 }

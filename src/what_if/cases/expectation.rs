@@ -7,14 +7,50 @@ use std::fmt::Write as _;
 use crate::base::text::counted;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
+use crate::config::keys::{Text, Whole, keys, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Location, Node};
 use crate::limiter::response::Header;
 use crate::what_if::cases::answer::Answer;
 use crate::what_if::cases::value::{fields, span, whole};
 
-const EXPECT_KEYS: [&str; 4] = ["code", "statuses", "headers", "request_headers"];
-const STATUS_KEYS: [&str; 5] = ["code", "remaining", "limit", "reset", "rule"];
+keys! {
+    /// What is expected of each response.
+    pub(super) enum Expected {
+        /// `OK` or `OVER_LIMIT`
+        code: Code;
+        /// A list with one map for each descriptor, in order; `{}` expects nothing
+        statuses: Vec<ExpectedStatus>;
+        /// Headers of the response by name; null for an absent one
+        headers: ExpectedHeaders;
+        /// The same of headers for the upstream, as of `on_limit: degrade`
+        request_headers: ExpectedHeaders;
+    } where {"minProperties": 1}
+
+    /// What is expected of the status of a descriptor.
+    enum ExpectedStatus {
+        /// `OK` or `OVER_LIMIT`
+        code: Code;
+        /// A number
+        remaining: Whole;
+        /// The number of requests, or with the period as `explain` shows it: `10 per second`; null
+        /// for none
+        limit: Option<Text>;
+        /// Until the limit resets, in whole seconds: `30s`; null without a limit
+        reset: Option<Text>;
+        /// The rule that matches, as `explain` shows it, with or without the domain: `shop.user` or
+        /// `user`; null for none
+        rule: Option<Text>;
+    }
+}
+
+values! {
+    /// The code of a response or a status.
+    enum Code = {"enum": [code(false), code(true)]};
+    /// Values of headers, by name.
+    enum ExpectedHeaders(schemas) =
+        {"type": "object", "additionalProperties": schemas.subschema_for::<Option<Text>>()};
+}
 
 /// The expected value of one field of a response.
 #[derive(Debug, Clone)]
@@ -99,7 +135,7 @@ pub(crate) fn read(
 ) -> Vec<Expectation> {
     let problems = findings.problem_count();
     let mut expected = Vec::new();
-    for (key, value) in fields(node, &EXPECT_KEYS, findings).unwrap_or_default() {
+    for (key, value) in fields(node, Expected::KEYS, findings).unwrap_or_default() {
         let mut findings = findings.at(format_args!(".{key}"));
         match key {
             "code" => expected.extend(read_code(value, key, Field::Code, &mut findings)),
@@ -109,7 +145,7 @@ pub(crate) fn read(
         }
     }
     if expected.is_empty() && findings.problem_count() == problems {
-        let keys = EXPECT_KEYS.join(", ");
+        let keys = Expected::KEYS.join(", ");
         let nothing = Diagnostic::new(node.location, "`expect` expects nothing");
         findings.problem(nothing.hint(format!("write one of {keys}, or leave it out")));
     }
@@ -139,7 +175,7 @@ fn statuses(
     let mut expected = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let mut findings = findings.at(format_args!("[{index}]"));
-        for (key, value) in fields(item, &STATUS_KEYS, &mut findings).unwrap_or_default() {
+        for (key, value) in fields(item, ExpectedStatus::KEYS, &mut findings).unwrap_or_default() {
             expected.extend(status(key, value, index, &mut findings));
         }
     }

@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use crate::base::time::{Span, Time};
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, SourceFindings, in_file_order};
+use crate::config::keys::{Name, keys, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Located, Location, NODES_MAX, Node};
 use crate::limit::EXACT_MAX;
 use crate::what_if::cases::case::{Case, CaseFile, Step};
-use crate::what_if::cases::expectation;
-use crate::what_if::cases::request;
+use crate::what_if::cases::expectation::{self, Expected};
+use crate::what_if::cases::request::{self, TestRequest};
 use crate::what_if::cases::value::{fields, span, whole};
 use crate::what_if::traffic::Request;
 
@@ -20,9 +21,51 @@ const START: Time = Time::from_micros(1_767_225_600_000_000);
 /// Requests of a step. They take a second or two.
 const TIMES_MAX: u64 = 1_000_000;
 
-const FILE_KEYS: [&str; 1] = ["tests"];
-const CASE_KEYS: [&str; 2] = ["name", "steps"];
-const STEP_KEYS: [&str; 5] = ["request", "times", "at", "after", "expect"];
+keys! {
+    /// Test cases of rules, for `tollgate test`.
+    pub(crate) enum Tests {
+        /// Tests. Each begins without counters
+        tests: TestList, required;
+    }
+
+    /// A test.
+    enum Test {
+        /// Name of the test, different from those of the others in the file
+        name: Name, required;
+        /// Requests in order, which share counters
+        steps: StepList, required;
+    }
+
+    /// A request, sent once or several times.
+    enum TestStep {
+        /// `domain`, `descriptors` and `hits_addend`, as in the body of `/json`
+        request: TestRequest, required;
+        /// How often it is sent, 1 by default and at most 1,000,000. Each response must be as
+        /// expected
+        times: Times;
+        /// The time, in RFC 3339. Not before that of the step before
+        at: Moment;
+        /// Time since the step before: `90s`, `1h30m`, `365d`. 0 by default
+        after: Wait;
+        /// What is expected of each response; without it, nothing
+        expect: Expected;
+    } where {"not": {"required": ["at", "after"]}}
+}
+
+values! {
+    /// How often a request is sent.
+    enum Times = {"type": "integer", "minimum": 1, "maximum": TIMES_MAX};
+    /// The beginning of a time: what is after the date has many forms.
+    enum Moment = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}"};
+    /// The beginning of a duration, which may have several units, or 0.
+    enum Wait = {"type": ["string", "integer"], "pattern": "^ *[0-9]", "maximum": 0};
+    /// A test or more.
+    enum TestList(schemas) =
+        {"type": "array", "items": schemas.subschema_for::<Test>(), "minItems": 1};
+    /// At least one step expects something.
+    enum StepList(schemas) = {"type": "array", "items": schemas.subschema_for::<TestStep>(),
+        "contains": {"required": ["expect"]}};
+}
 
 /// When a step is, as written.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +118,7 @@ fn file(findings: &mut SourceFindings<'_>) -> Vec<Case> {
             return Vec::new();
         }
     };
-    let Some(pairs) = fields(&root, &FILE_KEYS, findings) else {
+    let Some(pairs) = fields(&root, Tests::KEYS, findings) else {
         return Vec::new();
     };
     let Some((_, list)) = pairs.into_iter().next() else {
@@ -101,7 +144,7 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
     let problems = findings.problem_count();
     let mut name = None;
     let mut steps = None;
-    for (key, value) in fields(node, &CASE_KEYS, findings)? {
+    for (key, value) in fields(node, Test::KEYS, findings)? {
         match key {
             "name" => {
                 let text = reader::text(value, key, findings)?;
@@ -142,7 +185,7 @@ fn case(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Case> {
 fn step(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Undated> {
     let (mut request, mut times, mut at, mut after) = (None, 1, None, None);
     let mut expect = None;
-    for (key, value) in fields(node, &STEP_KEYS, findings)? {
+    for (key, value) in fields(node, TestStep::KEYS, findings)? {
         match key {
             "request" => {
                 let read = request::read(value, &mut findings.at(".request"));

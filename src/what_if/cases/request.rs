@@ -9,21 +9,77 @@
 
 use crate::api::convert::{self, wire_unit};
 use crate::config::error::SourceFindings;
+use crate::config::keys::{Name, Text, Whole, keys, values};
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Kind, Node};
 use crate::what_if::cases::value::{fields, whole};
 use crate::what_if::traffic::{Descriptor, Entry, Limit, Request};
 
-const REQUEST_KEYS: [&str; 3] = ["domain", "descriptors", "hits_addend"];
-const DESCRIPTOR_KEYS: [&str; 4] = ["entries", "limit", "hits_addend", "is_negative_hits"];
-const LIMIT_KEYS: [&str; 2] = ["requests_per_unit", "unit"];
-const ENTRY_KEYS: [&str; 2] = ["key", "value"];
+keys! {
+    /// A request for a decision, as Envoy sends it.
+    pub(super) enum TestRequest {
+        /// The domain of the rules
+        domain: Name, required;
+        /// Descriptors: maps of entries in their order, `{route: checkout, client_ip: 10.0.0.1}`
+        descriptors: DescriptorList, required;
+        /// Hits of descriptors without their own; 0 is 1
+        hits_addend: Whole;
+    }
+
+    /// A descriptor with more than entries.
+    enum LongDescriptor {
+        /// A map of entries, or a list of pairs
+        entries: Entries, required;
+        /// Number and unit that replace those of the rule
+        limit: OwnLimit;
+        /// Hits; 0 reads the counter
+        hits_addend: Hits;
+        /// Whether hits are given back
+        is_negative_hits: bool;
+    }
+
+    /// A limit in a request.
+    enum OwnLimit {
+        /// Number of hits per period
+        requests_per_unit: Whole;
+        /// `second`, `minute`, `hour`, `day`, `month` or `year`
+        unit: Text;
+    }
+
+    /// An entry of a descriptor.
+    enum EntryMap {
+        /// Key of the entry
+        key: Text, required;
+        /// Value of the entry
+        value: Option<Text>;
+    }
+}
+
+values! {
+    /// A number of hits.
+    enum Hits = {"type": "integer", "minimum": 0, "maximum": u64::MAX};
+    /// Entries of a descriptor.
+    enum Entries(schemas) = {"anyOf": [
+        {"type": "object", "additionalProperties": schemas.subschema_for::<Option<Text>>()},
+        {"type": "array", "items": {"anyOf": [
+            schemas.subschema_for::<EntryMap>(),
+            {"type": "array", "minItems": 1, "maxItems": 2,
+                "prefixItems": [schemas.subschema_for::<Text>()],
+                "items": schemas.subschema_for::<Option<Text>>()},
+        ]}},
+    ]};
+    /// Descriptors, each in one of its forms.
+    enum DescriptorList(schemas) = {"type": "array", "minItems": 1, "items": {"anyOf": [
+        schemas.subschema_for::<LongDescriptor>(),
+        schemas.subschema_for::<Entries>(),
+    ]}};
+}
 
 /// `None` after a problem.
 pub(crate) fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Request> {
     let problems = findings.problem_count();
     let mut request = Request::default();
-    for (key, value) in fields(node, &REQUEST_KEYS, findings)? {
+    for (key, value) in fields(node, TestRequest::KEYS, findings)? {
         match key {
             "domain" => request.domain = text(value, key, findings)?,
             "descriptors" => {
@@ -54,7 +110,7 @@ fn descriptor(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Descript
         read.entries = entries(node, findings)?;
         return Some(read);
     }
-    for (key, value) in fields(node, &DESCRIPTOR_KEYS, findings)? {
+    for (key, value) in fields(node, LongDescriptor::KEYS, findings)? {
         match key {
             "entries" => read.entries = entries(value, &mut findings.at(".entries"))?,
             "limit" => read.limit = limit(value, &mut findings.at(".limit")),
@@ -92,7 +148,7 @@ fn item(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Entry> {
             }
         },
         Kind::Map(_) | Kind::Scalar(_) => {
-            let pairs = fields(node, &ENTRY_KEYS, findings)?;
+            let pairs = fields(node, EntryMap::KEYS, findings)?;
             let of = |name| pairs.iter().find(|(key, _)| *key == name);
             match of("key") {
                 Some((_, key)) => entry(key, of("value").map(|(_, value)| *value), findings),
@@ -116,7 +172,7 @@ fn entry(key: &Node, value: Option<&Node>, findings: &mut SourceFindings<'_>) ->
 
 fn limit(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Limit> {
     let mut limit = Limit::default();
-    for (key, value) in fields(node, &LIMIT_KEYS, findings)? {
+    for (key, value) in fields(node, OwnLimit::KEYS, findings)? {
         if key == "requests_per_unit" {
             limit.requests_per_unit = number(value, key, findings)?;
             continue;

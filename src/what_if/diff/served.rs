@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::config::error::SourceFindings;
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
-use crate::config::tollgate::{Block, RULE_KEYS, RootBlock, read_block};
+use crate::config::tollgate::{Block, Options, RootBlock, read_block};
 use crate::config::yaml::{self, Located, Location, Node};
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
@@ -171,7 +171,7 @@ fn block(limit: &LimitView, findings: &mut SourceFindings<'_>) -> Option<Block> 
     let multiplier = multiplier.map(|multiplier| ("unit_multiplier", multiplier.into()));
     // A burst of 0 is that of a limit of 0; a rules file cannot name it.
     let options = limit.options.iter().filter(|(key, value)| {
-        RULE_KEYS.contains(&key.as_str())
+        Options::KEYS.contains(&key.as_str())
             && *key != "on_store_error"
             && (*key != "burst" || **value != 0)
     });

@@ -171,6 +171,46 @@ async fn hits_of_replicas_saturate() {
     );
 }
 
+/// Figures, lists and names as no status has them.
+#[tokio::test]
+async fn hostile_statuses_of_replicas_are_missing_or_shown_as_text() {
+    let redis = RedisProcess::start();
+    let server = replica(&redis, "127.0.0.1").start();
+    let counts = |hits: u64| format!(r#"{{"hits":{hits},"over_limit":{hits}}}"#);
+    let status = |pod: &str, bars: usize| {
+        let (most, bars) = (counts(u64::MAX), vec![counts(u64::MAX); bars].join(","));
+        format!(
+            r#"{{"replica":"NAME","pod":"{pod}","store":"<b>","store_faults":1,"rules":1,"rules_hash":1,
+"hits_per_second":1e308,"last_minute":{most},"seconds":[{bars}],"minutes":[{bars}],"last_hour":[]}}"#
+        )
+    };
+    for (peer, answered) in [
+        (status("<script>", 60), true),
+        (status("a", 0), true),
+        (status("a", 61), false),
+        (status("a", 2).replace("1e308", "1e999"), false),
+        ("[]".to_owned(), false),
+        (status("a", 2).replace("NAME", "b"), false),
+    ] {
+        let peers = [Peer::start(1, None, &peer)];
+        let expected = if answered {
+            "2 replicas, last minute".to_owned()
+        } else {
+            format!(
+                "1 of 2 replicas, last minute; {} did not answer",
+                peers[0].name
+            )
+        };
+        look_until(&expected, || {
+            peers[0].publish(&redis);
+            let page = http::get(server.admin, "/?scope=fleet");
+            assert_eq!(page.status, 200);
+            assert!(!page.body.contains("<script>") && !page.body.contains("<b>"));
+            page.body.contains(&expected)
+        });
+    }
+}
+
 #[tokio::test]
 async fn process_with_another_name_is_asked_for_nothing_else() {
     let redis = RedisProcess::start();

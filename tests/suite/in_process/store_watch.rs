@@ -35,8 +35,8 @@ async fn each_fault_is_named_in_five_seconds_and_its_end_is_logged_once() {
         service.server.fail(fault);
         pass(millis(5_000)).await;
         assert!(ready().contains(cause), "{fault:?}: {}", ready());
-        let begun = log.lines(&MESSAGES);
-        assert!(begun.len() == 1 && begun[0].contains(cause), "{begun:?}");
+        let first = log.lines(&MESSAGES);
+        assert!(first.len() == 1 && first[0].contains(cause), "{first:?}");
         pass(millis(60_000)).await;
         service.server.recover();
         pass(millis(15_000)).await;
@@ -62,4 +62,38 @@ async fn redis_that_is_blocked_now_and_then_is_one_problem() {
     let lines = log.lines(&MESSAGES);
     assert_eq!(lines.len(), 1, "{lines:#?}");
     traffic.finish().await;
+}
+
+/// The breaker opens after late replies, and new connections are late as well.
+#[tokio::test(start_paused = true)]
+async fn late_connections_are_named_as_late_replies() {
+    for fault in [Fault::Delay(millis(150)), Fault::Stopped] {
+        let (log, service, _tasks) = watched().await;
+        let traffic = service.traffic();
+        pass(millis(10_000)).await;
+        service.server.fail(fault);
+        for after in [5_000, 60_000] {
+            pass(millis(after)).await;
+            let ready = service.lifecycle.state().report();
+            let cause = "Redis does not answer within STORE_TIMEOUT (100 ms); find";
+            assert!(ready.contains(cause), "{fault:?}: {ready}");
+        }
+        let lines = log.lines(&MESSAGES);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        traffic.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_no_time_for_redis_are_named() {
+    for (grpc_timeout, is_short) in [("0n", true), ("1n", true), ("99999999H", false)] {
+        let (_log, service, _tasks) = watched().await;
+        for _ in 0..250 {
+            service.ask_within("local", "v", Some(grpc_timeout)).await;
+            pass(millis(20)).await;
+        }
+        let ready = service.lifecycle.state().report();
+        let cure = "; set the timeout of Envoy's filter to 0.15s";
+        assert_eq!(ready.contains(cure), is_short, "{grpc_timeout}: {ready}");
+    }
 }

@@ -140,6 +140,15 @@ impl Browser {
         self.post(&format!("/element/{id}/click"), &json!({}));
     }
 
+    /// Moves the pointer to the first element of a selector.
+    pub(crate) fn point_at(&self, selector: &str) {
+        let query = json!({"using": "css selector", "value": selector});
+        let element = self.post("/element", &query);
+        let to = json!({"type": "pointerMove", "x": 0, "y": 0, "origin": element});
+        let pointer = json!({"type": "pointer", "id": "mouse", "actions": [to]});
+        self.post("/actions", &json!({"actions": [pointer]}));
+    }
+
     /// Types into an element.
     pub(crate) fn type_into(&self, element: &Element, keys: &str) {
         let path = format!("/element/{}/value", element.0);

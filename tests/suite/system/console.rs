@@ -109,6 +109,45 @@ async fn values_of_clients_are_text() {
 }
 
 #[tokio::test]
+async fn feed_shows_what_the_filter_asks_for() {
+    let server = TestServer::with_rules(RULES)
+        .with_env("ADMIN_REDACT", "none")
+        .start();
+    let browser = Browser::start(1_280, 800);
+    browser.open(&url(&server, "/console/over-limit"));
+    let key = browser.find("searchbox", "Key");
+    browser.type_into(&key, "user=bob");
+    browser.click("button", "Filter");
+    browser.find("heading", "Over limit");
+    browser.wait_for("Connected.");
+    for user in ["ann", "bob"] {
+        ask(&server, user, 3).await;
+    }
+    // An event of ann would have been shown before.
+    browser.wait_for("2 per year, fixed_window");
+    browser.wait_for(" s\tmemory");
+    assert!(!browser.shown().contains("ann"), "{}", browser.shown());
+    browser.click("link", "fleet");
+    browser.wait_for("1 replica, last minute");
+    assert!(browser.url().ends_with("key=user%3Dbob&scope=fleet"));
+    browser.wait_for("user=bob");
+    assert!(!browser.shown().contains("ann"), "{}", browser.shown());
+    browser.click("link", "Overview");
+    browser.wait_for("1 replica, last minute");
+}
+
+#[tokio::test]
+async fn bar_under_the_pointer_is_named() {
+    let server = TestServer::with_rules(RULES).start();
+    ask(&server, "ann", 3).await;
+    let browser = Browser::start(1_280, 800);
+    browser.open(&url(&server, "/"));
+    browser.wait_for("3 hits 1 over limit");
+    browser.point_at("section[aria-labelledby=hour] g:last-of-type");
+    browser.wait_for(": 3 hits, 1 over limit");
+}
+
+#[tokio::test]
 async fn counter_is_reset_and_granted_with_the_token_only() {
     let server = TestServer::with_rules(RULES)
         .with_env("ADMIN_TOKEN", "open-sesame")

@@ -1,38 +1,63 @@
-//! The answer of another replica, as far as it is needed.
+//! Answers of other replicas, as far as they are needed.
 //!
 //! The process at the address of a heartbeat need not be a replica, so no value is read that an
 //! answer does not have: a tree of any JSON takes tens of times the memory of its text.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
+use crate::report::status::ReplicaStatus;
 use crate::report::top::{RuleHits, list_of};
 
 /// Rules of a reply.
 // bound reply_rules_max: the replica is missing in the answer; -
 const RULES_MAX: usize = 10_000;
 
-/// The answer of a replica to `/api/v1/top`.
-#[derive(Debug, Deserialize)]
-pub struct Reply {
+/// An answer of a replica.
+pub trait Reply: DeserializeOwned + Send + 'static {
     /// The name of the replica.
-    pub(crate) replica: String,
-    #[serde(deserialize_with = "list_of::<_, _, 0, RULES_MAX>")]
-    pub(crate) rules: Vec<RuleHits>,
-}
+    fn replica(&self) -> &str;
 
-impl Reply {
+    /// Parts that each take memory, even if they are empty.
+    fn entries(&self) -> usize;
+
     /// Reads a reply.
     ///
     /// # Errors
     /// The text is not in the form of an answer, or has more than an answer may have.
-    pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+    fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
     }
+}
 
-    /// Entries of all keys: each takes memory, even if it is empty.
-    pub(crate) fn entries(&self) -> usize {
+/// The answer of a replica to `/api/v1/top`.
+#[derive(Debug, Deserialize)]
+pub struct TopReply {
+    replica: String,
+    #[serde(deserialize_with = "list_of::<_, _, 0, RULES_MAX>")]
+    pub(crate) rules: Vec<RuleHits>,
+}
+
+impl Reply for TopReply {
+    fn replica(&self) -> &str {
+        &self.replica
+    }
+
+    /// Entries of all keys.
+    fn entries(&self) -> usize {
         let keys = self.rules.iter().flat_map(|rule| &rule.keys);
         keys.map(|key| key.key.len()).sum()
+    }
+}
+
+impl Reply for ReplicaStatus {
+    fn replica(&self) -> &str {
+        &self.replica
+    }
+
+    /// Rules.
+    fn entries(&self) -> usize {
+        self.last_hour.len()
     }
 }
 
@@ -41,8 +66,8 @@ mod tests {
     use super::*;
     use crate::report::top::TOP_KEYS_MAX;
 
-    fn rules(rules: &str) -> Result<Reply, serde_json::Error> {
-        Reply::read(
+    fn rules(rules: &str) -> Result<TopReply, serde_json::Error> {
+        TopReply::read(
             format!(r#"{{"replica":"a","rules":[{rules}],"later":{{"x":[1]}}}}"#).as_bytes(),
         )
     }
@@ -78,6 +103,6 @@ mod tests {
         ] {
             assert!(rules(&invalid).is_err(), "{invalid}");
         }
-        assert!(Reply::read(br#"{"rules":[]}"#).is_err(), "no name");
+        assert!(TopReply::read(br#"{"rules":[]}"#).is_err(), "no name");
     }
 }

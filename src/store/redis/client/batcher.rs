@@ -143,8 +143,8 @@ impl Task {
         let connecting = self.server.connection.get();
         let mut connection = match waiting.during(&mut [], None, connecting).await {
             Some(Ok(connection)) => connection,
-            Some(Err(cause)) => {
-                node.health.record_failure(&cause);
+            Some(Err(error)) => {
+                node.health.record_failure(&error, node.address());
                 return waiting.take_batch().fail(unreachable);
             }
             None => return,
@@ -179,7 +179,8 @@ impl Task {
                 self.server.dispatch(std::mem::take(&mut self.batch), reply);
             }
             Some(Err(error)) if !error.is_timeout() => {
-                self.fail(&error.to_string(), StoreError::Unreachable);
+                node.health.record_failure(&error, node.address());
+                self.fail(StoreError::Unreachable);
             }
             Some(Err(_)) | None => {
                 // Without it, the slowest calls would be missing.
@@ -187,7 +188,8 @@ impl Task {
                     .metrics
                     .seconds
                     .observe(self.server.timeout.as_secs_f64());
-                self.fail("timed out", StoreError::TimedOut);
+                node.health.record_timeout();
+                self.fail(StoreError::TimedOut);
             }
         }
     }
@@ -215,15 +217,11 @@ impl Task {
     }
 
     /// Redis may have decided the checks, but there is no reply.
-    fn fail(&mut self, cause: &str, error: StoreError) {
-        let Server { shared, node, .. } = &self.server;
-        match error {
-            StoreError::TimedOut => node.health.record_timeout(),
-            _ => node.health.record_failure(cause),
-        }
+    fn fail(&mut self, error: StoreError) {
         let groups = self.batch.groups.iter();
         let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
-        shared.metrics.ambiguous.inc_by(requests as u64);
+        let metrics = &self.server.shared.metrics;
+        metrics.ambiguous.inc_by(requests as u64);
         self.keep_lifetimes();
         std::mem::take(&mut self.batch).fail(error.maybe_counted());
     }
@@ -293,10 +291,9 @@ impl Server {
         }
     }
 
-    async fn repair(&self, commands: &Pipeline) -> Result<Vec<Value>, String> {
+    async fn repair(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         let mut connection = self.connection.get().await?;
-        let replies = connection.call(commands).await;
-        replies.map_err(|error| error.to_string())
+        connection.call(commands).await
     }
 
     /// Gives each caller its replies.

@@ -80,16 +80,13 @@ pub(crate) struct Subscription {
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerConnection {
     pool: Pool<Connector>,
-    /// Why the last attempt failed. bb8 alone would let its callers wait.
-    errors: watch::Receiver<String>,
+    /// Why the last attempt failed; `None` before. bb8 alone would let its callers wait.
+    errors: watch::Receiver<Option<RedisError>>,
 }
 
 /// Receives the errors of attempts from bb8.
 #[derive(Debug, Clone)]
-struct ConnectErrors {
-    address: Address,
-    errors: watch::Sender<String>,
-}
+struct ConnectErrors(watch::Sender<Option<RedisError>>);
 
 type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
@@ -333,11 +330,7 @@ impl Subscription {
 impl WorkerConnection {
     /// Starts to connect in the background, on the current runtime.
     pub(crate) fn open(connector: Connector, timeout: Duration) -> Self {
-        let (sender, errors) = watch::channel(String::new());
-        let sink = ConnectErrors {
-            address: connector.address.clone(),
-            errors: sender,
-        };
+        let (sender, errors) = watch::channel(None);
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(Some(1))
@@ -346,7 +339,7 @@ impl WorkerConnection {
             .connection_timeout(timeout)
             .idle_timeout(None)
             .max_lifetime(None)
-            .error_sink(Box::new(sink))
+            .error_sink(Box::new(ConnectErrors(sender)))
             .build_unchecked(connector);
         Self { pool, errors }
     }
@@ -355,16 +348,17 @@ impl WorkerConnection {
     ///
     /// # Errors
     /// Connecting failed or timed out.
-    pub(crate) async fn get(&self) -> Result<PooledConnection<'_, Connector>, String> {
+    pub(crate) async fn get(&self) -> Result<PooledConnection<'_, Connector>, RedisError> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time").into();
         let mut errors = self.errors.clone();
         errors.mark_unchanged();
         tokio::select! {
             biased;
             connection = self.pool.get() => connection.map_err(|error| match error {
-                bb8::RunError::User(error) => error.to_string(),
-                bb8::RunError::TimedOut => "no connection in time".to_owned(),
+                bb8::RunError::User(error) => error,
+                bb8::RunError::TimedOut => late(),
             }),
-            Ok(()) = errors.changed() => Err(errors.borrow().clone()),
+            Ok(()) = errors.changed() => Err(errors.borrow().clone().unwrap_or_else(late)),
         }
     }
 }
@@ -372,7 +366,7 @@ impl WorkerConnection {
 impl ErrorSink<RedisError> for ConnectErrors {
     fn sink(&self, error: RedisError) {
         // No caller may be waiting.
-        let _ = self.errors.send(self.address.explain(&error));
+        let _ = self.0.send(Some(error));
     }
 
     fn boxed_clone(&self) -> Box<dyn ErrorSink<RedisError>> {

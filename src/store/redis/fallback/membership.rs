@@ -5,7 +5,7 @@
 //! and behind it the address of its admin listener; nothing is stored. A process that subscribes
 //! asks for the heartbeats of the others, which answer at once. With them is the key of hashes, if
 //! no setting determines it. A peer that is silent for ten heartbeats is gone, and a process that
-//! drains says so. The rank is the position of the own name in the sorted list. While Redis is
+//! drains announces it. The rank is the position of the own name in the sorted list. While Redis is
 //! unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text

@@ -39,16 +39,17 @@ pub struct Peers {
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
     /// `None` if the processes agree on none.
-    pub(crate) key: Option<FleetKey>,
+    pub key: Option<FleetKey>,
 }
 
 /// A key that processes agree on: the oldest one that they know, so that one that starts takes over
-/// that of the others.
+/// that of the others. Public for fuzzing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FleetKey {
+pub struct FleetKey {
     /// When its process made it.
-    pub(crate) made_at: Time,
-    pub(crate) key: u128,
+    pub made_at: Time,
+    /// Random.
+    pub key: u128,
 }
 
 /// The last heartbeat of a process.

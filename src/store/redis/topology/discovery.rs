@@ -77,7 +77,7 @@ async fn ask_sentinels(pool: &NodePool, master: &str) -> Result<(), String> {
             Ok(Ok(false)) => {}
             Ok(Err(error)) => {
                 cause = node.address().explain(&error);
-                node.health.record_failure(&cause);
+                node.health.record_failure(&error, node.address());
             }
             Err(_) => cause = format!("{}: no reply", node.address()),
         }

@@ -53,7 +53,7 @@ pub(crate) struct Health {
     /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
     was_reachable: AtomicBool,
-    /// Whether the last call that failed had no reply in time.
+    /// Whether calls had no reply in time, and nothing failed in another way since.
     fails_late: AtomicBool,
     /// Recorded where bytes are read.
     oversized: OversizedReplies,
@@ -177,10 +177,18 @@ impl Health {
         self.record_no_reply("timed out");
     }
 
-    /// A call got no reply.
-    pub(crate) fn record_failure(&self, cause: &str) {
-        self.fails_late.store(false, Relaxed);
-        self.record_no_reply(cause);
+    /// Connecting or a call failed.
+    pub(crate) fn record_failure(&self, error: &RedisError, address: &Address) {
+        self.record_no_reply(&self.explain(error, address));
+    }
+
+    /// A connection that was not made in time does not show that Redis is unreachable: a Redis that
+    /// replies late is late to the first command of a connection as well.
+    fn explain(&self, error: &RedisError, address: &Address) -> String {
+        if !error.is_timeout() {
+            self.fails_late.store(false, Relaxed);
+        }
+        address.explain(error)
     }
 
     fn record_no_reply(&self, cause: &str) {
@@ -221,7 +229,7 @@ impl Health {
         self.breaker.record_success();
     }
 
-    /// Whether the last call that failed had no reply in time.
+    /// Whether calls had no reply in time, and nothing failed in another way since.
     pub(crate) fn fails_late(&self) -> bool {
         self.fails_late.load(Relaxed)
     }
@@ -235,12 +243,7 @@ impl Health {
     pub(crate) fn record_probe(&self, probed: &Result<(), RedisError>, address: &Address) {
         match probed {
             Ok(()) => self.was_reachable.store(true, Relaxed),
-            Err(error) => {
-                if !error.is_timeout() {
-                    self.fails_late.store(false, Relaxed);
-                }
-                self.probe_failed(&address.explain(error));
-            }
+            Err(error) => self.probe_failed(&self.explain(error, address)),
         }
     }
 

@@ -161,7 +161,8 @@ impl NodePool {
         nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
     }
 
-    /// Whether the last call that failed at one of the servers had no reply in time.
+    /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
+    /// since.
     pub(crate) fn fails_late(&self) -> bool {
         let topology = self.topology();
         let mut nodes = topology.nodes.iter();

@@ -1,8 +1,8 @@
-//! Recent counts: a sample every 2 s for rates, and hits of each rule at the start of
-//! each minute for charts of the last hour.
+//! Recent counts: a sample every 2 s for rates, hits of all rules each second for the last minute,
+//! and hits of each rule at the start of each minute for charts of the last hour.
 //!
-//! Hits are kept as totals, and only for minutes in which they changed, so that idle rules cost
-//! nothing.
+//! Hits are kept as totals, and only for seconds and minutes in which they changed, so that idle
+//! rules cost nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,18 +11,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::rules::LiveRules;
 use crate::rules::stats::StatsTable;
+use crate::rules::stats::counts::HitCounts;
 use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
 
-/// Minutes of a chart.
-pub(crate) const MINUTES: u64 = 60;
+/// Bars of a chart: minutes of an hour, or seconds of a minute.
+pub(crate) const BARS: usize = 60;
 /// Rules with a chart of the last hour: about 5 MB if all of them are counted every minute.
 // bound history_rules_max: the rule has no chart until others are idle for an hour;
 // tollgate_history_full_total
 const HISTORY_RULES_MAX: usize = 5_000;
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_secs(1);
+/// A sample has all metrics.
+const TICKS_OF_SAMPLE: u64 = 2;
 /// The period of shares and latencies.
 const RECENT: Span = Span::from_secs(60);
 /// The period of rates.
@@ -48,12 +51,16 @@ struct Shared {
 struct Kept {
     samples: VecDeque<Sample>,
     all: Totals,
+    /// Of all rules, each second.
+    seconds: Totals,
+    /// When they were counted last.
+    second: u64,
     /// By path.
     rules: HashMap<Arc<str>, Totals>,
 }
 
-/// Hits, and hits over limit, since the start of the process: at the start of minutes after which
-/// they changed.
+/// Hits, and hits over limit, since the start of the process: at the start of minutes, or of
+/// seconds, after which they changed.
 #[derive(Debug, Default)]
 struct Totals(VecDeque<(u64, [u64; 2])>);
 
@@ -70,13 +77,13 @@ pub(crate) struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Recent {
     pub(crate) hits_per_second: f64,
-    pub(crate) hits: [u64; 2],
+    pub(crate) hits: HitCounts,
     /// Half and 99 % of the calls took no longer than this; in seconds.
     pub(crate) latency: Option<[f64; 2]>,
 }
 
-/// Hits, and hits over limit, of each minute. The last one has not ended.
-pub(crate) type Chart = Vec<[u64; 2]>;
+/// Hits of each minute or second, the oldest first.
+pub(crate) type Chart = Vec<HitCounts>;
 
 impl History {
     /// Registers the metric.
@@ -110,12 +117,18 @@ impl History {
 
     /// Takes samples for as long as the process lives.
     pub(crate) async fn run(self) {
-        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let start = |kept: &Kept| kept.samples.front().map(|sample| sample.at);
         let mut minute = start(&self.0.kept.lock()).map_or(0, minute_of);
-        loop {
+        for tick in 0_u64.. {
             ticks.tick().await;
+            let second = self.0.clock.now().as_micros() / MICROS_PER_SECOND;
+            let hits = self.0.stats.totals();
+            self.0.kept.lock().keep_second(second, hits);
+            if !tick.is_multiple_of(TICKS_OF_SAMPLE) {
+                continue;
+            }
             let sample = self.sample(&self.0.metrics.snapshot());
             let started = minute_of(sample.at);
             if minute != started {
@@ -149,14 +162,35 @@ impl History {
         }
     }
 
-    /// The chart of all rules.
+    /// Hits, and hits over limit, since the start of the process.
+    pub(crate) fn totals(&self) -> [u64; 2] {
+        self.0.stats.totals()
+    }
+
+    /// The last hour of all rules, by minute. The last one has not ended.
     pub(crate) fn chart(&self) -> Chart {
         let minute = self.minute();
         let now = self.0.stats.totals();
         self.0.kept.lock().all.chart(minute, now)
     }
 
-    /// The chart of a rule with these hits.
+    /// The last minute of all rules, by second. The last one has ended.
+    pub(crate) fn seconds(&self) -> Chart {
+        let kept = self.0.kept.lock();
+        let totals = kept.seconds.0.back().map_or([0, 0], |(_, totals)| *totals);
+        kept.seconds.chart(kept.second.saturating_sub(1), totals)
+    }
+
+    /// Hits of a rule in the last hour, of all of these.
+    pub(crate) fn last_hour(&self, path: &str, now: [u64; 2]) -> HitCounts {
+        let mut sum = HitCounts::default();
+        for minute in self.chart_of(path, now) {
+            sum.add(minute);
+        }
+        sum
+    }
+
+    /// The last hour of a rule with these hits.
     pub(crate) fn chart_of(&self, path: &str, now: [u64; 2]) -> Chart {
         let minute = self.minute();
         let kept = self.0.kept.lock();
@@ -191,6 +225,11 @@ impl History {
 }
 
 impl Kept {
+    fn keep_second(&mut self, second: u64, hits: [u64; 2]) {
+        self.seconds.keep(second, hits);
+        self.second = second;
+    }
+
     fn add(&mut self, sample: Sample) {
         let is_late = |first: &Sample| sample.at.since(first.at) > RECENT;
         while self.samples.front().is_some_and(is_late) {
@@ -204,10 +243,10 @@ impl Sample {
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     fn after(&self, earlier: &Self) -> Recent {
         let seconds = self.at.since(earlier.at).as_secs_f64();
-        let hits = [0, 1].map(|kind| self.hits[kind].saturating_sub(earlier.hits[kind]));
+        let hits = between(earlier.hits, self.hits);
         Recent {
             hits_per_second: if seconds > 0.0 {
-                hits[0] as f64 / seconds
+                hits.hits as f64 / seconds
             } else {
                 0.0
             },
@@ -218,15 +257,15 @@ impl Sample {
 }
 
 impl Totals {
-    fn keep(&mut self, minute: u64, totals: [u64; 2]) {
+    fn keep(&mut self, start: u64, totals: [u64; 2]) {
         if self.0.back().is_none_or(|(_, last)| *last != totals) {
-            self.0.push_back((minute, totals));
+            self.0.push_back((start, totals));
         }
-        // One before the hour stays: the first minute of the chart begins with it.
+        // One before the chart stays: its first bar begins with it.
         while self
             .0
             .get(1)
-            .is_some_and(|(second, _)| second + MINUTES <= minute)
+            .is_some_and(|(second, _)| second + BARS as u64 <= start)
         {
             self.0.pop_front();
         }
@@ -236,15 +275,16 @@ impl Totals {
     fn is_recent(&self, minute: u64) -> bool {
         self.0
             .back()
-            .is_some_and(|(last, _)| last + MINUTES > minute)
+            .is_some_and(|(last, _)| last + BARS as u64 > minute)
     }
 
-    fn chart(&self, minute: u64, now: [u64; 2]) -> Chart {
+    /// The bars up to the one that begins at `last`, which ends with the totals of `now`.
+    fn chart(&self, last: u64, now: [u64; 2]) -> Chart {
         let mut kept = self.0.iter().peekable();
         // Nothing is kept of a rule that was not counted before.
         let mut at_start = [0, 0];
         let mut starts = Vec::new();
-        for start in minute.saturating_sub(MINUTES - 1)..=minute {
+        for start in (last + 1).saturating_sub(BARS as u64)..=last {
             while let Some((_, totals)) = kept.next_if(|(of, _)| *of <= start) {
                 at_start = *totals;
             }
@@ -254,9 +294,15 @@ impl Totals {
         starts
             .iter()
             .zip(ends)
-            .map(|(start, end)| [0, 1].map(|kind: usize| end[kind].saturating_sub(start[kind])))
+            .map(|(start, end)| between(*start, end))
             .collect()
     }
+}
+
+/// Hits between two totals.
+fn between(start: [u64; 2], end: [u64; 2]) -> HitCounts {
+    let [hits, over_limit] = [0, 1].map(|kind: usize| end[kind].saturating_sub(start[kind]));
+    HitCounts { hits, over_limit }
 }
 
 fn minute_of(time: Time) -> u64 {
@@ -281,12 +327,15 @@ mod tests {
         }
         let chart = totals.chart(131, [12, 5]);
         assert_eq!(chart.len(), 60);
-        let hits_of = |minute: usize| chart[59 - (131 - minute)];
+        let hits_of = |minute: usize| {
+            let HitCounts { hits, over_limit } = chart[59 - (131 - minute)];
+            [hits, over_limit]
+        };
         assert_eq!(
             [99, 101, 129, 130, 131].map(hits_of),
             [[5, 2], [4, 2], [1, 1], [0, 0], [2, 0]]
         );
-        assert_eq!(chart.iter().map(|[hits, _]| hits).sum::<u64>(), 12);
+        assert_eq!(chart.iter().map(|minute| minute.hits).sum::<u64>(), 12);
     }
 
     #[test]
@@ -297,7 +346,7 @@ mod tests {
         }
         assert!(totals.0.len() <= 61, "{}", totals.0.len());
         let chart = totals.chart(199, [200, 0]);
-        assert!(chart.iter().all(|hits| *hits == [1, 0]), "{chart:?}");
+        assert!(chart.iter().all(|minute| minute.hits == 1), "{chart:?}");
         assert!(totals.is_recent(258) && !totals.is_recent(259));
     }
 
@@ -313,7 +362,10 @@ mod tests {
             recent,
             Recent {
                 hits_per_second: 2.0,
-                hits: [100, 2],
+                hits: HitCounts {
+                    hits: 100,
+                    over_limit: 2,
+                },
                 latency: None,
             }
         );
