@@ -67,7 +67,7 @@ pub(crate) struct Pages {
     stats: SharedPage,
     rlconfig: SharedPage,
     rlconfig_json: SharedPage,
-    /// By [`Values`].
+    /// By [`Values`](crate::observe::redact::Values).
     candidate: [SharedPage; 2],
     /// The same.
     trial: [SharedPage; 2],
