@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use crate::proto::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
-use crate::proto::opentelemetry::proto::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::Thread;
 use crate::base::time::{Clock, Time};
+use crate::proto::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
+use crate::proto::opentelemetry::proto::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::metric_export::convert::Times;
 use crate::telemetry::metric_export::settings::Options;

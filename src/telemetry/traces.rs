@@ -6,15 +6,15 @@
 
 use std::sync::Arc;
 
-use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
-use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
-use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use http::HeaderMap;
 use tokio::sync::mpsc;
 
 use crate::base::sampling::SampleRate;
 use crate::base::time::{Clock, Time};
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
+use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
+use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::export::Exporter;
 use crate::telemetry::traces::options::Options;

@@ -1,4 +1,4 @@
-//! CPU time, memory, threads and file descriptors of this process, read when the page is.
+//! CPU time, memory, threads and file descriptors of this process.
 //!
 //! The collector of `prometheus` parses all of /proc with a crate that is larger than `prometheus`.
 
@@ -10,41 +10,29 @@ use prometheus::{Counter, IntGauge};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::base::time::Time;
-
 const CPU: &str = "process_cpu_seconds_total";
 const CPU_HELP: &str = "Total user and system CPU time spent in seconds.";
-/// Names and help texts, in the order of [`Process::gauges`].
+/// Names and help texts, in the order of [`gauges`].
 const GAUGES: &str = "\
 process_open_fds: Number of open file descriptors.
 process_max_fds: Maximum number of open file descriptors.
 process_virtual_memory_bytes: Virtual memory size in bytes.
 process_resident_memory_bytes: Resident memory size in bytes.
-process_threads: Number of OS threads in the process.
-process_start_time_seconds: Start time of the process since unix epoch in seconds.";
+process_threads: Number of OS threads in the process.";
 
-pub(super) struct Process {
-    start: Time,
-}
+pub(super) struct Process;
 
-impl Process {
-    pub(super) fn started(start: Time) -> Self {
-        Self { start }
-    }
-
-    fn gauges(&self) -> [Option<u64>; 6] {
-        let files = fs::read_dir("/proc/self/fd").ok();
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let bytes = |name| Some(number(&status, name)? * 1_024);
-        [
-            files.map(|files| files.count() as u64),
-            getrlimit(Resource::Nofile).current,
-            bytes("VmSize:"),
-            bytes("VmRSS:"),
-            number(&status, "Threads:"),
-            Some(self.start.as_micros() / 1_000_000),
-        ]
-    }
+fn gauges() -> [Option<u64>; 5] {
+    let files = fs::read_dir("/proc/self/fd").ok();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bytes = |name| Some(number(&status, name)? * 1_024);
+    [
+        files.map(|files| files.count() as u64),
+        getrlimit(Resource::Nofile).current,
+        bytes("VmSize:"),
+        bytes("VmRSS:"),
+        number(&status, "Threads:"),
+    ]
 }
 
 impl Collector for Process {
@@ -59,7 +47,7 @@ impl Collector for Process {
         #[expect(clippy::cast_precision_loss, reason = "exact for 104 days of CPU time")]
         cpu.inc_by(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9);
         let mut families = cpu.collect();
-        for (line, value) in GAUGES.lines().zip(self.gauges()) {
+        for (line, value) in GAUGES.lines().zip(gauges()) {
             let (name, help) = line.split_once(": ").expect("each line has both");
             let gauge = IntGauge::new(name, help).expect("constants are valid");
             if let Some(value) = value {
@@ -80,35 +68,29 @@ fn number(status: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::time::Time;
+    use crate::telemetry::metric::Metrics;
 
     #[test]
     fn process_is_measured() {
-        let process = Process::started(Time::from_micros(7_000_000));
-        let values = || {
-            let families = process.collect();
-            let value = |family: &MetricFamily| {
-                let metric = &family.get_metric()[0];
-                metric.get_gauge().get_value() + metric.get_counter().get_value()
-            };
-            families.iter().map(value).collect::<Vec<_>>()
+        let metrics = Metrics::new();
+        metrics.add_process(Time::from_micros(7_000_000));
+        let value = |name: &str| {
+            let families = metrics.families();
+            let family = families.iter().find(|family| family.name() == name);
+            let metric = &family.expect("each is measured").get_metric()[0];
+            metric.get_gauge().get_value() + metric.get_counter().get_value()
         };
-        let [
-            cpu,
-            files,
-            files_max,
-            virtual_memory,
-            memory,
-            threads,
-            start,
-        ] = values()[..]
-        else {
-            panic!("each is measured");
-        };
+        let [files, files_max] = ["open", "max"].map(|kind| value(&format!("process_{kind}_fds")));
+        let [virtual_memory, memory] =
+            ["virtual", "resident"].map(|kind| value(&format!("process_{kind}_memory_bytes")));
+        let [threads, start, cpu] =
+            ["process_threads", "process_start_time_seconds", CPU].map(value);
         assert!(0.0 < files && files < files_max, "{files} of {files_max}");
         assert!(0.0 < memory && memory < virtual_memory);
         assert!(threads >= 1.0);
         assert!((start - 7.0).abs() < f64::EPSILON);
-        assert!(cpu > 0.0 && values()[0] > cpu, "CPU time has fractions");
+        assert!(cpu > 0.0 && value(CPU) > cpu, "CPU time has fractions");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
 use crate::base::revision::REVISION;
-use crate::base::time::Time;
+use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::telemetry::mapper::{Kind, Mapping};
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
@@ -37,6 +37,8 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     /// Our own metrics.
     registry: Registry,
+    /// Those of the process, which are read for pages only.
+    process: Registry,
     naming: Naming,
     reference: Mutex<Vec<Reference>>,
     sources: Mutex<Vec<Arc<dyn Source>>>,
@@ -71,6 +73,7 @@ impl Metrics {
     pub fn named(naming: Naming) -> Self {
         let metrics = Self(Arc::new(Inner {
             registry: Registry::new(),
+            process: Registry::new(),
             naming,
             reference: Mutex::default(),
             sources: Mutex::default(),
@@ -84,7 +87,12 @@ impl Metrics {
     /// Adds the metrics of the process (CPU time, memory, file descriptors, start time) and of the
     /// build.
     pub(crate) fn add_process(&self, start: Time) {
-        self.register(Process::started(start));
+        let process = self.0.process.register(Box::new(Process));
+        process.expect("it is added once");
+        let help = "Start time of the process since unix epoch in seconds.";
+        let seconds = start.as_micros() / MICROS_PER_SECOND;
+        self.gauge("process_start_time_seconds", help)
+            .set(seconds.try_into().unwrap_or(i64::MAX));
         let help = "Version and source revision of this build; always 1.";
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
@@ -236,17 +244,17 @@ impl Metrics {
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
         let Inner {
             registry,
+            process,
             naming,
             mapped,
             ..
         } = &*self.0;
+        let mut registered = registry.gather();
+        registered.extend(process.gather());
         let series = self.series().into_iter();
         let samples = series.filter_map(|series| mapped.sample(series, naming.mapping.as_ref()));
-        let (families, conflicts) = page::families(
-            registry.gather(),
-            samples.collect(),
-            &naming.tags.as_labels(),
-        );
+        let (families, conflicts) =
+            page::families(registered, samples.collect(), &naming.tags.as_labels());
         mapped
             .conflicts
             .set(i64::try_from(conflicts).unwrap_or(i64::MAX));

@@ -2,6 +2,9 @@
 
 use std::mem;
 
+use prometheus::proto::{self, MetricFamily, MetricType};
+
+use crate::base::time::Time;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
 use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::proto::opentelemetry::proto::metrics::v1::metric::Data;
@@ -10,9 +13,6 @@ use crate::proto::opentelemetry::proto::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum,
     Summary, SummaryDataPoint,
 };
-use prometheus::proto::{self, MetricFamily, MetricType};
-
-use crate::base::time::Time;
 
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 

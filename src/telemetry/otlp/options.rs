@@ -3,8 +3,6 @@
 //! OpenTelemetry has two names for each setting, one for all signals and one for each, which takes
 //! precedence. Errors name the one that is set.
 
-use crate::proto::opentelemetry::proto::common::v1::{InstrumentationScope, KeyValue};
-use crate::proto::opentelemetry::proto::resource::v1::Resource;
 use http::uri::{Scheme, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
@@ -13,6 +11,8 @@ use crate::base::named_enum::named_enum;
 use crate::base::parse::Secret;
 use crate::base::time::Span;
 use crate::net::tls::{ClientTls, Identity, PemFile};
+use crate::proto::opentelemetry::proto::common::v1::{InstrumentationScope, KeyValue};
+use crate::proto::opentelemetry::proto::resource::v1::Resource;
 
 /// Time to send a batch to a collector, retries included: the default of OpenTelemetry.
 // bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}

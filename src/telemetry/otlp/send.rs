@@ -1,11 +1,5 @@
 //! Sends one batch: as protobuf in the body of an HTTP request, or as a gRPC call.
 
-use crate::proto::opentelemetry::proto::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
-use crate::proto::opentelemetry::proto::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use anyhow::Context as _;
 use axum::body::{Body, Bytes, to_bytes};
 use http::uri::{PathAndQuery, Scheme, Uri};
@@ -25,6 +19,12 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use crate::net::tls::{self, ClientTls};
+use crate::proto::opentelemetry::proto::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use crate::proto::opentelemetry::proto::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use crate::telemetry::otlp::options::{Options, Protocol};
 
 /// ALPN names.

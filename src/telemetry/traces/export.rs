@@ -7,12 +7,12 @@
 use std::mem;
 use std::time::Duration;
 
-use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
-use crate::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::Thread;
+use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
+use crate::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::otlp::delivery::Delivery;
 use crate::telemetry::otlp::options::scope;

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use http::uri::Uri;
 
 use crate::base::sampling::SampleRate;
 use crate::net::tls::ClientTls;
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
 use crate::telemetry::traces::settings::Settings;
 
