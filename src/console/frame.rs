@@ -10,6 +10,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::admin::api::top::Scope;
 use crate::console::runbook;
+use crate::console::widgets::encoded;
 
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
@@ -80,14 +81,16 @@ impl Tab {
         }
     }
 
-    /// The URL of the tab, with the scope where it has a choice.
-    fn href(self, scope: Scope) -> String {
-        match (self, scope) {
-            (Self::Overview | Self::Rules | Self::OverLimit, Scope::Fleet) => {
-                format!("{}?scope={}", self.path(), scope.name())
-            }
-            _ => self.path().to_owned(),
-        }
+    /// The URL of the tab with these parameters, and with the scope where it has a choice.
+    pub(crate) fn href(self, scope: Scope, parameters: &[(&str, &str)]) -> String {
+        let has_choice = matches!(self, Self::Overview | Self::Rules | Self::OverLimit);
+        let scope = (has_choice && scope == Scope::Fleet).then_some(("scope", scope.name()));
+        let given = parameters.iter().filter(|(_, value)| !value.is_empty());
+        let pairs = given.copied().chain(scope);
+        let pairs = pairs.map(|(name, value)| format!("{name}={}", encoded(value)));
+        let query = pairs.collect::<Vec<_>>().join("&");
+        let separator = if query.is_empty() { "" } else { "?" };
+        format!("{}{separator}{query}", self.path())
     }
 
     pub(crate) const fn path(self) -> &'static str {
@@ -162,7 +165,7 @@ fn top(head: &Head, current: Tab) -> Markup {
             }
             nav aria-label="Views" {
                 @for tab in TABS {
-                    a href=(tab.href(head.scope)) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
+                    a href=(tab.href(head.scope, &[])) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {
@@ -204,4 +207,17 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
     ];
     (headers, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_keep_the_scope() {
+        let rules = |scope| Tab::Rules.href(scope, &[("q", "a b"), ("sort", "")]);
+        assert_eq!(rules(Scope::Replica), "/console/rules?q=a%20b");
+        assert_eq!(rules(Scope::Fleet), "/console/rules?q=a%20b&scope=fleet");
+        assert_eq!(Tab::Overview.href(Scope::Replica, &[]), "/");
+    }
 }

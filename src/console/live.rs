@@ -13,7 +13,7 @@ use crate::console::dialogs::hidden_values;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
-use crate::console::scope::{covered, scope_of, switch};
+use crate::console::scope::{covered, field, scope_of, switch};
 use crate::console::top_keys::key_href;
 use crate::console::widgets::{clamped, encoded, table};
 use crate::report::counter::Entries;
@@ -100,7 +100,7 @@ fn form(filter: &Filter, scope: Scope) -> Markup {
                         autocomplete="off" spellcheck="false";
                 }
             }
-            @if scope == Scope::Fleet { input type="hidden" name="scope" value=(scope.name()); }
+            (field(scope))
             button type="submit" { "Filter" }
         }
     }

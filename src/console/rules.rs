@@ -129,7 +129,7 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) 
                 input type="search" name="q" value=(filter.search) aria-label="Search rules"
                     placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
                 input type="hidden" name="sort" value=(filter.order.name());
-                @if filter.scope == Scope::Fleet { input type="hidden" name="scope" value=(filter.scope.name()); }
+                (scope::field(filter.scope))
             }
             p.dim #found role="status" {
                 (found) " of " (rules.rule_count()) " rules"
@@ -194,7 +194,7 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
             Order::Hits | Order::OverLimit => "descending",
         };
         let parameters = [("q", &*filter.search), ("sort", order.name())];
-        let href = scope::href(Tab::Rules, filter.scope, &parameters);
+        let href = Tab::Rules.href(filter.scope, &parameters);
         let class = if order == Order::Path { "" } else { "number" };
         html! {
             th.(class) scope="col" aria-sort=[is_current.then_some(direction)] { a href=(href) { (title) } }

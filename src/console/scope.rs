@@ -11,9 +11,7 @@ use crate::admin::query_string::Pairs;
 use crate::base::text::{Text, counted};
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
-use crate::console::widgets::encoded;
-use crate::observe::history::BARS;
-use crate::report::status::ReplicaStatus;
+use crate::report::status::{BARS, ReplicaStatus};
 use crate::rules::stats::counts::HitCounts;
 
 /// Replicas without an answer that are named.
@@ -36,25 +34,21 @@ pub(crate) fn scope_of(pairs: &Pairs) -> Scope {
     scope.parse().unwrap_or(Scope::Replica)
 }
 
-/// The URL of a view in a scope, with other parameters.
-pub(crate) fn href(tab: Tab, scope: Scope, parameters: &[(&str, &str)]) -> String {
-    let scope = (scope == Scope::Fleet).then_some(("scope", scope.name()));
-    let given = parameters.iter().filter(|(_, value)| !value.is_empty());
-    let pairs = given.copied().chain(scope);
-    let pairs = pairs.map(|(name, value)| format!("{name}={}", encoded(value)));
-    let query = pairs.collect::<Vec<_>>().join("&");
-    let separator = if query.is_empty() { "" } else { "?" };
-    format!("{}{separator}{query}", tab.path())
-}
-
 /// The links between the scopes of a view.
 pub(crate) fn switch(tab: Tab, current: Scope, parameters: &[(&str, &str)]) -> Markup {
     html! {
         nav.choice aria-label="Scope" {
             @for (scope, name) in [(Scope::Replica, "this replica"), (Scope::Fleet, "fleet")] {
-                a href=(href(tab, scope, parameters)) aria-current=[(scope == current).then_some("true")] { (name) }
+                a href=(tab.href(scope, parameters)) aria-current=[(scope == current).then_some("true")] { (name) }
             }
         }
+    }
+}
+
+/// The scope among the fields of a form.
+pub(crate) fn field(scope: Scope) -> Markup {
+    html! {
+        @if scope == Scope::Fleet { input type="hidden" name="scope" value=(scope.name()); }
     }
 }
 
@@ -156,17 +150,4 @@ fn sum(counts: impl Iterator<Item = HitCounts>) -> HitCounts {
         sum.add(counts);
         sum
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_keep_the_scope() {
-        let rules = |scope| href(Tab::Rules, scope, &[("q", "a b"), ("sort", "")]);
-        assert_eq!(rules(Scope::Replica), "/console/rules?q=a%20b");
-        assert_eq!(rules(Scope::Fleet), "/console/rules?q=a%20b&scope=fleet");
-        assert_eq!(href(Tab::Overview, Scope::Replica, &[]), "/");
-    }
 }

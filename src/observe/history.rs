@@ -12,13 +12,12 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
+use crate::report::status::BARS;
 use crate::rules::LiveRules;
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::HitCounts;
 use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
 
-/// Bars of a chart: minutes of an hour, or seconds of a minute.
-pub(crate) const BARS: usize = 60;
 /// Rules with a chart of the last hour: about 5 MB if all of them are counted every minute.
 // bound history_rules_max: the rule has no chart until others are idle for an hour;
 // tollgate_history_full_total
@@ -66,10 +65,10 @@ struct Totals(VecDeque<(u64, [u64; 2])>);
 
 /// Totals at one time.
 #[derive(Debug, Default)]
-pub(crate) struct Sample {
+struct Sample {
     at: Time,
     /// Hits, and hits over limit.
-    pub(crate) hits: [u64; 2],
+    hits: [u64; 2],
     latency: Option<Times>,
 }
 
@@ -140,7 +139,7 @@ impl History {
     }
 
     /// The current totals.
-    pub(crate) fn sample(&self, snapshot: &Snapshot) -> Sample {
+    fn sample(&self, snapshot: &Snapshot) -> Sample {
         Sample {
             at: self.0.clock.now(),
             hits: self.0.stats.totals(),
@@ -149,7 +148,8 @@ impl History {
     }
 
     /// Compares current totals with those of a minute before.
-    pub(crate) fn recent(&self, now: &Sample) -> Recent {
+    pub(crate) fn recent(&self, snapshot: &Snapshot) -> Recent {
+        let now = &self.sample(snapshot);
         let kept = self.0.kept.lock();
         let since = |period| {
             let mut samples = kept.samples.iter();

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::report::top::list_of;
 use crate::rules::stats::counts::HitCounts;
 
-/// Bars of a chart in an answer.
+/// Bars of a chart: minutes of an hour, or seconds of a minute.
 // bound status_bars_max: the replica is missing in the answer; -
-const BARS_MAX: usize = 60;
+pub(crate) const BARS: usize = 60;
 /// Rules of a status: as many as have a history.
 // bound status_rules_max: those with the fewest hits over limit are left out; -
 pub(crate) const STATUS_RULES_MAX: usize = 5_000;
@@ -36,10 +36,10 @@ pub(crate) struct ReplicaStatus {
     #[schemars(with = "Latency")]
     pub(crate) latency: Option<Latency>,
     /// Hits of each of the last 60 seconds
-    #[serde(deserialize_with = "list_of::<_, _, 0, BARS_MAX>")]
+    #[serde(deserialize_with = "list_of::<_, _, 0, BARS>")]
     pub(crate) seconds: Vec<HitCounts>,
     /// Hits of each of the last 60 minutes; the last one has not ended
-    #[serde(deserialize_with = "list_of::<_, _, 0, BARS_MAX>")]
+    #[serde(deserialize_with = "list_of::<_, _, 0, BARS>")]
     pub(crate) minutes: Vec<HitCounts>,
     /// The rules with hits in the last hour, those with the most hits over limit first
     #[serde(deserialize_with = "list_of::<_, _, 0, STATUS_RULES_MAX>")]

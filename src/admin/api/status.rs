@@ -20,7 +20,7 @@ const ASK_AGAIN: Span = Span::from_micros(900_000);
 const PATH: &str = "/api/v1/status";
 
 /// The parts of the process that a status is made of.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Sources {
     /// The name of this process, as in heartbeats.
     pub(crate) replica: Arc<str>,
@@ -34,9 +34,9 @@ pub(crate) struct Sources {
 /// Answers with the status of this replica, and with those of the others.
 #[derive(Debug)]
 pub(crate) struct Statuses {
-    /// Locked while a status is made: one at a time, because rules may be many.
-    sources: Mutex<Sources>,
-    replica: Arc<str>,
+    sources: Arc<Sources>,
+    /// Locked while a status is made, because rules may be many.
+    one_at_a_time: Mutex<()>,
     pub(crate) fleet: Arc<Fleet>,
     of_peers: Mutex<Option<(Time, Arc<Replies<ReplicaStatus>>)>>,
     clock: Clock,
@@ -45,8 +45,8 @@ pub(crate) struct Statuses {
 impl Statuses {
     pub(crate) fn new(sources: Sources, fleet: Arc<Fleet>, clock: &Clock) -> Self {
         Self {
-            replica: sources.replica.clone(),
-            sources: Mutex::new(sources),
+            sources: Arc::new(sources),
+            one_at_a_time: Mutex::default(),
             fleet,
             of_peers: Mutex::default(),
             clock: clock.clone(),
@@ -58,8 +58,8 @@ impl Statuses {
         &self,
         show: impl FnOnce(ReplicaStatus) -> T + Send + 'static,
     ) -> T {
-        let locked = self.sources.lock().await;
-        let sources = locked.clone();
+        let _one = self.one_at_a_time.lock().await;
+        let sources = self.sources.clone();
         // This thread answers liveness probes.
         let shown = spawn_blocking(move || show(sources.status())).await;
         shown.unwrap_or_default()
@@ -73,10 +73,11 @@ impl Statuses {
         {
             return replies.clone();
         }
-        let replies = match (self.fleet.ask(PATH, &self.replica).await, last.take()) {
+        let own = &self.sources.replica;
+        let replies = match (self.fleet.ask(PATH, own).await, last.take()) {
             (Some(replies), _) => Arc::new(replies),
             (None, Some((_, replies))) => replies,
-            (None, None) => Arc::new(self.fleet.without_replies(&self.replica)),
+            (None, None) => Arc::new(self.fleet.without_replies(own)),
         };
         *last = Some((self.clock.now(), replies.clone()));
         replies
@@ -87,7 +88,7 @@ impl Sources {
     fn status(&self) -> ReplicaStatus {
         let Self { history, .. } = self;
         let snapshot = self.metrics.snapshot();
-        let recent = history.recent(&history.sample(&snapshot));
+        let recent = history.recent(&snapshot);
         let state = self.lifecycle.state();
         ReplicaStatus {
             replica: self.replica.to_string(),

@@ -48,7 +48,7 @@ pub(crate) struct Top {
     rules: Arc<LiveRules>,
     /// For callers without a token; `None` shows values as they are.
     redaction: Option<Arc<Redaction>>,
-    pub(crate) fleet: Arc<Fleet>,
+    fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -329,7 +329,7 @@ impl TopQuery {
 }
 
 /// The value of a parameter that has a few.
-pub(crate) fn one_of<T: FromStr<Err = String>>(
+fn one_of<T: FromStr<Err = String>>(
     name: &str,
     value: Option<String>,
     default: T,
