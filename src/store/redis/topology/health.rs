@@ -179,16 +179,16 @@ impl Health {
 
     /// Connecting or a call failed.
     pub(crate) fn record_failure(&self, error: &RedisError, address: &Address) {
-        self.record_no_reply(&self.explain(error, address));
+        self.record_kind(error);
+        self.record_no_reply(&address.explain(error));
     }
 
     /// A connection that was not made in time does not show that Redis is unreachable: a Redis that
     /// replies late is late to the first command of a connection as well.
-    fn explain(&self, error: &RedisError, address: &Address) -> String {
+    fn record_kind(&self, error: &RedisError) {
         if !error.is_timeout() {
             self.fails_late.store(false, Relaxed);
         }
-        address.explain(error)
     }
 
     fn record_no_reply(&self, cause: &str) {
@@ -243,7 +243,10 @@ impl Health {
     pub(crate) fn record_probe(&self, probed: &Result<(), RedisError>, address: &Address) {
         match probed {
             Ok(()) => self.was_reachable.store(true, Relaxed),
-            Err(error) => self.probe_failed(&self.explain(error, address)),
+            Err(error) => {
+                self.record_kind(error);
+                self.probe_failed(&address.explain(error));
+            }
         }
     }
 
