@@ -187,7 +187,7 @@ pub mod rate_limit_response {
         Unknown = 0,
         /// Within the limit, or not limited at all.
         Ok = 1,
-        /// Over the limit: Envoy refuses the request, with HTTP status 429 unless told otherwise.
+        /// Over the limit: Envoy refuses the request, with HTTP status 429 unless its filter sets another.
         OverLimit = 2,
     }
     impl Code {

@@ -27,7 +27,7 @@ pub struct RateLimitDescriptor {
     /// What to look for in the next entry.
     #[prost(message, repeated, tag = "4")]
     pub descriptors: ::prost::alloc::vec::Vec<RateLimitDescriptor>,
-    /// The limit is counted, and refuses nobody.
+    /// Hits are counted, and no request is rejected.
     #[prost(bool, tag = "5")]
     pub shadow_mode: bool,
     /// The metric's name has every entry of the request.
@@ -36,7 +36,7 @@ pub struct RateLimitDescriptor {
     /// The limit is a quota: see QUOTA_MODE.
     #[prost(bool, tag = "7")]
     pub quota_mode: bool,
-    /// Anything. Told to Envoy if dynamic metadata is asked for, but for `tollgate`, which holds what rules can say only here.
+    /// Anything. Sent to Envoy with RESPONSE_DYNAMIC_METADATA, except for `tollgate`, which has the options of the rule.
     #[prost(message, optional, tag = "8")]
     pub metadata: ::core::option::Option<::prost_types::Struct>,
 }

@@ -129,7 +129,7 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: concurrency without lease_by",
             "tollgate_block: concurrency without a lease",
             "tollgate_block: concurrency without anything",
-            "tollgate_block: all that a rule mixes up is told at once",
+            "tollgate_block: all that a rule mixes up is reported at once",
             "tollgate_block: a burst without a bucket",
             "[{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
         ],
