@@ -1,6 +1,8 @@
 //! The request to a store and its result: checks in, verdicts out.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
@@ -42,6 +44,35 @@ pub struct Check {
     pub book_ahead: Span,
     /// Whether the request is over limit if this check is. False for shadow and quota rules.
     pub enforcing: bool,
+    /// `None` if the store decides each check.
+    pub lease: Option<Arc<Leased>>,
+}
+
+/// Hits of a counter may be taken ahead: `consistency: leased`.
+#[derive(Debug, Default)]
+pub struct Leased {
+    /// Time until unused hits are given back, if it is stated.
+    pub lifetime: Option<Span>,
+    /// What became of the hits.
+    pub hits: Arc<LeaseHits>,
+}
+
+/// Hits that were taken ahead for one rule, by [`LeaseEvent`].
+#[derive(Debug, Default)]
+pub struct LeaseHits([AtomicU64; LeaseEvent::ALL.len()]);
+
+named_enum! {
+    /// What happens to hits that are taken ahead.
+    pub enum LeaseEvent {
+        /// Charged ahead.
+        Taken = "taken",
+        /// Handed out to calls.
+        Used = "used",
+        /// Refunded without being used.
+        GivenBack = "given_back",
+        /// Charged, and not usable any more.
+        Stranded = "stranded",
+    }
 }
 
 /// The effect of a check on its counter: a [`Check`] without its key and its limit.
@@ -86,8 +117,20 @@ pub struct Verdict {
     pub retry_after: Option<Span>,
     /// Time until the counter is unused again.
     pub reset_after: Span,
-    /// The over-limit cache decided it.
-    pub from_cache: bool,
+    /// What decided it.
+    pub source: Source,
+}
+
+/// What decided a check of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Source {
+    /// The store.
+    #[default]
+    Store,
+    /// The over-limit cache.
+    OverLimitCache,
+    /// Hits that were taken ahead, or their lack.
+    Lease,
 }
 
 /// A counter as an operator reads it.
@@ -179,6 +222,7 @@ impl Check {
             holder: None,
             book_ahead: Span::ZERO,
             enforcing: true,
+            lease: None,
         }
     }
 
@@ -198,6 +242,18 @@ impl Check {
             holder: self.holder.as_deref().unwrap_or_default(),
             book_ahead: self.book_ahead,
         }
+    }
+}
+
+impl LeaseHits {
+    /// Adds hits.
+    pub fn add(&self, event: LeaseEvent, hits: u64) {
+        self.0[event as usize].fetch_add(hits, Relaxed);
+    }
+
+    /// Hits so far.
+    pub fn get(&self, event: LeaseEvent) -> u64 {
+        self.0[event as usize].load(Relaxed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Limits: requests per period, burst and algorithm.
 
 pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
+pub use lease::{LIFETIME_MAX, LIFETIME_MIN, LeaseTerms, SUB_WINDOW_MIN};
 pub use share::Share;
 pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Months, Tick, Unit};
@@ -8,6 +9,7 @@ pub use validated::{EXACT_MAX, LOG_ENTRIES_MAX, Limit, Window};
 
 mod algorithm;
 mod calendar;
+mod lease;
 mod share;
 mod terms;
 mod unit;

@@ -21,7 +21,7 @@
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
 use crate::base::time::{Span, Time};
-use crate::check::{Call, Hits, Verdict};
+use crate::check::{Call, Hits, Source, Verdict};
 use crate::limit::{Limit, OverLimitHits};
 
 /// A bucket, as it stood at some tick.
@@ -101,7 +101,7 @@ impl Decide for Bucket {
             } else {
                 self.falls_to(0, limit, now)
             },
-            from_cache: false,
+            source: Source::Store,
         }
     }
 }

@@ -36,7 +36,7 @@ impl Decide for SubWindows {
     /// A sub-window in the future means that the clock went back. Its hits are kept as those of the
     /// present one, so calls are neither admitted sooner nor wait longer than all of them take.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        let newest = now.as_micros() / width(limit).as_micros();
+        let newest = now.as_micros() / limit.sub_window().as_micros();
         let kept = limit.buckets as usize + 1;
         if self.counts.len() != kept {
             self.counts = vec![0; kept].into();
@@ -116,17 +116,8 @@ impl SubWindows {
             return Span::ZERO;
         };
         // The oldest, at place 0, leaves when the next sub-window begins.
-        let begins = (self.newest + 1 + place as u64).saturating_mul(width(limit).as_micros());
+        let begins =
+            (self.newest + 1 + place as u64).saturating_mul(limit.sub_window().as_micros());
         Time::from_micros(begins).since(now)
     }
-}
-
-/// The length of a sub-window, rounded up so that k of them are never shorter than the period.
-pub fn width(limit: &Limit) -> Span {
-    Span::from_micros(
-        limit
-            .period
-            .as_micros()
-            .div_ceil(u64::from(limit.buckets.max(1))),
-    )
 }

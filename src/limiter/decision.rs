@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, DecidedBy, Hits, StoreError, Verdict, Verdicts};
+use crate::check::{Check, DecidedBy, Hits, Source, StoreError, Verdict, Verdicts};
 use crate::limiter::response::Status;
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
@@ -58,7 +58,7 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         let (_, verdict) = self.counted(step)?;
         Some(match self.store_error(step) {
             Some(_) => DecidedBy::Fallback,
-            None if verdict.from_cache => DecidedBy::Cache,
+            None if verdict.source == Source::OverLimitCache => DecidedBy::Cache,
             None => self.store,
         })
     }

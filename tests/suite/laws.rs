@@ -11,7 +11,6 @@ mod queue;
 use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
-use tollgate::algorithm::sub_windows::width;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
@@ -169,7 +168,7 @@ fn fill(limit: &Limit) -> Span {
         Algorithm::FixedWindow if limit.months == Months::Calendar => Span::from_secs(31 * 86_400),
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period,
         Algorithm::SlidingWindow if limit.buckets > 0 => {
-            times(width(limit), u64::from(limit.buckets) + 1)
+            times(limit.sub_window(), u64::from(limit.buckets) + 1)
         }
         Algorithm::SlidingWindow => times(limit.period, 2),
         // From the deepest debt it takes two bursts, from anywhere else one.
@@ -423,7 +422,7 @@ proptest! {
         bench.pass(fill(&limit));
         let passed = u128::from(bench.under_pressure(times(limit.period, 20)));
         let (requests, period) = (u128::from(limit.requests), u128::from(limit.period.as_micros()));
-        let again_after = if limit.buckets > 0 { u128::from(width(&limit).as_micros()) * u128::from(limit.buckets + 1) } else { period };
+        let again_after = if limit.buckets > 0 { u128::from(limit.sub_window().as_micros()) * u128::from(limit.buckets + 1) } else { period };
         prop_assert!(passed * again_after >= requests * 20 * period, "{passed}");
     }
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::Time;
-use crate::check::{Check, HITS_MAX, Hits, Verdict};
+use crate::check::{Check, HITS_MAX, Hits, Source, Verdict};
 use crate::limit::OverLimitHits;
 
 /// The counters of one rule.
@@ -124,7 +124,7 @@ impl RuleStats {
             && limit < after;
         let rejected = if splits { after - limit } else { hits };
         self.add(Count::OverLimit, rejected);
-        if verdict.from_cache {
+        if verdict.source != Source::Store {
             self.add(Count::OverLimitWithLocalCache, hits);
         }
         if splits {

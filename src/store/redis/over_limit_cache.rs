@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, Key, Verdict};
+use crate::check::{Check, Hits, Key, Source, Verdict};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
@@ -89,7 +89,7 @@ impl OverLimitCache {
             // More than the capacity is never admitted.
             retry_after: (hits <= check.limit.capacity.into()).then_some(retry_after),
             reset_after: Time::from_micros(reset).since(now),
-            from_cache: true,
+            source: Source::OverLimitCache,
         })
     }
 

@@ -3,7 +3,6 @@
 
 use redis::{Cmd, Value};
 use tollgate::algorithm::Counter;
-use tollgate::algorithm::sub_windows::width;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, Hits};
 use tollgate::limit::{Limit, Months};
@@ -97,7 +96,7 @@ pub(crate) fn is_stale(counter: &Counter, limit: &Limit, written: Time, now: Tim
             windows.parts().0 > limit.tick.since_epoch(now) / limit.period_ticks()
         }
         Counter::SubWindows(windows) => {
-            windows.parts().0 > now.as_micros() / width(limit).as_micros()
+            windows.parts().0 > now.as_micros() / limit.sub_window().as_micros()
         }
         Counter::SlidingLog(log) => log
             .entries()

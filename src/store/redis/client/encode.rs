@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
-use crate::algorithm::sub_windows;
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{Check, Key};
 use crate::limit::{EXACT_MAX, Limit, Months};
@@ -123,7 +122,7 @@ impl EncodedCheck {
                 (limit.tick.span().as_micros(), limit.requests.into())
             }
             Kind::SlidingWindow => (limit.period_ticks(), limit.tick.span().as_micros()),
-            Kind::SubWindows => (sub_windows::width(limit).as_micros(), limit.buckets.into()),
+            Kind::SubWindows => (limit.sub_window().as_micros(), limit.buckets.into()),
             Kind::SlidingLog | Kind::Concurrency => (limit.period.as_micros(), 0),
         };
         let kind = Kind::of(limit);

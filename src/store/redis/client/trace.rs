@@ -1,6 +1,6 @@
 //! The span of one request to Redis, named as in envoyproxy/ratelimit.
 
-use crate::check::{CheckError, CheckRequest, Decisions, Verdict};
+use crate::check::{CheckError, CheckRequest, Decisions, Source, Verdict};
 use crate::store::redis::shared::Redis;
 use crate::telemetry::traces::LiveSpan;
 
@@ -19,12 +19,13 @@ pub(crate) fn start(shared: &Redis, parent: &LiveSpan, request: &CheckRequest) -
     span
 }
 
-/// Ends the span. Checks that the over-limit cache decided were not sent; without any other there
-/// is no span.
+/// Ends the span. Checks that this process decided were not sent; without any other there is no
+/// span.
 pub(crate) fn end(mut span: LiveSpan, decisions: &Decisions) {
-    let is_cached =
-        |decision: &&Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.from_cache);
-    let sent = decisions.len() - decisions.iter().filter(is_cached).count();
+    let is_local = |decision: &&Result<Verdict, CheckError>| {
+        decision.is_ok_and(|verdict| verdict.source != Source::Store)
+    };
+    let sent = decisions.len() - decisions.iter().filter(is_local).count();
     if sent == 0 {
         span.discard();
         return;

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::algorithm::counter::Kind;
-use crate::algorithm::sub_windows;
 use crate::base::time::Time;
 use crate::check::Key;
 use crate::limit::Limit;
@@ -207,7 +206,7 @@ impl Pending {
             }
             Kind::SubWindows => {
                 let last_ends = self.at.plus(self.own.period);
-                now < last_ends.plus(sub_windows::width(&self.own))
+                now < last_ends.plus(self.own.sub_window())
             }
             Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period,
             Kind::Bucket => true,
