@@ -317,10 +317,10 @@ impl Server {
 
     /// Remembers the usage of counters, and records error replies.
     fn observe(&self, mode: Mode, reply: &NodeReply, now: Time) {
-        for (check, reply) in reply.checks.iter().zip(&reply.replies) {
-            match reply {
-                Ok(reply) if mode != Mode::DryRun => {
-                    self.shared.usage.record(check.hash, reply.used(check), now);
+        for (check, read) in reply.checks.iter().zip(&reply.replies) {
+            match read {
+                Ok(read) if mode != Mode::DryRun && check.has_usage_of(reply.now) => {
+                    self.shared.usage.record(check.hash, read.used(check), now);
                 }
                 Err(ReplyError::Rejected(text)) => self.node.health.record_error_reply(text),
                 _ => {}

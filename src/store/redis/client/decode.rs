@@ -8,7 +8,7 @@ use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
 use crate::check::{Call, Check, Verdict};
-use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
+use crate::limit::LOG_ENTRIES_MAX;
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::connect::address::short;
@@ -47,10 +47,19 @@ pub struct ScriptReply {
 }
 
 impl CheckReply {
-    /// The reply of the script to hits on a window in which `before` were spent.
-    pub(crate) fn of_window(before: u64, hits: u64) -> Self {
-        let spent = before.saturating_add(hits).min(EXACT_MAX - 1);
+    /// The reply of the script to hits that were charged; `spent` is with them.
+    pub(crate) fn of_charged(spent: u64) -> Self {
         Self::from(spent.cast_signed())
+    }
+
+    /// The reply of the script to hits that were dropped.
+    pub(crate) fn of_dropped(spent: u64) -> Self {
+        Self::from(-1 - spent.cast_signed())
+    }
+
+    /// Adds the number of hits that were taken ahead.
+    pub(crate) fn add_granted(&mut self, hits: u64) {
+        self.extra.push(hits);
     }
 
     /// The verdict of the check at the server's time `now`.
@@ -74,12 +83,22 @@ impl CheckReply {
             Kind::FixedWindow => encoded.at,
             _ => now,
         };
-        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), &self.extra)
+        let extra = match encoded.ahead() {
+            Some(_) => self.extra.split_last().map_or(&[][..], |(_, extra)| extra),
+            None => &self.extra,
+        };
+        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), extra)
     }
 
-    /// Hits in use after the check.
+    /// Hits that were taken ahead after the check.
+    pub fn granted(&self, encoded: &EncodedCheck) -> u64 {
+        let granted = encoded.ahead().and(self.extra.last());
+        granted.copied().unwrap_or(0)
+    }
+
+    /// Hits in use after the check, with those taken ahead.
     pub(crate) fn used(&self, encoded: &EncodedCheck) -> u64 {
-        self.spent().div_ceil(encoded.price)
+        self.spent().div_ceil(encoded.price) + self.granted(encoded)
     }
 
     /// Whether its sliding log has as many entries as it may have.

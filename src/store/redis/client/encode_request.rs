@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, StoreError};
+use crate::check::{Call, Check, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
@@ -90,11 +90,39 @@ impl Redis {
         mode: Mode,
         now: Time,
     ) -> EncodedCheck {
-        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
-        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        let at = node.map_or(now, |node| node.clock.at(now));
+        self.encode_at(check, charge, at, mode, Span::ZERO)
+    }
+
+    /// Encodes a check without hits of the fixed window after the present one. A take ahead can
+    /// create its key before it begins.
+    pub(crate) fn encode_next_window(
+        &self,
+        check: &Check,
+        node: Option<&Arc<Node>>,
+        now: Time,
+    ) -> EncodedCheck {
+        let redis_now = node.map_or(now, |node| node.clock.at(now));
+        let begins = check.limit.window(redis_now).end;
+        let charge = Counter::charge(&check.limit, Call::PEEK);
+        let early = begins.since(redis_now);
+        self.encode_at(check, charge, begins, Mode::Independent, early)
+    }
+
+    /// Encodes a check for a server whose time will be `at` after the span `early`.
+    fn encode_at(
+        &self,
+        check: &Check,
+        charge: Charge,
+        at: Time,
+        mode: Mode,
+        early: Span,
+    ) -> EncodedCheck {
+        let hash = self.usage.hash(&check.key);
         // Any number that changes now and then.
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        let jitter = any % self.expiration_jitter_max.ceil_secs().max(1);
+        let jitter = Span::from_secs(jitter + early.ceil_secs());
         EncodedCheck::new(check, charge, hash, at, mode, jitter)
     }
 }

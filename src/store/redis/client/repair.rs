@@ -1,5 +1,5 @@
-//! Repairs of a key after INCR: a lifetime if it is new, or another value if it had one that no
-//! counter has. No caller waits for it.
+//! Repairs of a key after INCR: a lifetime if it is new, another value if it had one that no
+//! counter has, or fewer hits if some were dropped. No caller waits for it.
 
 use redis::{Cmd, Pipeline, Value};
 
@@ -21,12 +21,14 @@ pub(crate) enum KeyState {
     Negative,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Repair {
     /// Sets the lifetime of a key that INCR created.
     Expire(Lifetime),
     /// Replaces a value that no counter has.
     Reset { lifetime: Lifetime, hits: i64 },
+    /// Gives back hits that were dropped, by the script. Sent at most once.
+    GiveBack(Cmd),
 }
 
 impl Repair {
@@ -52,6 +54,7 @@ impl Repair {
                     set.arg(hits).arg("EX").arg(lifetime.secs);
                     set
                 }
+                Self::GiveBack(refund) => refund.clone(),
             });
         }
     }
@@ -69,11 +72,11 @@ impl Repair {
     }
 
     /// The lifetime to set again if this was not confirmed. A value is not replaced twice: it has
-    /// changed meanwhile.
+    /// changed meanwhile. Hits that were not given back stay charged until their window ends.
     pub(crate) fn into_lifetime(self) -> Option<Lifetime> {
         match self {
             Self::Expire(lifetime) => Some(lifetime),
-            Self::Reset { .. } => None,
+            Self::Reset { .. } | Self::GiveBack(_) => None,
         }
     }
 }

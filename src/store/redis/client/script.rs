@@ -85,6 +85,9 @@ impl Script {
                     Mode::Reset => drop(command.arg("D")),
                     Mode::Independent | Mode::Atomic | Mode::Grant => {}
                 }
+                if let Some(mark) = check.mark {
+                    command.arg(mark.argument(check.price));
+                }
                 command.arg(check.argument.as_slice());
             }
         }
