@@ -21,7 +21,7 @@
 pub use counter::{
     Answer, Asked, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
 };
-pub use demand::Demand;
+pub use demand::{Demand, PART_OF_REMAINING};
 
 mod counter;
 mod demand;

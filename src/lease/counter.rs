@@ -394,7 +394,9 @@ impl LeasedCounter {
 
     /// Whether the state equals that of a new counter, so that it need not be kept.
     pub fn is_idle(&self, now: Time) -> bool {
-        let is_holding = self.hold.is_some_and(|hold| now < hold.until || hold.is_probing);
+        let is_holding = self
+            .hold
+            .is_some_and(|hold| now < hold.until || hold.is_probing);
         self.held() == 0
             && !self.is_taking
             && !is_holding
@@ -458,7 +460,8 @@ impl LeasedCounter {
 
     fn low_water_mark(&self, demand: u64) -> u64 {
         let span = self.terms.span().as_micros();
-        let in_two_round_trips = demand.saturating_mul(2 * self.round_trip.as_micros()) / span.max(1);
+        let in_two_round_trips =
+            demand.saturating_mul(2 * self.round_trip.as_micros()) / span.max(1);
         (self.last_take / 4).max(in_two_round_trips.min(self.last_take / 2))
     }
 

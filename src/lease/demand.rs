@@ -11,7 +11,7 @@ pub(super) const HOT: u64 = 4;
 const TAKE_MIN: u64 = 2;
 /// A take has at most this part of what remains, divided by the replicas: all of them together
 /// never take more than half of it.
-pub(super) const PART_OF_REMAINING: u64 = 2;
+pub const PART_OF_REMAINING: u64 = 2;
 /// A take has at most this part of the limit, divided by the replicas. A replica holds one and a
 /// half takes, so all of them together hold a tenth of the limit.
 const PART_OF_LIMIT: u64 = 15;
@@ -47,7 +47,10 @@ impl Demand {
 
     /// In two numbers, for a table.
     pub fn to_words(self) -> [u64; 2] {
-        [self.span, u64::from(self.hits) << 32 | u64::from(self.before)]
+        [
+            self.span,
+            u64::from(self.hits) << 32 | u64::from(self.before),
+        ]
     }
 
     /// Of what [`Self::to_words`] made.

@@ -150,7 +150,7 @@ impl Leases {
     ) -> Option<Verdict> {
         self.with(check, |counter| {
             counter.settle(asked, settled, now);
-            from_lease(counter.verdict(check.call(), over, now))
+            counter.verdict(check.call(), over, now)
         })
     }
 
@@ -190,7 +190,9 @@ impl Leases {
         outcome: Result<(), Effect>,
         now: Time,
     ) {
-        self.with(check, |counter| counter.given_back(*give_back, outcome, now));
+        self.with(check, |counter| {
+            counter.given_back(*give_back, outcome, now)
+        });
     }
 
     /// Removes idle entries, and takes out what was unused for a lifetime: for this one, or for
@@ -365,14 +367,10 @@ impl Entry {
 }
 
 fn decided(verdict: Verdict) -> Ahead {
-    Ahead::Decided(from_lease(verdict))
-}
-
-fn from_lease(verdict: Verdict) -> Verdict {
-    Verdict {
+    Ahead::Decided(Verdict {
         source: Source::Lease,
         ..verdict
-    }
+    })
 }
 
 impl LeaseMetrics {

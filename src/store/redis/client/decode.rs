@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
-use crate::check::{Call, Check, Verdict};
+use crate::check::{Call, Check, Hits, Verdict};
 use crate::limit::LOG_ENTRIES_MAX;
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
@@ -79,15 +79,25 @@ impl CheckReply {
         over: bool,
         now: Time,
     ) -> Verdict {
-        let at = match Kind::of(&check.limit) {
-            Kind::FixedWindow => encoded.at,
-            _ => now,
-        };
-        let extra = match encoded.ahead() {
+        let (at, extra) = (encoded.charged_at(check, now), self.extra(encoded));
+        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), extra)
+    }
+
+    /// The counter after the check at the server's time `now`, with the hits that were taken ahead.
+    pub(crate) fn counter(&self, encoded: &EncodedCheck, check: &Check, now: Time) -> Counter {
+        let at = encoded.charged_at(check, now);
+        let mut counter = Counter::of_reply(&check.limit, at, self.spent(), self.extra(encoded));
+        let granted = Counter::charge(&check.limit, Hits::Add(self.granted(encoded)));
+        counter.apply(&check.limit, at, Call::PEEK, granted);
+        counter
+    }
+
+    /// Values that the algorithm needs.
+    fn extra(&self, encoded: &EncodedCheck) -> &[u64] {
+        match encoded.ahead() {
             Some(_) => self.extra.split_last().map_or(&[][..], |(_, extra)| extra),
             None => &self.extra,
-        };
-        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), extra)
+        }
     }
 
     /// Hits that were taken ahead after the check.

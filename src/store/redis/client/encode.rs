@@ -280,6 +280,14 @@ impl EncodedCheck {
         refund
     }
 
+    /// The time whose window was charged, for a server whose time was `now`.
+    pub(crate) fn charged_at(&self, check: &Check, now: Time) -> Time {
+        match Kind::of(&check.limit) {
+            Kind::FixedWindow => self.at,
+            _ => now,
+        }
+    }
+
     /// Whether the check is sent as commands, without the script.
     pub fn is_direct(&self) -> bool {
         self.window.is_some() && self.argument.is_empty()

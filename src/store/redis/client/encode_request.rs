@@ -110,7 +110,7 @@ impl Redis {
     }
 
     /// Encodes a check for a server whose time will be `at` after the span `early`.
-    fn encode_at(
+    pub(crate) fn encode_at(
         &self,
         check: &Check,
         charge: Charge,
