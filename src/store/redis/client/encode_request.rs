@@ -90,12 +90,16 @@ impl Redis {
         mode: Mode,
         now: Time,
     ) -> EncodedCheck {
-        let at = node.map_or(now, |node| node.clock.at(now));
-        self.encode_at(check, charge, at, mode, Span::ZERO)
+        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
+        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        // Any number that changes now and then.
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        EncodedCheck::new(check, charge, hash, at, mode, jitter)
     }
 
-    /// Encodes a check without hits of the fixed window after the present one. A take ahead can
-    /// create its key before it begins.
+    /// Encodes a take of the fixed window after the present one; its hits are set afterwards. Its
+    /// key may be created before the window begins.
     pub(crate) fn encode_next_window(
         &self,
         check: &Check,
@@ -103,26 +107,13 @@ impl Redis {
         now: Time,
     ) -> EncodedCheck {
         let redis_now = node.map_or(now, |node| node.clock.at(now));
-        let begins = check.limit.window(redis_now).end;
+        let early = check.limit.window(redis_now).end.since(redis_now);
         let charge = Counter::charge(&check.limit, Call::PEEK);
-        let early = begins.since(redis_now);
-        self.encode_at(check, charge, begins, Mode::Independent, early)
-    }
-
-    /// Encodes a check for a server whose time will be `at` after the span `early`.
-    fn encode_at(
-        &self,
-        check: &Check,
-        charge: Charge,
-        at: Time,
-        mode: Mode,
-        early: Span,
-    ) -> EncodedCheck {
-        let hash = self.usage.hash(&check.key);
-        // Any number that changes now and then.
-        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let jitter = any % self.expiration_jitter_max.ceil_secs().max(1);
-        let jitter = Span::from_secs(jitter + early.ceil_secs());
-        EncodedCheck::new(check, charge, hash, at, mode, jitter)
+        let begins = now.plus(early);
+        let mut encoded = self.encode(check, charge, node, Mode::Independent, begins);
+        if let Some(window) = &mut encoded.window {
+            window.lifetime_secs += early.ceil_secs();
+        }
+        encoded
     }
 }
