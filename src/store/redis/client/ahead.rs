@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
-use crate::base::time::{Span, Time};
+use crate::base::time::Time;
 use crate::check::{Check, CheckError, Decisions, Effect, Hits, Key, Source, StoreError, Verdict};
 use crate::lease::{Asked, PART_OF_REMAINING, Reserve, Settled, Take, TakeReply};
 use crate::limit::Limit;
@@ -145,19 +145,22 @@ impl RedisClient {
     /// Takes hits ahead.
     async fn take(&self, check: &Check, take: Take, replicas: NonZeroU32) {
         let (shared, sent_at) = (&self.shared, self.shared.clock.now());
-        let topology = shared.pool_of(&check.limit).topology();
-        let timer = topology.owner(check.key.as_bytes());
-        let mut encoded = if take.next_window.is_some() {
-            shared.encode_next_window(check, timer, sent_at)
-        } else {
-            let charge = Counter::charge(&check.limit, check.call());
-            shared.encode(check, charge, timer, Mode::Independent, sent_at)
+        let server_time = |now| {
+            let known = shared.server_time(&check.key, &check.limit, now);
+            known.unwrap_or(now)
+        };
+        let mut encoded = match take.next_window {
+            Some(begins) => shared.encode_next_window(check, begins, server_time(sent_at)),
+            None => {
+                let charge = Counter::charge(&check.limit, check.call());
+                let mode = Mode::Independent;
+                shared.encode(check, charge, None, mode, server_time(sent_at))
+            }
         };
         encoded.take_ahead(take.hits, PART_OF_REMAINING * u64::from(replicas.get()));
         let replied = self.send_alone(check, encoded).await;
         let now = shared.clock.now();
-        let server_now = shared.server_time(&check.key, &check.limit, now);
-        let server_now = server_now.unwrap_or(now);
+        let server_now = server_time(now);
         match replied {
             Ok((encoded, reply, replied_at)) => {
                 let reply = TakeReply {
@@ -181,7 +184,7 @@ impl RedisClient {
         let (shared, check) = (&self.shared, &due.check);
         let charge = Counter::charge(&check.limit, check.call());
         let at = due.give_back.window();
-        let mut encoded = shared.encode_at(check, charge, at, Mode::Independent, Span::ZERO);
+        let mut encoded = shared.encode(check, charge, None, Mode::Independent, at);
         encoded.until(due.give_back.until());
         let outcome = match self.send_alone(check, encoded).await {
             Ok((encoded, _, now)) if encoded.applies_at(now) => Ok(()),

@@ -121,7 +121,7 @@ impl Batcher {
 impl Task {
     async fn run(mut self) {
         loop {
-            if !self.repairs.is_empty() && !self.waiting.has_requests() {
+            while !self.repairs.is_empty() && !self.waiting.has_requests() {
                 self.repair().await;
             }
             if !self.waiting.wait().await {
@@ -212,8 +212,12 @@ impl Task {
         }
         let mut replies = replies.iter();
         let is_confirmed = |reply: Option<&Value>| reply.is_some_and(Repair::is_confirmed);
+        let has_replied = replies.len() > 0;
         self.repairs.retain(|_| !is_confirmed(replies.next()));
+        let rejected = self.repairs.iter().filter(|_| has_replied);
+        let again = rejected.filter_map(Repair::with_script).collect();
         self.keep_lifetimes();
+        self.repairs = again;
     }
 
     /// Redis may have decided the checks, but there is no reply.
@@ -267,6 +271,8 @@ impl Server {
         } else if node.relocation.is_suspected() && request.has_written(&reply) {
             node.relocation.record_write(connection.id);
         }
+        let again = reply.unconfirmed.iter().filter_map(Repair::with_script);
+        reply.repairs.extend(again);
         let unconfirmed = reply.unconfirmed.drain(..);
         let unconfirmed = unconfirmed.filter_map(Repair::into_lifetime);
         node.lifetimes.add(unconfirmed);

@@ -47,16 +47,6 @@ pub struct ScriptReply {
 }
 
 impl CheckReply {
-    /// The reply of the script to hits that were charged; `spent` is with them.
-    pub(crate) fn of_charged(spent: u64) -> Self {
-        Self::from(spent.cast_signed())
-    }
-
-    /// The reply of the script to hits that were dropped.
-    pub(crate) fn of_dropped(spent: u64) -> Self {
-        Self::from(-1 - spent.cast_signed())
-    }
-
     /// Adds the number of hits that were taken ahead.
     pub(crate) fn add_granted(&mut self, hits: u64) {
         self.extra.push(hits);
@@ -94,15 +84,13 @@ impl CheckReply {
 
     /// Values that the algorithm needs.
     fn extra(&self, encoded: &EncodedCheck) -> &[u64] {
-        match encoded.ahead() {
-            Some(_) => self.extra.split_last().map_or(&[][..], |(_, extra)| extra),
-            None => &self.extra,
-        }
+        let granted = usize::from(encoded.ahead.is_some());
+        &self.extra[..self.extra.len().saturating_sub(granted)]
     }
 
     /// Hits that were taken ahead after the check.
     pub fn granted(&self, encoded: &EncodedCheck) -> u64 {
-        let granted = encoded.ahead().and(self.extra.last());
+        let granted = encoded.ahead.and(self.extra.last());
         granted.copied().unwrap_or(0)
     }
 

@@ -50,14 +50,6 @@ pub struct Ahead {
     pub parts: u64,
 }
 
-/// What precedes a check in a call of the script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
-    Ahead(Ahead),
-    /// The check changes nothing from this time on.
-    Until(Time),
-}
-
 /// The cost of a check in the script, in commands.
 const SCRIPT_SIZE: usize = 4;
 
@@ -75,7 +67,9 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) ahead: Option<Ahead>,
+    /// The check changes nothing from this time of the server on.
+    pub(crate) until: Option<Time>,
     /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
 }
@@ -86,8 +80,8 @@ pub struct EncodedCheck {
 pub(crate) struct Window {
     pub(crate) start: Time,
     pub(crate) hits: u64,
-    /// The most that may be used, if hits over it are dropped.
-    pub(crate) full: Option<u64>,
+    /// The most that may be used, if hits over it are dropped; `EXACT_MAX` if they count.
+    pub(crate) full: u64,
     pub(crate) lifetime_secs: u64,
     /// EXPIRE is sent with INCR, since the key may be new.
     pub(crate) expires_at_once: bool,
@@ -123,7 +117,8 @@ impl EncodedCheck {
             at,
             hash,
             price: 1,
-            mark: None,
+            ahead: None,
+            until: None,
             has_cost: charge.cost != 0,
         };
         let (lifetime, rate) = match Kind::of(limit) {
@@ -131,13 +126,12 @@ impl EncodedCheck {
                 let (start, lifetime_secs) = encoded.append_window(limit, jitter);
                 let counts = !charge.drops && charge.cost > 0;
                 // More hits than the limit would only disturb others until they are given back.
-                let is_leased =
-                    || check.lease.is_some() && charge.cost >= 0 && charge.wanted() <= charge.full;
-                if mode == Mode::Independent && (counts || is_leased()) {
+                let fits = || (0..=charge.full.cast_signed()).contains(&charge.cost);
+                if mode == Mode::Independent && (counts || (check.lease.is_some() && fits())) {
                     encoded.window = Some(Window {
                         start,
                         hits: charge.wanted(),
-                        full: check.lease.is_some().then_some(charge.full),
+                        full: if counts { EXACT_MAX } else { charge.full },
                         lifetime_secs,
                         expires_at_once: false,
                     });
@@ -213,36 +207,27 @@ impl EncodedCheck {
     /// Takes hits ahead after the check, which may have none.
     pub fn take_ahead(&mut self, hits: u64, parts: u64) {
         let (hits, parts) = (hits.min(HITS_MAX), parts.clamp(1, HITS_MAX));
-        self.mark = Some(Mark::Ahead(Ahead { hits, parts }));
+        self.ahead = Some(Ahead { hits, parts });
         if self.window.is_some() && hits > 0 {
             self.argument.clear();
         }
     }
 
-    /// The hits to take ahead.
-    pub fn ahead(&self) -> Option<Ahead> {
-        match self.mark? {
-            Mark::Ahead(ahead) => Some(ahead),
-            Mark::Until(_) => None,
-        }
-    }
-
-    /// Lets the check change nothing from this time of the server on: what is left of it does not
-    /// concern a later window.
+    /// Lets the check change nothing from this time of the server on.
     pub fn until(&mut self, end: Time) {
-        self.mark = Some(Mark::Until(end));
+        self.until = Some(end);
     }
 
-    /// Whether the check may have changed its counter at this time of the server.
+    /// Whether the script applies the check at this time of the server, which is in its reply.
     pub fn applies_at(&self, now: Time) -> bool {
-        !matches!(self.mark, Some(Mark::Until(end)) if now >= end)
+        self.until.is_none_or(|end| now < end)
     }
 
     /// Whether its reply has the usage of this time: not if it was too late, or is for the next
     /// window.
     pub(crate) fn has_usage_of(&self, now: Time) -> bool {
-        let is_early = || self.window.is_some_and(|window| now < window.start);
-        self.mark.is_none() || (self.applies_at(now) && !is_early())
+        let is_early = |_| self.window.is_some_and(|window| now < window.start);
+        self.applies_at(now) && !self.ahead.is_some_and(is_early)
     }
 
     /// Sends a hit on a fixed window by the script, with the hits to take ahead. No effect on other
@@ -251,32 +236,25 @@ impl EncodedCheck {
         if let Some(window) = self.window.filter(|_| self.is_direct()) {
             // Hits that count are charged whether over limit or not. `decode.rs` compares with the
             // limit.
-            let charge = Charge {
-                cost: window.hits.cast_signed(),
-                drops: window.full.is_some(),
-                full: window.full.unwrap_or(EXACT_MAX),
-                deepest: EXACT_MAX - 1,
-            };
-            self.write_argument(Kind::FixedWindow, false, charge, window.lifetime_secs, 0);
+            self.write_window(window.hits.cast_signed(), window.full, window.lifetime_secs);
         }
+    }
+
+    fn write_window(&mut self, cost: i64, full: u64, lifetime_secs: u64) {
+        let charge = Charge {
+            cost,
+            drops: full < EXACT_MAX,
+            full,
+            deepest: EXACT_MAX - 1,
+        };
+        self.write_argument(Kind::FixedWindow, false, charge, lifetime_secs, 0);
     }
 
     /// A refund of hits on its fixed window, by the script, which creates no key.
     pub(crate) fn refund(&self, hits: u64) -> Self {
-        let mut refund = Self {
-            key: self.key.clone(),
-            argument: SmallVec::new(),
-            window: None,
-            mark: None,
-            ..*self
-        };
-        let charge = Charge {
-            cost: -hits.cast_signed(),
-            drops: false,
-            full: EXACT_MAX,
-            deepest: EXACT_MAX - 1,
-        };
-        refund.write_argument(Kind::FixedWindow, false, charge, 0, 0);
+        let mut refund = self.clone();
+        refund.ahead = None;
+        refund.write_window(-hits.cast_signed(), EXACT_MAX, 0);
         refund
     }
 
@@ -365,24 +343,17 @@ impl EncodedCheck {
 
     /// Whether a check that was, or was not, over limit has changed its counter.
     pub(crate) fn is_written(&self, over: bool) -> bool {
-        let counts = self.window.is_some_and(|window| window.full.is_none());
-        let is_written = counts || self.is_direct() || (self.has_cost && !over);
-        is_written && !matches!(self.mark, Some(Mark::Until(_)))
+        let counts = self.window.is_some_and(|window| window.full == EXACT_MAX);
+        counts || self.is_direct() || (self.has_cost && !over && self.until.is_none())
     }
 }
 
-impl Mark {
-    /// The argument of the script, for a counter in which a hit has this price.
+impl Ahead {
+    /// The mark in a call of the script, for a counter in which a hit has this price.
     pub(crate) fn argument(self, price: u64) -> Vec<u8> {
-        match self {
-            Self::Until(end) => format!("U{}", end.as_micros()).into_bytes(),
-            Self::Ahead(Ahead { hits, parts }) => {
-                let numbers = [hits, price, parts].map(|number| double(number.cast_signed()));
-                let mut argument = vec![b'A'];
-                argument.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-                argument
-            }
-        }
+        let numbers = [self.hits, price, self.parts].map(|number| double(number.cast_signed()));
+        let bytes = numbers.map(f64::to_le_bytes);
+        [&b"A"[..], bytes.as_flattened()].concat()
     }
 }
 

@@ -81,7 +81,8 @@ impl Redis {
     }
 
     /// Encodes a check by the clock of `node`: the one that would have its key without a window in
-    /// it. So all replicas use the same clock, whatever the clocks of other nodes are.
+    /// it. So all replicas use the same clock, whatever the clocks of other nodes are. Without one,
+    /// `now` is the server's time.
     pub(crate) fn encode(
         &self,
         check: &Check,
@@ -90,39 +91,28 @@ impl Redis {
         mode: Mode,
         now: Time,
     ) -> EncodedCheck {
-        let at = node.map_or(now, |node| node.clock.at(now));
-        self.encode_at(check, charge, at, mode, Span::ZERO)
+        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
+        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        // Any number that changes now and then.
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        EncodedCheck::new(check, charge, hash, at, mode, jitter)
     }
 
-    /// Encodes a check without hits of the fixed window after the present one. A take ahead can
-    /// create its key before it begins.
+    /// Encodes a take of the fixed window that begins at this time of the server, before it does;
+    /// its hits are set afterwards.
     pub(crate) fn encode_next_window(
         &self,
         check: &Check,
-        node: Option<&Arc<Node>>,
-        now: Time,
+        begins: Time,
+        server_now: Time,
     ) -> EncodedCheck {
-        let redis_now = node.map_or(now, |node| node.clock.at(now));
-        let begins = check.limit.window(redis_now).end;
         let charge = Counter::charge(&check.limit, Call::PEEK);
-        let early = begins.since(redis_now);
-        self.encode_at(check, charge, begins, Mode::Independent, early)
-    }
-
-    /// Encodes a check for a server whose time will be `at` after the span `early`.
-    pub(crate) fn encode_at(
-        &self,
-        check: &Check,
-        charge: Charge,
-        at: Time,
-        mode: Mode,
-        early: Span,
-    ) -> EncodedCheck {
-        let hash = self.usage.hash(&check.key);
-        // Any number that changes now and then.
-        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let jitter = any % self.expiration_jitter_max.ceil_secs().max(1);
-        let jitter = Span::from_secs(jitter + early.ceil_secs());
-        EncodedCheck::new(check, charge, hash, at, mode, jitter)
+        let mut encoded = self.encode(check, charge, None, Mode::Independent, begins);
+        if let Some(window) = &mut encoded.window {
+            // The key is created early.
+            window.lifetime_secs += begins.since(server_now).ceil_secs();
+        }
+        encoded
     }
 }

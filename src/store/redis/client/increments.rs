@@ -12,13 +12,14 @@
 //! after the other. Hits to take ahead come after all checks of the command. Those that exceed a
 //! limit which drops hits are given back afterwards: meanwhile they only let others be over limit.
 
+use hashbrown::HashTable;
+use redis::{Pipeline, Value};
+
 use crate::limit::EXACT_MAX;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, spent_before};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::repair::{KeyState, Repair};
 use crate::store::redis::client::script::{Form, Script};
-use hashbrown::HashTable;
-use redis::{Pipeline, Value};
 
 /// The checks of a batch that are sent as commands.
 #[derive(Debug)]
@@ -47,8 +48,8 @@ struct Hit {
     check: usize,
     command: usize,
     hits: u64,
-    /// The most that may be used, if hits over it are dropped.
-    full: Option<u64>,
+    /// See [`Window::full`](crate::store::redis::client::encode::Window).
+    full: u64,
 }
 
 /// The hits of a command so far.
@@ -88,7 +89,7 @@ impl<'b> Increments<'b> {
         let all = &mut self.commands[command].hits;
         *all += window.hits;
         self.checks.push(hit(window.hits));
-        if let Some(ahead) = check.ahead() {
+        if let Some(ahead) = check.ahead {
             *all += ahead.hits;
             self.takes.push(hit(ahead.hits));
         }
@@ -141,9 +142,8 @@ impl<'b> Increments<'b> {
             .collect();
         for hit in &self.checks {
             let spent = spent[hit.command].as_mut();
-            replies[hit.check] = spent
-                .map(|spent| spent.charge(hit))
-                .map_err(|error| error.clone());
+            let reply = spent.map(|spent| spent.charge(hit));
+            replies[hit.check] = reply.map_err(|error| error.clone());
         }
         for hit in &self.takes {
             if let (Ok(spent), Ok(reply)) = (&mut spent[hit.command], &mut replies[hit.check]) {
@@ -151,37 +151,38 @@ impl<'b> Increments<'b> {
             }
         }
         for (Increment { check, .. }, spent) in self.commands.iter().zip(&spent) {
-            if let &Ok(Spent {
-                dropped: hits @ 1..,
-                ..
-            }) = spent
-            {
-                let refund = [(Mode::Independent, [&check.refund(hits)])];
-                let command = Script::serving().command(refund.into_iter(), None, Form::Hash);
-                repairs.push(Repair::GiveBack(command));
+            let dropped = spent.as_ref().map_or(0, |spent| spent.dropped);
+            if dropped > 0 {
+                repairs.push(give_back(check, dropped));
             }
         }
         repairs
     }
 }
 
+fn give_back(check: &EncodedCheck, hits: u64) -> Repair {
+    let (script, refund) = (Script::serving(), check.refund(hits));
+    let refund = [(Mode::Independent, [&refund])].into_iter();
+    Repair::GiveBack {
+        refund: script.command(refund, None, Form::Hash),
+        script: Some(script.text()),
+    }
+}
+
 impl Spent {
     fn charge(&mut self, hit: &Hit) -> CheckReply {
         let after = (self.spent + hit.hits).min(EXACT_MAX - 1);
-        if hit.full.is_some_and(|full| after > full) {
+        if after > hit.full {
             self.dropped += hit.hits;
-            return CheckReply::of_dropped(self.spent);
+            return CheckReply::from(-1 - self.spent.cast_signed());
         }
         self.spent = after;
-        CheckReply::of_charged(after)
+        CheckReply::from(after.cast_signed())
     }
 
     /// Returns the number of hits that fit.
     fn take_ahead(&mut self, hit: &Hit) -> u64 {
-        let left = hit
-            .full
-            .map_or(hit.hits, |full| full.saturating_sub(self.spent));
-        let granted = left.min(hit.hits);
+        let granted = hit.hits.min(hit.full.saturating_sub(self.spent));
         self.spent += granted;
         self.dropped += hit.hits - granted;
         granted
