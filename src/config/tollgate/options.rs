@@ -18,7 +18,7 @@ use crate::config::tollgate::value::{
     ResponseBody,
 };
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, LimitOption, OverLimitHits};
+use crate::limit::{Algorithm, Consistency, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// A block that applies to a rule.
@@ -115,13 +115,15 @@ macro_rules! options {
                     |value| can_be(*value, form),
                 );
                 form.on_limit = on_limit.map_or(OnLimitWord::Reject, |option| *option);
-                Self {
+                let mut resolved = Self {
                     $($key: {
                         let applies: fn(&$type, Form) -> bool = $applies;
                         first(&layers, |block| block.$key.as_ref(), |value| applies(value, form))
                     },)*
                     layers,
-                }
+                };
+                resolved.lease = resolved.lease.or_else(|| resolved.lease_beside_consistency());
+                resolved
             }
 
             /// All options in force, and where each was set.
@@ -163,7 +165,10 @@ options! {
     /// Key of the rule's last descriptor, which has no `value`: its value in a request is the name
     /// of the holder
     lease_by: Box<str> = Text, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
-    /// Time after which an unreleased holder expires, such as `30s`
+    /// `exact` (default), or `leased`: replicas take hits of hot counters ahead
+    consistency: Consistency = Consistency, |_, _| true;
+    /// Time until what is held returns, such as `30s`: the slot of an unreleased holder, or unused
+    /// hits of `consistency: leased`, in the block with that
     lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
 }
 
