@@ -121,16 +121,20 @@ pub struct Verdict {
     pub source: Source,
 }
 
-/// What decided a check of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Source {
-    /// The store.
-    #[default]
-    Store,
-    /// The over-limit cache.
-    OverLimitCache,
-    /// Hits that were taken ahead, or their lack.
-    Lease,
+named_enum! {
+    /// What decided a check.
+    #[derive(Default)]
+    pub enum Source {
+        /// The store.
+        #[default]
+        Store = "store",
+        /// The over-limit cache.
+        OverLimitCache = "over_limit_cache",
+        /// Hits that were taken ahead, or their lack.
+        Lease = "lease",
+        /// The rule's `on_store_error`, because the store gave no verdict.
+        Fallback = "fallback",
+    }
 }
 
 /// A counter as an operator reads it.
@@ -186,20 +190,6 @@ named_enum! {
         /// Too many requests wait for it.
         #[error("too many requests wait for the store")]
         QueueFull = "crowded",
-    }
-}
-
-named_enum! {
-    /// The source of a verdict.
-    pub enum DecidedBy {
-        /// The store: counters in Redis.
-        Redis = "redis",
-        /// The store: counters in this process.
-        Memory = "memory",
-        /// The rule's `on_store_error`, because the store gave no verdict.
-        Fallback = "fallback",
-        /// The over-limit cache.
-        Cache = "cache",
     }
 }
 
