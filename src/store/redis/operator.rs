@@ -27,13 +27,11 @@ impl RedisClient {
         Ok(Reading::new(decisions[0]?, one_more))
     }
 
-    /// Unused hits of the leases of a counter.
-    #[expect(
-        clippy::unused_self,
-        reason = "no lease is kept yet: the table of leases fills this"
-    )]
-    pub(crate) fn leased(&self, _check: &Check) -> u64 {
-        0
+    /// Unused hits that this process holds of a counter.
+    pub(crate) fn leased(&self, check: &Check) -> u64 {
+        let shared = &self.shared;
+        let now = shared.server_time(&check.key, &check.limit, shared.clock.now());
+        now.map_or(0, |now| shared.leases.usable(check, now))
     }
 
     /// Deletes a counter, whatever is stored at its key.

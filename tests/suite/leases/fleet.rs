@@ -1,0 +1,135 @@
+//! Processes that share a leased rule, and what their metrics and Redis say about it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::support::redis::RedisProcess;
+use crate::support::{Client, Code, TestServer, eventually, request};
+
+/// Calls that one client keeps in flight.
+const IN_FLIGHT: u64 = 8;
+
+/// Services with one leased rule `key` in the domain `d`.
+pub(super) struct Fleet {
+    pub(super) redis: RedisProcess,
+    pub(super) services: Vec<TestServer>,
+    clients: Vec<Mutex<Client>>,
+}
+
+impl Fleet {
+    /// Starts services and waits until each of them knows the others. `limit` is the descriptor's,
+    /// `options` more of its `tollgate` block.
+    pub(super) async fn of(services: usize, limit: &str, options: &str) -> Self {
+        let redis = RedisProcess::start();
+        let rules = format!(
+            "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
+        );
+        let start = || {
+            // Every verdict is Redis' own, or of a lease.
+            TestServer::with_rules(&rules)
+                .with_env("REDIS_URL", &redis.url())
+                .with_env("ON_STORE_ERROR", "error")
+                .start()
+        };
+        let all: Vec<TestServer> = (0..services).map(|_| start()).collect();
+        let count = u32::try_from(services).expect("a few");
+        for service in &all {
+            service
+                .metric_becomes("tollgate_replicas", count.into())
+                .await;
+        }
+        let mut clients = Vec::new();
+        for service in &all {
+            clients.push(Mutex::new(service.client().await));
+        }
+        Self {
+            redis,
+            services: all,
+            clients,
+        }
+    }
+
+    /// Calls one service. Returns 1 if it admits the call.
+    pub(super) async fn ask(&self, service: usize, value: &str) -> u64 {
+        let mut client = self.clients[service].lock().await;
+        u64::from(client.ask("d", &[("key", value)]).await == Code::Ok)
+    }
+
+    /// Calls every service `calls` times, at this rate per second of all of them together. Returns
+    /// how many were admitted.
+    pub(super) async fn paced(&self, value: &str, calls: u64, rate: u64) -> u64 {
+        let began = Instant::now();
+        let services = self.services.iter();
+        let each = services.flat_map(|service| (0..IN_FLIGHT).map(move |part| (service, part)));
+        let of_one = rate / self.services.len() as u64;
+        let admitted = each.map(|(service, part)| async move {
+            let mut client = service.client().await;
+            let mut admitted = 0;
+            for call in (part..calls).step_by(usize::try_from(IN_FLIGHT).expect("a few")) {
+                sleep_until(began + Duration::from_micros(call * 1_000_000 / of_one)).await;
+                let answer = client.call(request("d", &[&[("key", value)]])).await;
+                let answer = answer.expect("no call fails");
+                admitted += u64::from(answer.overall_code() == Code::Ok);
+            }
+            admitted
+        });
+        join_all(admitted).await.into_iter().sum()
+    }
+
+    /// Commands that decide, charge or give back, as Redis counts them.
+    pub(super) fn commands(&self) -> u64 {
+        let stats = self.redis.text(&["INFO", "commandstats"]);
+        let of = |name: &str| {
+            let prefix = format!("cmdstat_{name}:calls=");
+            let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+            let calls = line.and_then(|line| line.split(',').next());
+            calls.map_or(0, |calls| calls.parse::<u64>().expect("a number"))
+        };
+        ["incr", "incrby", "evalsha"].into_iter().map(of).sum()
+    }
+
+    /// The value of the only counter of a fixed window.
+    pub(super) fn used(&self, value: &str) -> u64 {
+        let keys: Vec<String> = self.redis.command(&["KEYS", &format!("d_key_{value}_*")]);
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        self.redis.command(&["GET", &keys[0]])
+    }
+
+    /// Waits until no hits are held. Each lease was used, and nothing was lost.
+    pub(super) async fn give_back(&self, after: Duration) {
+        sleep(after).await;
+        let held = || self.sum("tollgate_leased_hits");
+        eventually("leases are given back", async || held() == 0).await;
+        let [taken, used, given_back, stranded] =
+            ["taken", "used", "given_back", "stranded"].map(|event| self.hits(event));
+        assert!(taken > 0, "no hits were taken ahead");
+        assert_eq!(
+            taken,
+            used + given_back + stranded,
+            "{used} {given_back} {stranded}"
+        );
+    }
+
+    /// Hits of the rule with this event, of all services.
+    pub(super) fn hits(&self, event: &str) -> u64 {
+        self.sum(&format!(
+            "tollgate_rule_lease_hits_total{{domain=\"d\",key1=\"key\",event=\"{event}\"}}"
+        ))
+    }
+
+    /// A metric of all services.
+    pub(super) fn sum(&self, series: &str) -> u64 {
+        let values = self.services.iter().map(|service| service.metric(series));
+        let values = values.map(|value| value.unwrap_or(0.0));
+        // Counts are whole and small.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts"
+        )]
+        values.map(|value| value as u64).sum()
+    }
+}
