@@ -74,13 +74,11 @@ local function reply_of(algorithm, key, state, spent, over, cost, full)
   return reply
 end
 
--- Takes hits ahead: at most those wanted, and at most one of equal parts of what is left. Returns what is spent after it, whether the
--- state has changed even if as much is spent, and the hits.
+-- Takes hits ahead: at most those wanted, and at most one of equal parts of what is left. Returns what is spent after it, and the hits.
 local function take(algorithm, spent, state, ahead, full, deepest, argument)
   local hits, price, parts = struct.unpack('<ddd', ahead, 2)
   hits = math.max(math.min(hits, math.floor(math.floor((full - spent) / price) / parts)), 0)
-  local after, _, changed = charge(algorithm, spent, state, hits * price, true, full, deepest, argument)
-  return after, changed, hits
+  return charge(algorithm, spent, state, hits * price, true, full, deepest, argument), hits
 end
 
 -- What was read of the argument of the check before: those of one rule are equal.
@@ -101,9 +99,8 @@ local function decide(key, argument, tried, deleted, ahead)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
   local reply = reply_of(algorithm, key, state, after, over, cost, full)
   if ahead then
-    local more, hits
-    after, more, hits = take(algorithm, after, state, ahead, full, deepest, argument)
-    changed = changed or more
+    local hits
+    after, hits = take(algorithm, after, state, ahead, full, deepest, argument)
     if not algorithm.extra_reply then
       reply = {reply}
     end
