@@ -806,6 +806,16 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
         batch(Gap::Micros(1), blocked(1)),
         batch(Gap::Micros(1), blocked(3)),
+        // Equal arguments before and after those of the request.
+        batch(
+            Gap::Micros(1),
+            [
+                alone(Size::Add(Amount::Hits(1))),
+                blocked(2),
+                alone(Size::Add(Amount::Hits(1))),
+            ]
+            .concat(),
+        ),
         // In debt, as much is spent after it as before, but at other times.
         batch(
             Gap::Micros(1_000_000),
