@@ -329,8 +329,7 @@ fn warn_about_limit(
             "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
             limit.capacity
         );
-        let hint = "remove consistency: leased, or share a greater limit between more clients";
-        findings.warning(Diagnostic::new(location, text).hint(hint));
+        findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
     }
     let without_effect = [
         ("on_limit: queue", options.own_queue()),

@@ -75,7 +75,7 @@ pub enum LeaseError {
     )]
     SubWindowsTooShort(Span),
     #[error(
-        "a lease of {lifetime} is out of range; unused hits of this limit can be given back after {LIFETIME_MIN} to {lifetime_max}, which is half of its window or refill time, at most {LIFETIME_MAX}"
+        "a lease of {lifetime} is out of range; write one from {LIFETIME_MIN} to {lifetime_max}, at most half of the window or of the time in which the bucket refills"
     )]
     LifetimeOutOfRange { lifetime: Span, lifetime_max: Span },
 }
