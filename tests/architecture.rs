@@ -17,6 +17,7 @@ http: base telemetry
 limit: base
 check: base limit
 algorithm: base check limit
+lease: algorithm base check limit
 rules: base check limit telemetry
 report: base check limit rules
 config: base limit report rules telemetry
@@ -50,7 +51,7 @@ type Absence = (
 /// excepted.
 const ABSENT: &[Absence] = &[
     (
-        &["limit", "check", "algorithm"],
+        &["limit", "check", "algorithm", "lease"],
         &[],
         PURE,
         "these decide: no clock, I/O, lock, async or protobuf",

@@ -171,10 +171,15 @@ impl Counter {
         if Kind::of(limit) == Kind::Concurrency {
             return concurrency::verdict_of_reply(limit, now, over, spent, extra);
         }
-        with_each!(Self::new(limit), mut state => {
-            state.fill_from_reply(limit, at, spent, extra);
-            state.verdict(limit, now, call, over)
-        })
+        Self::of_reply(limit, at, spent, extra).verdict(limit, now, call, over)
+    }
+
+    /// The counter that a reply of the twin states: `spent` as of `at`, plus the algorithm's
+    /// `extra` values. Not for concurrency, whose replies have no names.
+    pub(crate) fn of_reply(limit: &Limit, at: Time, spent: u64, extra: &[u64]) -> Self {
+        let mut counter = Self::new(limit);
+        with_each!(&mut counter, state => state.fill_from_reply(limit, at, spent, extra));
+        counter
     }
 
     /// Charges the counter as of `now`, whatever its limit is.

@@ -11,7 +11,7 @@ use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
+use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
@@ -30,7 +30,7 @@ pub(crate) struct Context<'c> {
     pub(crate) metric_path: &'c str,
     pub(crate) defaults: Option<&'c Block>,
     pub(crate) overlay: &'c DomainOverlay<'c>,
-    pub(crate) setting: Option<&'c (Block, Arc<str>)>,
+    pub(crate) settings: &'c [(Block, Arc<str>)],
     /// `value_to_metric` on a descriptor above.
     pub(crate) by_value: bool,
     pub(crate) source: &'c Source,
@@ -125,8 +125,7 @@ impl Context<'_> {
             return None;
         };
         let findings = &mut findings.at(".rate_limit");
-        let resolved = ResolvedOptions::new(self.layers(spec));
-        let options = resolved.effective();
+        let mut resolved = ResolvedOptions::new(self.layers(spec));
         let terms = self.terms(rate_limit, &resolved);
         let allowance = allowance(spec, rate_limit, &resolved, terms, findings);
         check_replaces(rate_limit, findings);
@@ -136,7 +135,18 @@ impl Context<'_> {
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
+        if let (Allowance::Limited(limit), Some(terms)) = (&allowance, &terms)
+            && let Err((location, error)) = resolved.settle_leases(terms, limit)
+        {
+            findings.problem(Diagnostic {
+                location,
+                text: error.to_string(),
+                hint: resolved.inherited(),
+            });
+            return None;
+        }
         warn_about_limit(spec, &allowance, &resolved, findings);
+        let options = resolved.effective();
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
         let metadata = spec
             .metadata
@@ -146,6 +156,10 @@ impl Context<'_> {
             .replaces
             .iter()
             .map(|name| name.value.as_str().into());
+        let stats = self.options.stats.of_rule(&metric_name);
+        let lease = allowance
+            .limit()
+            .and_then(|limit| resolved.leases(limit, &stats));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -157,7 +171,8 @@ impl Context<'_> {
             quota_mode: spec.quota_mode,
             metadata,
             naming,
-            stats: self.options.stats.of_rule(&metric_name),
+            stats,
+            lease,
             key_tail: match &allowance {
                 Allowance::Limited(limit) => {
                     KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
@@ -208,7 +223,8 @@ impl Context<'_> {
         );
         self.overlay.add_layers(self.path, &mut layers);
         layers.extend(
-            self.setting
+            self.settings
+                .iter()
                 .map(|(block, file)| layer(block, Provenance::Setting, file)),
         );
         layers
@@ -305,6 +321,16 @@ fn warn_about_limit(
         findings.warning(Diagnostic::new(location, text).hint(
             "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
         ));
+    }
+    if let Some(location) = options.own_leased()
+        && limit.capacity < LEASED_LIMIT_MIN
+    {
+        let text = format!(
+            "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
+            limit.capacity
+        );
+        let hint = "remove consistency: leased, or share a greater limit between more clients";
+        findings.warning(Diagnostic::new(location, text).hint(hint));
     }
     let without_effect = [
         ("on_limit: queue", options.own_queue()),

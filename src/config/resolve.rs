@@ -1,13 +1,22 @@
 //! Derives from the options in force for a rule the terms of its limit, what happens over the
 //! limit, and which options contradict each other.
 
+use std::ptr;
+use std::sync::Arc;
+
+use crate::base::time::Span;
+use crate::check::Leased;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Location;
-use crate::limit::{Algorithm, LimitError, LimitOption, Terms};
+use crate::limit::{
+    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, Terms,
+};
+
+use crate::rules::stats::counts::RuleStats;
 use crate::rules::{OnLimit, Provenance};
 
-impl ResolvedOptions<'_> {
+impl<'b> ResolvedOptions<'b> {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
             .map_or(Algorithm::FixedWindow, |option| *option)
@@ -38,9 +47,84 @@ impl ResolvedOptions<'_> {
                 .max_wait
                 .filter(|_| self.queues())
                 .map(|option| *option),
-            lease: self.lease.map(|option| *option),
+            lease: self.holder_lease(),
             ..rate
         }
+    }
+
+    fn leased(&self) -> Option<Sourced<'b, Consistency>> {
+        self.consistency
+            .filter(|option| **option == Consistency::Leased)
+    }
+
+    /// A `lease` in a block for many rules may be meant for holders, unless the block has
+    /// `consistency: leased`.
+    pub(crate) fn lease_beside_consistency(&self) -> Option<Sourced<'b, Span>> {
+        let layer = self.leased()?.layer;
+        let located = layer.block.lease.as_ref()?;
+        Some(Sourced { located, layer })
+    }
+
+    /// The `lease` of hits that are taken ahead.
+    fn hit_lease(&self) -> Option<Sourced<'b, Span>> {
+        let leased = self
+            .leased()
+            .filter(|_| !self.algorithm().counts_holders())?;
+        self.lease
+            .filter(|lease| ptr::eq(lease.layer.block, leased.layer.block))
+    }
+
+    /// The `lease` of holders, or one without `consistency: leased` beside it.
+    fn holder_lease(&self) -> Option<Span> {
+        let lease = self.lease.filter(|_| self.hit_lease().is_none());
+        lease.map(|option| *option)
+    }
+
+    /// Whether hits of the limit, which was made from `terms`, can be taken ahead. What a block for
+    /// many rules says about it is dropped where it does not apply.
+    ///
+    /// # Errors
+    /// The rule's own block says what does not apply, and where.
+    pub(crate) fn settle_leases(
+        &mut self,
+        terms: &Terms,
+        limit: &Limit,
+    ) -> Result<(), (Location, LeaseError)> {
+        let Some(leased) = self.leased() else {
+            return Ok(());
+        };
+        let lifetime = self.hit_lease();
+        let Err(error) = LeaseTerms::check(terms, limit, lifetime.map(|option| *option)) else {
+            return Ok(());
+        };
+        let is_own = leased.layer.provenance == Provenance::Rule;
+        match (error, lifetime) {
+            // A limit of 0 is often a temporary one.
+            (LeaseError::NoHits, _) if is_own => Ok(()),
+            (LeaseError::LifetimeOutOfRange { .. }, Some(lifetime)) if is_own => {
+                Err((lifetime.located.location, error))
+            }
+            _ if is_own => Err((leased.located.location, error)),
+            (LeaseError::LifetimeOutOfRange { .. }, _) => {
+                self.lease = None;
+                Ok(())
+            }
+            _ => {
+                self.consistency = None;
+                self.lease = self.lease.filter(|_| lifetime.is_none());
+                Ok(())
+            }
+        }
+    }
+
+    /// The leases of a limit, whose hits are counted in `stats`.
+    pub(crate) fn leases(&self, limit: &Limit, stats: &RuleStats) -> Option<Arc<Leased>> {
+        self.leased()?;
+        LeaseTerms::new(limit, None)?;
+        Some(Arc::new(Leased {
+            lifetime: self.hit_lease().map(|option| *option),
+            hits: stats.lease_hits(),
+        }))
     }
 
     pub(crate) fn on_limit(&self) -> OnLimit {
@@ -79,6 +163,12 @@ impl ResolvedOptions<'_> {
         let option = self.on_limit?;
         (option.layer.provenance == Provenance::Rule && *option == OnLimitWord::Queue)
             .then_some(option.located.location)
+    }
+
+    /// The location of `consistency: leased` in the rule itself.
+    pub(crate) fn own_leased(&self) -> Option<Location> {
+        let option = self.leased()?;
+        (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
     }
 
     /// The location of `enforce_percent` in the rule itself.

@@ -170,9 +170,11 @@ impl LimitOption {
                 "buckets",
                 "write algorithm: leaky_bucket, or on_limit: reject",
             ),
-            Self::Lease | Self::LeaseBy => {
-                ("concurrency", "remove it, or write algorithm: concurrency")
-            }
+            Self::LeaseBy => ("concurrency", "remove it, or write algorithm: concurrency"),
+            Self::Lease => (
+                "concurrency and consistency: leased",
+                "remove it, or write one of these beside it",
+            ),
             Self::UnitMultiplier => {
                 return format!(
                     "unit_multiplier is not for {algorithm}, which has no period but its lease; remove it"

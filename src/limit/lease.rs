@@ -1,8 +1,10 @@
 //! How long a replica may keep hits of a limit that it has taken ahead, and in which windows it can
 //! use them.
 
+use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
-use crate::limit::algorithm::Algorithm;
+use crate::limit::algorithm::{Algorithm, OverLimitHits};
+use crate::limit::terms::Terms;
 use crate::limit::validated::Limit;
 
 /// The shortest default lifetime: shorter leases would save few calls.
@@ -17,6 +19,20 @@ pub const LIFETIME_MAX: Span = Span::from_secs(60);
 /// The shortest sub-window with leases: hits are usable only in the sub-window they are charged to.
 pub const SUB_WINDOW_MIN: Span = Span::from_secs(1);
 
+named_enum! {
+    /// Whether hits of a limit may be taken ahead: the values of `consistency`.
+    pub enum Consistency {
+        /// The store decides each call.
+        Exact = "exact",
+        /// Replicas take hits of hot counters ahead.
+        Leased = "leased",
+    }
+}
+
+/// The smallest limit with leases, for each replica: a fifteenth of it is two hits, the smallest
+/// take.
+pub const LEASED_LIMIT_MIN: u32 = 30;
+
 /// The times of the leases of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
@@ -27,16 +43,74 @@ pub struct LeaseTerms {
     pub horizon: Span,
 }
 
+/// Why hits of a limit cannot be taken ahead, or not for the stated time. Each message says what to
+/// write instead.
+#[expect(missing_docs, reason = "the messages describe the variants")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    #[error("a limit of 0 has no hits that could be taken ahead; write consistency: exact")]
+    NoHits,
+    #[error(
+        "consistency: leased is not for sliding_log, where each hit needs its own time; write algorithm: sliding_window with buckets, or consistency: exact"
+    )]
+    HitsHaveTimes,
+    #[error(
+        "consistency: leased is not for leaky_bucket, an even flow, because a lease hands out several hits at once; write algorithm: token_bucket with a burst, or consistency: exact"
+    )]
+    EvenFlow,
+    #[error(
+        "consistency: leased is not for concurrency, where a slot belongs to one holder by name; write consistency: exact"
+    )]
+    HoldersHaveNames,
+    #[error(
+        "consistency: leased is not for on_limit: queue, where slots are booked in one order for all replicas; write consistency: exact, or on_limit: reject"
+    )]
+    Queue,
+    #[error(
+        "consistency: leased is not for over_limit_hits: count, because over-limit hits would be counted only sometimes; remove that, or write consistency: exact"
+    )]
+    OverLimitHitsCount,
+    #[error(
+        "consistency: leased is not for sub-windows below {SUB_WINDOW_MIN}, because a lease ends with its sub-window, here after {0}; write fewer buckets, or consistency: exact"
+    )]
+    SubWindowsTooShort(Span),
+    #[error(
+        "a lease of {lifetime} is out of range; unused hits of this limit can be given back after {LIFETIME_MIN} to {lifetime_max}, which is half of its window or refill time, at most {LIFETIME_MAX}"
+    )]
+    LifetimeOutOfRange { lifetime: Span, lifetime_max: Span },
+}
+
 impl LeaseTerms {
     /// Terms with a stated or the default lifetime, which is at most half of the horizon. `None` if
     /// hits of the limit cannot be taken ahead.
     pub fn new(limit: &Limit, lifetime: Option<Span>) -> Option<Self> {
-        let horizon = horizon(limit)?;
+        let horizon = horizon(limit).ok()?;
         let tenth = Span::from_micros(horizon.as_micros() / 10);
         let lifetime = lifetime.unwrap_or(tenth.clamp(DEFAULT_LIFETIME_MIN, DEFAULT_LIFETIME_MAX));
-        let half = Span::from_micros(horizon.as_micros() / 2);
-        let lifetime = lifetime.clamp(LIFETIME_MIN, LIFETIME_MAX.min(half).max(LIFETIME_MIN));
+        let lifetime = lifetime.clamp(LIFETIME_MIN, lifetime_max(horizon));
         Some(Self { lifetime, horizon })
+    }
+
+    /// Whether a rule with this limit, which was made from `terms`, can have leases, with a stated
+    /// lifetime if there is one.
+    ///
+    /// # Errors
+    /// The first reason why not.
+    pub fn check(terms: &Terms, limit: &Limit, lifetime: Option<Span>) -> Result<(), LeaseError> {
+        let horizon = horizon(limit)?;
+        if terms.over_limit_hits == Some(OverLimitHits::Count) {
+            return Err(LeaseError::OverLimitHitsCount);
+        }
+        let lifetime_max = lifetime_max(horizon);
+        match lifetime {
+            Some(lifetime) if lifetime < LIFETIME_MIN || lifetime > lifetime_max => {
+                Err(LeaseError::LifetimeOutOfRange {
+                    lifetime,
+                    lifetime_max,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The time whose demand one take covers.
@@ -45,25 +119,53 @@ impl LeaseTerms {
     }
 }
 
-/// `None` if hits of the limit cannot be taken ahead.
-fn horizon(limit: &Limit) -> Option<Span> {
-    match limit.algorithm {
-        _ if limit.requests == 0 || limit.max_wait > Span::ZERO => None,
-        Algorithm::FixedWindow => Some(limit.period),
-        Algorithm::SlidingWindow => {
-            let width = limit.sub_window();
-            (limit.buckets == 0 || width >= SUB_WINDOW_MIN).then_some(width)
+impl Algorithm {
+    /// Why hits of no limit with this algorithm can be taken ahead.
+    pub const fn lease_error(self) -> Option<LeaseError> {
+        match self {
+            Self::FixedWindow | Self::SlidingWindow | Self::TokenBucket => None,
+            Self::SlidingLog => Some(LeaseError::HitsHaveTimes),
+            Self::LeakyBucket => Some(LeaseError::EvenFlow),
+            Self::Concurrency => Some(LeaseError::HoldersHaveNames),
         }
-        Algorithm::TokenBucket => {
-            let micros = u128::from(limit.period.as_micros()) * u128::from(limit.capacity)
-                / u128::from(limit.requests);
-            Some(Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
-        }
-        Algorithm::SlidingLog | Algorithm::LeakyBucket | Algorithm::Concurrency => None,
     }
 }
 
+/// The horizon, or why hits of the limit cannot be taken ahead.
+fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
+    if let Some(error) = limit.algorithm.lease_error() {
+        return Err(error);
+    }
+    if limit.requests == 0 {
+        return Err(LeaseError::NoHits);
+    }
+    if limit.max_wait > Span::ZERO {
+        return Err(LeaseError::Queue);
+    }
+    if limit.algorithm.is_bucket() {
+        let micros = u128::from(limit.period.as_micros()) * u128::from(limit.capacity)
+            / u128::from(limit.requests);
+        return Ok(Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)));
+    }
+    let width = limit.sub_window();
+    if limit.buckets > 0 && width < SUB_WINDOW_MIN {
+        return Err(LeaseError::SubWindowsTooShort(width));
+    }
+    Ok(width)
+}
+
+/// The longest lifetime that can be stated.
+fn lifetime_max(horizon: Span) -> Span {
+    let half = Span::from_micros(horizon.as_micros() / 2);
+    half.clamp(LIFETIME_MIN, LIFETIME_MAX)
+}
+
 impl Limit {
+    /// The most hits that all replicas together hold unused.
+    pub const fn held_max(&self) -> u32 {
+        self.capacity / 10
+    }
+
     /// The length of a sub-window, rounded up so that all of them are never shorter than the
     /// period; without sub-windows the period.
     pub fn sub_window(&self) -> Span {

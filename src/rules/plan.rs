@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckRequest, Hits};
-use crate::limit::Limit;
-use crate::rules::key::{self, KeyTail};
+use crate::limit::{LeaseTerms, Limit, OverLimitHits};
+use crate::rules::key::{self, KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::metric_name;
 use crate::rules::query::{Descriptor, Override, Query};
@@ -47,6 +47,8 @@ pub enum Step<'r> {
         check: usize,
         /// Whether the rule's `enforce_percent` includes its key.
         enforced: bool,
+        /// The form of its key.
+        key_format: KeyFormat,
         /// Name of its metrics.
         metric_name: String,
     },
@@ -189,6 +191,14 @@ impl Planner<'_, '_> {
                 Hits::Peek => Hits::Peek,
             };
         }
+        if let Some(lease) = rule.and_then(|rule| rule.lease.as_ref())
+            && (own.is_some() || LeaseTerms::new(&limit, None).is_some())
+        {
+            // Hits that were charged ahead and come back must be usable. The key stays: counts
+            // survive a change of `consistency`.
+            check.limit.over_limit_hits = OverLimitHits::Drop;
+            check.lease = Some(lease.clone());
+        }
         let enforced = rule.is_none_or(|rule| {
             let share = rule.enforced_share;
             share.includes(&self.domain.name, key_entries())
@@ -219,6 +229,7 @@ impl Planner<'_, '_> {
                 rule: *rule,
                 check,
                 enforced,
+                key_format: tail.format(),
                 metric_name: metric_name::of_override(self.domain, key_entries()),
             },
         })

@@ -932,14 +932,16 @@ pub(crate) fn goes_by_the_servers_clock(
     let mut connection = server.connection();
     let limit = table_limits()[0];
     let check = check(0, limit, Hits::Add(1));
-    let lines = [EncodedCheck::new(
+    let mut line = EncodedCheck::new(
         &check,
         Counter::charge(&check.limit, check.call()),
         0,
         START,
         Mode::Independent,
         Span::ZERO,
-    )];
+    );
+    line.use_script();
+    let lines = [line];
     let mut call = redis::pipe();
     call.cmd("TIME")
         .add_command(script.command(

@@ -9,6 +9,7 @@ use crate::config::yaml::{Diagnostic, Location};
 use crate::rules::key::KeyFormat;
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule, RuleSet};
+use crate::store::memory::ONE_PROCESS_IS_EXACT;
 
 /// A rule, what is to be known about it, and what to do.
 type Note<'r> = (&'r Rule, String, String);
@@ -47,6 +48,17 @@ pub(super) fn queues(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
         (rule, text, hint)
     });
     findings(found, files)
+}
+
+/// Leased rules where each process counts alone.
+pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
+    let all = rules.rules();
+    let mut leased = all.into_iter().filter(|rule| rule.lease.is_some());
+    let found = leased.next().map(|rule| {
+        let hint = "write consistency: exact, or set REDIS_URL".to_owned();
+        (rule, ONE_PROCESS_IS_EXACT.to_owned(), hint)
+    });
+    findings(found.into_iter(), files)
 }
 
 /// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved

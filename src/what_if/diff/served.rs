@@ -12,6 +12,7 @@ use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, Options, RootBlock, read_block};
 use crate::config::yaml::{self, Located, Location, Node};
 use crate::config::{self, CompileOptions, Input, Source};
+use crate::limit::Consistency;
 use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
 use crate::rules::{OnStoreError, Origin, RuleSet};
 
@@ -39,6 +40,7 @@ pub(crate) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::
     let page: RulesView = serde_json::from_str(page).with_context(read)?;
     let options = CompileOptions {
         default_algorithm: None,
+        default_consistency: Consistency::Exact,
         overlay: None,
         ..options
     };

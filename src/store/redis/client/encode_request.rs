@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, StoreError};
+use crate::check::{Call, Check, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
@@ -81,7 +81,8 @@ impl Redis {
     }
 
     /// Encodes a check by the clock of `node`: the one that would have its key without a window in
-    /// it. So all replicas use the same clock, whatever the clocks of other nodes are.
+    /// it. So all replicas use the same clock, whatever the clocks of other nodes are. Without one,
+    /// `now` is the server's time.
     pub(crate) fn encode(
         &self,
         check: &Check,
@@ -96,5 +97,22 @@ impl Redis {
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         EncodedCheck::new(check, charge, hash, at, mode, jitter)
+    }
+
+    /// Encodes a take of the fixed window that begins at this time of the server, before it does;
+    /// its hits are set afterwards.
+    pub(crate) fn encode_next_window(
+        &self,
+        check: &Check,
+        begins: Time,
+        server_now: Time,
+    ) -> EncodedCheck {
+        let charge = Counter::charge(&check.limit, Call::PEEK);
+        let mut encoded = self.encode(check, charge, None, Mode::Independent, begins);
+        if let Some(window) = &mut encoded.window {
+            // The key is created early.
+            window.lifetime_secs += begins.since(server_now).ceil_secs();
+        }
+        encoded
     }
 }

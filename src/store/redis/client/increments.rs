@@ -9,25 +9,29 @@
 //! ```
 //!
 //! No other client's command can come between them, so this is what Redis would have replied to one
-//! after the other.
+//! after the other. Hits to take ahead come after all checks of the command. Those that exceed a
+//! limit which drops hits are given back afterwards: meanwhile they only let others be over limit.
 
 use hashbrown::HashTable;
 use redis::{Pipeline, Value};
 
+use crate::limit::EXACT_MAX;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, spent_before};
-use crate::store::redis::client::encode::EncodedCheck;
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::repair::{KeyState, Repair};
+use crate::store::redis::client::script::{Form, Script};
 
 /// The checks of a batch that are sent as commands.
 #[derive(Debug)]
 pub(crate) struct Increments<'b> {
     commands: Vec<Increment<'b>>,
     checks: Vec<Hit>,
+    takes: Vec<Hit>,
     /// Indices of commands by the hashes of their counters; empty if there is one check.
     by_hash: HashTable<usize>,
 }
 
-/// A command: the hits of all checks on a key.
+/// A command: the hits of all checks on a key, and those to take ahead.
 #[derive(Debug)]
 struct Increment<'b> {
     /// The first of the checks.
@@ -37,14 +41,23 @@ struct Increment<'b> {
     reply: usize,
 }
 
-/// The part of a check in a command.
+/// The part of a check, or of the hits to take ahead after it, in a command.
 #[derive(Debug)]
 struct Hit {
     /// The index of the check in the batch.
     check: usize,
     command: usize,
-    /// Hits of the command up to and including this check.
     hits: u64,
+    /// See [`Window::full`](crate::store::redis::client::encode::Window).
+    full: u64,
+}
+
+/// The hits of a command so far.
+struct Spent {
+    /// Hits in use.
+    spent: u64,
+    /// Hits to give back.
+    dropped: u64,
 }
 
 impl<'b> Increments<'b> {
@@ -53,6 +66,7 @@ impl<'b> Increments<'b> {
         Self {
             commands: Vec::with_capacity(checks),
             checks: Vec::with_capacity(checks),
+            takes: Vec::new(),
             by_hash: HashTable::with_capacity(others),
         }
     }
@@ -66,13 +80,19 @@ impl<'b> Increments<'b> {
             Some(&known) => known,
             None => self.push_command(check),
         };
-        let all = &mut self.commands[command].hits;
-        *all += window.hits;
-        self.checks.push(Hit {
+        let hit = |hits| Hit {
             check: index,
             command,
-            hits: *all,
-        });
+            hits,
+            full: window.full,
+        };
+        let all = &mut self.commands[command].hits;
+        *all += window.hits;
+        self.checks.push(hit(window.hits));
+        if let Some(ahead) = check.ahead {
+            *all += ahead.hits;
+            self.takes.push(hit(ahead.hits));
+        }
     }
 
     fn push_command(&mut self, check: &'b EncodedCheck) -> usize {
@@ -97,15 +117,14 @@ impl<'b> Increments<'b> {
         }
     }
 
-    /// Reads the replies: that of each check is passed to `set` with its index in the batch.
-    /// Returns what the keys need.
+    /// Reads the replies, and sets those of the checks. Returns what the keys need.
     pub(crate) fn read(
         &self,
         mut take: impl FnMut(usize) -> Value,
-        mut set: impl FnMut(usize, Result<CheckReply, ReplyError>),
+        replies: &mut [Result<CheckReply, ReplyError>],
     ) -> Vec<Repair> {
         let mut repairs = Vec::new();
-        let before: Vec<_> = self
+        let mut spent: Vec<Result<Spent, ReplyError>> = self
             .commands
             .iter()
             .map(|Increment { check, hits, reply }| {
@@ -115,16 +134,57 @@ impl<'b> Increments<'b> {
                 if !(state == KeyState::New && is_set) {
                     repairs.extend(check.repair(state, *hits));
                 }
-                Ok(before)
+                Ok(Spent {
+                    spent: before.min(EXACT_MAX - 1),
+                    dropped: 0,
+                })
             })
             .collect();
         for hit in &self.checks {
-            let before = before[hit.command].clone();
-            set(
-                hit.check,
-                before.map(|before| CheckReply::of_window(before, hit.hits)),
-            );
+            let spent = spent[hit.command].as_mut();
+            let reply = spent.map(|spent| spent.charge(hit));
+            replies[hit.check] = reply.map_err(|error| error.clone());
+        }
+        for hit in &self.takes {
+            if let (Ok(spent), Ok(reply)) = (&mut spent[hit.command], &mut replies[hit.check]) {
+                reply.add_granted(spent.take_ahead(hit));
+            }
+        }
+        for (Increment { check, .. }, spent) in self.commands.iter().zip(&spent) {
+            let dropped = spent.as_ref().map_or(0, |spent| spent.dropped);
+            if dropped > 0 {
+                repairs.push(give_back(check, dropped));
+            }
         }
         repairs
+    }
+}
+
+fn give_back(check: &EncodedCheck, hits: u64) -> Repair {
+    let (script, refund) = (Script::serving(), check.refund(hits));
+    let refund = [(Mode::Independent, [&refund])].into_iter();
+    Repair::GiveBack {
+        refund: script.command(refund, None, Form::Hash),
+        script: Some(script.text()),
+    }
+}
+
+impl Spent {
+    fn charge(&mut self, hit: &Hit) -> CheckReply {
+        let after = (self.spent + hit.hits).min(EXACT_MAX - 1);
+        if after > hit.full {
+            self.dropped += hit.hits;
+            return CheckReply::from(-1 - self.spent.cast_signed());
+        }
+        self.spent = after;
+        CheckReply::from(after.cast_signed())
+    }
+
+    /// Returns the number of hits that fit.
+    fn take_ahead(&mut self, hit: &Hit) -> u64 {
+        let granted = hit.hits.min(hit.full.saturating_sub(self.spent));
+        self.spent += granted;
+        self.dropped += hit.hits - granted;
+        granted
     }
 }

@@ -84,7 +84,7 @@ impl RedisClient {
     }
 
     /// The verdict of a check that was received at `received`, and replied to at the node's time
-    /// `redis_now`. The over-limit cache learns from it.
+    /// `redis_now`. The leases or the over-limit cache learn from it.
     fn verdict(
         &self,
         check: &Check,
@@ -95,7 +95,13 @@ impl RedisClient {
         node: &Node,
     ) -> Verdict {
         let mut verdict = reply.verdict(encoded, check, redis_now);
-        if let Some(cache) = &self.shared.over_limit_cache {
+        if check.lease.is_some() {
+            let counter = || reply.counter(encoded, check, redis_now);
+            let leases = &self.shared.leases;
+            if let Some(leased) = leases.observe(check, counter, verdict.over, redis_now) {
+                verdict = leased;
+            }
+        } else if let Some(cache) = &self.shared.over_limit_cache {
             let hit = || reply.verdict_of(encoded, check, Hits::Add(1).into(), true, redis_now);
             cache.learn(check, &verdict, hit, received, self.shared.clock.now());
         }
