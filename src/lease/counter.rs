@@ -88,8 +88,8 @@ impl LeasedCounter {
         &self.limit
     }
 
-    /// Reserves hits for a call. If not all of them are held, the store decides the others, or, with
-    /// `all`, all of them.
+    /// Reserves hits for a call. If not all of them are held, the store decides the others, or all
+    /// of them with [`Reserve::All`].
     pub fn reserve(&mut self, hits: u64, all: Reserve, now: Time) -> Answer {
         self.advance(now);
         self.demand.add(hits, now, self.terms.span());

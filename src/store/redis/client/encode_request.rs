@@ -119,8 +119,6 @@ impl Redis {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
     use crate::base::time::Clock;
     use crate::check::{Hits, Key};
@@ -143,7 +141,7 @@ mod tests {
             required: false,
             expiration_jitter_max: Span::ZERO,
             over_limit_cache_bytes: 0,
-            replicas: NonZeroU32::MIN,
+            replicas: None,
             key_prefix: Box::default(),
             dialer: Dialer::default(),
         };
@@ -165,7 +163,7 @@ mod tests {
         let begins = Time::from_micros(0).plus(Span::from_secs(3 * 60));
         for (early, lifetime) in [(1, 61), (1_000_000, 61), (1_000_001, 62), (60_000_000, 120)] {
             let now = Time::from_micros(begins.as_micros() - early);
-            let mut take = redis().encode_next_window(&check, None, now);
+            let mut take = redis().encode_next_window(&check, begins, now);
             assert!(!take.is_direct(), "nothing to take");
             take.take_ahead(5, 4);
             let window = take.window.expect("a window");
