@@ -97,10 +97,10 @@ impl LeaseTerms {
     /// # Errors
     /// The first reason why not.
     pub fn check(terms: &Terms, limit: &Limit, lifetime: Option<Span>) -> Result<(), LeaseError> {
-        let horizon = horizon(limit)?;
         if terms.over_limit_hits == Some(OverLimitHits::Count) {
             return Err(LeaseError::OverLimitHitsCount);
         }
+        let horizon = horizon(limit)?;
         let lifetime_max = lifetime_max(horizon);
         match lifetime {
             Some(lifetime) if lifetime < LIFETIME_MIN || lifetime > lifetime_max => {
@@ -136,11 +136,11 @@ fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
     if let Some(error) = limit.algorithm.lease_error() {
         return Err(error);
     }
-    if limit.requests == 0 {
-        return Err(LeaseError::NoHits);
-    }
     if limit.max_wait > Span::ZERO {
         return Err(LeaseError::Queue);
+    }
+    if limit.requests == 0 {
+        return Err(LeaseError::NoHits);
     }
     if limit.algorithm.is_bucket() {
         let micros = u128::from(limit.period.as_micros()) * u128::from(limit.capacity)
@@ -191,5 +191,74 @@ impl Limit {
                 (window.start, window.end)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::unit::Unit;
+
+    fn terms(requests: u32, unit: Unit, algorithm: Algorithm) -> Terms {
+        Terms::new(requests, unit, algorithm)
+    }
+
+    #[test]
+    fn default_lifetime_is_a_tenth_of_the_horizon_from_100_ms_to_2_s() {
+        let bucket = |burst| Terms {
+            burst: Some(burst),
+            ..terms(100, Unit::Second, Algorithm::TokenBucket)
+        };
+        let sliding = |buckets| Terms {
+            buckets,
+            ..terms(100, Unit::Minute, Algorithm::SlidingWindow)
+        };
+        for (terms, lifetime_ms, horizon_ms) in [
+            (terms(100, Unit::Second, Algorithm::FixedWindow), 100, 1_000),
+            (
+                terms(100, Unit::Hour, Algorithm::FixedWindow),
+                2_000,
+                3_600_000,
+            ),
+            (sliding(None), 2_000, 60_000),
+            (sliding(Some(6)), 1_000, 10_000),
+            (bucket(1_500), 1_500, 15_000),
+            (bucket(50), 100, 500),
+            // Never more than half of the horizon, unless that is below 20 ms.
+            (bucket(10), 50, 100),
+            (bucket(1), 20, 10),
+        ] {
+            let limit = Limit::new(&terms).expect("a limit");
+            let lease = LeaseTerms::new(&limit, None).expect("it can be leased");
+            let millis = [lease.lifetime, lease.horizon].map(|span| span.as_micros() / 1_000);
+            assert_eq!(millis, [lifetime_ms, horizon_ms], "{limit}");
+            assert_eq!(
+                LeaseTerms::check(&terms, &limit, Some(lease.lifetime)),
+                Ok(())
+            );
+        }
+    }
+
+    #[test]
+    fn a_stated_lifetime_is_for_the_limits_that_it_fits() {
+        let minute = terms(100, Unit::Minute, Algorithm::FixedWindow);
+        let limit = Limit::new(&minute).expect("a limit");
+        for (millis, is_valid) in [
+            (0, false),
+            (19, false),
+            (20, true),
+            (30_000, true),
+            (30_001, false),
+        ] {
+            let lifetime = Some(Span::from_micros(millis * 1_000));
+            let checked = LeaseTerms::check(&minute, &limit, lifetime);
+            assert_eq!(checked.is_ok(), is_valid, "{millis} ms: {checked:?}");
+            // A limit in a request may have another period than its rule.
+            let lease = LeaseTerms::new(&limit, lifetime).expect("it can be leased");
+            assert_eq!(Some(lease.lifetime) == lifetime, is_valid);
+        }
+        let hour = Limit::new(&terms(100, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
+        let longest = LeaseTerms::new(&hour, Some(Span::from_secs(90)));
+        assert_eq!(longest.map(|lease| lease.lifetime), Some(LIFETIME_MAX));
     }
 }
