@@ -8,9 +8,9 @@ use crate::limit::terms::Terms;
 use crate::limit::validated::Limit;
 
 /// The shortest default lifetime: shorter leases would save few calls.
-const DEFAULT_LIFETIME_MIN: Span = Span::from_micros(100_000);
+const SHORTEST_DEFAULT: Span = Span::from_micros(100_000);
 /// The longest default lifetime: how long other replicas may be over limit because of unused hits.
-const DEFAULT_LIFETIME_MAX: Span = Span::from_secs(2);
+const LONGEST_DEFAULT: Span = Span::from_secs(2);
 /// The shortest lifetime of a lease.
 pub const LIFETIME_MIN: Span = Span::from_micros(20_000);
 /// The longest lifetime of a lease.
@@ -86,7 +86,7 @@ impl LeaseTerms {
     pub fn new(limit: &Limit, lifetime: Option<Span>) -> Option<Self> {
         let horizon = horizon(limit).ok()?;
         let tenth = Span::from_micros(horizon.as_micros() / 10);
-        let lifetime = lifetime.unwrap_or(tenth.clamp(DEFAULT_LIFETIME_MIN, DEFAULT_LIFETIME_MAX));
+        let lifetime = lifetime.unwrap_or(tenth.clamp(SHORTEST_DEFAULT, LONGEST_DEFAULT));
         let lifetime = lifetime.clamp(LIFETIME_MIN, lifetime_max(horizon));
         Some(Self { lifetime, horizon })
     }
