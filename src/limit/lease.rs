@@ -48,36 +48,14 @@ pub struct LeaseTerms {
 #[expect(missing_docs, reason = "the messages describe the variants")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    #[error("a limit of 0 has no hits that could be taken ahead; write consistency: exact")]
+    #[error("consistency: leased is not for {0}")]
+    NotFor(&'static str),
+    #[error("consistency: leased is not for a limit of 0, which has no hits; write exact")]
     NoHits,
     #[error(
-        "consistency: leased is not for sliding_log, where each hit needs its own time; write algorithm: sliding_window with buckets, or consistency: exact"
+        "a lease of {stated} is out of range; write one from {LIFETIME_MIN} to {max}, at most half of the window or of the time in which the bucket refills"
     )]
-    HitsHaveTimes,
-    #[error(
-        "consistency: leased is not for leaky_bucket, an even flow, because a lease hands out several hits at once; write algorithm: token_bucket with a burst, or consistency: exact"
-    )]
-    EvenFlow,
-    #[error(
-        "consistency: leased is not for concurrency, where a slot belongs to one holder by name; write consistency: exact"
-    )]
-    HoldersHaveNames,
-    #[error(
-        "consistency: leased is not for on_limit: queue, where slots are booked in one order for all replicas; write consistency: exact, or on_limit: reject"
-    )]
-    Queue,
-    #[error(
-        "consistency: leased is not for over_limit_hits: count, because over-limit hits would be counted only sometimes; remove that, or write consistency: exact"
-    )]
-    OverLimitHitsCount,
-    #[error(
-        "consistency: leased is not for sub-windows below {SUB_WINDOW_MIN}, because a lease ends with its sub-window, here after {0}; write fewer buckets, or consistency: exact"
-    )]
-    SubWindowsTooShort(Span),
-    #[error(
-        "a lease of {lifetime} is out of range; write one from {LIFETIME_MIN} to {lifetime_max}, at most half of the window or of the time in which the bucket refills"
-    )]
-    LifetimeOutOfRange { lifetime: Span, lifetime_max: Span },
+    OutOfRange { stated: Span, max: Span },
 }
 
 impl LeaseTerms {
@@ -98,16 +76,14 @@ impl LeaseTerms {
     /// The first reason why not.
     pub fn check(terms: &Terms, limit: &Limit, lifetime: Option<Span>) -> Result<(), LeaseError> {
         if terms.over_limit_hits == Some(OverLimitHits::Count) {
-            return Err(LeaseError::OverLimitHitsCount);
+            return Err(LeaseError::NotFor(
+                "over_limit_hits: count, because over-limit hits would be counted only sometimes; remove that, or write consistency: exact",
+            ));
         }
-        let horizon = horizon(limit)?;
-        let lifetime_max = lifetime_max(horizon);
+        let max = lifetime_max(horizon(limit)?);
         match lifetime {
-            Some(lifetime) if lifetime < LIFETIME_MIN || lifetime > lifetime_max => {
-                Err(LeaseError::LifetimeOutOfRange {
-                    lifetime,
-                    lifetime_max,
-                })
+            Some(stated) if !(LIFETIME_MIN..=max).contains(&stated) => {
+                Err(LeaseError::OutOfRange { stated, max })
             }
             _ => Ok(()),
         }
@@ -122,12 +98,18 @@ impl LeaseTerms {
 impl Algorithm {
     /// Why hits of no limit with this algorithm can be taken ahead.
     pub const fn lease_error(self) -> Option<LeaseError> {
-        match self {
-            Self::FixedWindow | Self::SlidingWindow | Self::TokenBucket => None,
-            Self::SlidingLog => Some(LeaseError::HitsHaveTimes),
-            Self::LeakyBucket => Some(LeaseError::EvenFlow),
-            Self::Concurrency => Some(LeaseError::HoldersHaveNames),
-        }
+        Some(LeaseError::NotFor(match self {
+            Self::FixedWindow | Self::SlidingWindow | Self::TokenBucket => return None,
+            Self::SlidingLog => {
+                "sliding_log, where each hit needs its own time; write algorithm: sliding_window with buckets, or consistency: exact"
+            }
+            Self::LeakyBucket => {
+                "leaky_bucket, an even flow, because a lease hands out several hits at once; write algorithm: token_bucket with a burst, or consistency: exact"
+            }
+            Self::Concurrency => {
+                "concurrency, where a slot belongs to one holder by name; write consistency: exact"
+            }
+        }))
     }
 }
 
@@ -137,7 +119,9 @@ fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
         return Err(error);
     }
     if limit.max_wait > Span::ZERO {
-        return Err(LeaseError::Queue);
+        return Err(LeaseError::NotFor(
+            "on_limit: queue, where slots are booked in one order for all replicas; write consistency: exact, or on_limit: reject",
+        ));
     }
     if limit.requests == 0 {
         return Err(LeaseError::NoHits);
@@ -149,7 +133,9 @@ fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
     }
     let width = limit.sub_window();
     if limit.buckets > 0 && width < SUB_WINDOW_MIN {
-        return Err(LeaseError::SubWindowsTooShort(width));
+        return Err(LeaseError::NotFor(
+            "sub-windows below 1 s, because a lease ends with its sub-window; write fewer buckets, or consistency: exact",
+        ));
     }
     Ok(width)
 }

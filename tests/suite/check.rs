@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::support::repository::Repository;
 use crate::support::{
-    TestServer, limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_env,
-    tollgate_with_stdin, write,
+    limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_env, tollgate_with_stdin,
+    write,
 };
 
 const INVALID: &str = "domain: shop\ndescriptors: [{kee: user}]\n";
@@ -197,8 +197,6 @@ descriptors:
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(ran.stdout.matches(note).count(), notes, "{ran:?}");
     }
-    let server = TestServer::with_rules(RULES).start();
-    server.assert_logged(note);
 }
 
 #[test]

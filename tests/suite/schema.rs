@@ -27,8 +27,6 @@ algorithm: token_bucket, burst: "16"
 algorithm: sliding_window, buckets: 100
 algorithm: sliding_window, buckets: 101
 algorithm: token_bucket, consistency: leased, lease: 1s
-algorithm: token_bucket, consistency: exact, lease: 1s
-algorithm: token_bucket, lease: 1s
 algorithm: leaky_bucket, consistency: leased
 algorithm: token_bucket, on_limit: queue, max_wait: 1s, consistency: leased
 consistency: leased, over_limit_hits: drop, on_limit: degrade

@@ -143,7 +143,7 @@ fn names_from_clients_are_values_of_labels() {
 fn hits_taken_ahead_are_exposed_once_there_are_some() {
     let metrics = Metrics::new();
     let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-    let hits = table.of_rule("d.key.sub.more").lease_hits();
+    let hits = table.of_rule("d.key.sub.more").lease(None).hits.clone();
     assert!(!metrics.page().contains("lease"));
     hits.add(LeaseEvent::Taken, 9);
     hits.add(LeaseEvent::Used, 5);
