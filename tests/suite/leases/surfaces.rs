@@ -94,6 +94,33 @@ async fn counters_and_console_show_what_is_held() {
     }
 }
 
+/// Values never leave a replica: the others find the hash among their top keys.
+#[tokio::test]
+async fn hits_of_the_fleet_are_added_up_by_hashes() {
+    let redis = RedisProcess::start();
+    let services = [(); 2].map(|()| {
+        TestServer::with_rules(&rules(1_000_000, &format!("consistency: leased{LONG}")))
+            .with_envs(&[("REDIS_URL", &*redis.url()), ("ADMIN_REDACT", "hash")])
+            .start()
+    });
+    for service in &services {
+        service.metric_becomes("tollgate_replicas", 2.0).await;
+        let mut client = service.client().await;
+        for _ in 0..150 {
+            assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
+        }
+    }
+    eventually("each hit was used or is held", async || {
+        let counter = json_of(&services[0], &format!("{COUNTER}&scope=fleet"));
+        let leased = counter["leased"].as_u64();
+        counter["missing"] == json!([]) && counter["used"].as_u64() == leased.map(|held| held + 300)
+    })
+    .await;
+    for service in &services {
+        assert!(json_of(service, COUNTER)["leased"].as_u64() > Some(0));
+    }
+}
+
 /// Reads until a line has this part.
 fn find_line(connection: &mut Connection, part: &str) {
     let mut line = String::new();
