@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Clock, Time};
-use tollgate::check::{Check, CheckError, Hits, Key, StoreError};
+use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use crate::support::kept::redis_key;
@@ -212,6 +212,55 @@ async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
         let request = request_of([check("leased:", limit, Hits::Peek)]);
         let peek = bench.remote.decide(&request, START, None).await[0];
         assert_eq!(peek.map(|verdict| verdict.used), Ok(used), "{before:?}");
+    }
+}
+
+#[tokio::test]
+async fn leased_windows_are_charged_in_order_by_commands_and_script() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
+    let leased = |hits| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, hits)
+    };
+    let hits = [
+        Hits::Add(4),
+        Hits::Peek,
+        Hits::Add(3),
+        Hits::Add(3),
+        Hits::Refund(1),
+        Hits::Add(3),
+        Hits::Add(1),
+    ];
+    let request = request_of(hits.map(leased));
+    let decisions = bench.remote.decide(&request, START, None).await;
+    let mut counter = Counter::new(&limit);
+    for (hits, decision) in hits.into_iter().zip(decisions) {
+        let (after, verdict) = counter.decide(&limit, START, hits);
+        assert_eq!(decision, Ok(verdict), "{hits:?}");
+        counter = after;
+    }
+}
+
+/// Those that are over limit are given back first in the next batch.
+#[tokio::test]
+async fn concurrent_leased_hits_use_all_of_a_window() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 40, OverLimitHits::Drop);
+    let leased = |_| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, Hits::Add(1))
+    };
+    let key = String::from_utf8(redis_key(&leased(0), START)).expect("it is text");
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let answers = bench.ask_each(&[0; 9].map(leased), START).await;
+        let passes = |answer: &&Result<Verdict, CheckError>| answer.is_ok_and(|it| !it.over);
+        admitted += answers.iter().filter(passes).count();
+    }
+    assert_eq!(admitted, 40);
+    while bench.server.command::<u64>(&["GET", &key]) != 40 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
