@@ -104,8 +104,9 @@ impl Api {
         ]
     }
 
-    /// Routes that bound by themselves how many responses are prepared, or have small ones. A query of the fleet must
-    /// not take the place that the query of another replica waits for.
+    /// Routes that bound by themselves how many responses are prepared, or whose responses are
+    /// small. A query of the fleet must not take the place that the query of another replica waits
+    /// for.
     pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 6] {
         [
             ("/counters", get(read_counter).post(read_counters)),

@@ -142,14 +142,16 @@ impl Fallback {
             .into_iter();
         let verdicts = decisions.iter().zip(&policies).zip(checks);
         let verdicts = verdicts.map(|((decision, policy), check)| {
-            let mut by_policy = || match policy {
-                OnStoreError::Local => local.next().expect("one verdict for each local check"),
-                OnStoreError::Deny => denied(check),
-                OnStoreError::Allow | OnStoreError::Error => allowed(check),
-            };
-            decision.unwrap_or_else(|_| Verdict {
-                source: Source::Fallback,
-                ..by_policy()
+            decision.unwrap_or_else(|_| {
+                let verdict = match policy {
+                    OnStoreError::Local => local.next().expect("one verdict for each local check"),
+                    OnStoreError::Deny => denied(check),
+                    OnStoreError::Allow | OnStoreError::Error => allowed(check),
+                };
+                Verdict {
+                    source: Source::Fallback,
+                    ..verdict
+                }
             })
         });
         let errors = decisions

@@ -179,13 +179,13 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
-    use crate::check::Source;
     use futures_util::FutureExt as _;
     use serde_json::json;
 
     use super::*;
     use crate::base::hash_key::HashKey;
     use crate::base::time::Span;
+    use crate::check::Source;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
 

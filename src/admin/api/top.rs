@@ -238,8 +238,8 @@ impl Top {
         }
     }
 
-    /// The path at which other replicas have the counter of a request, with values as they are shown
-    /// to callers without a token; `None` if these see none.
+    /// The path at which other replicas have the counter of a request, with values as callers
+    /// without a token see them; `None` if these see none.
     pub(crate) fn counter_path(&self, query: &Query<'_>) -> Option<String> {
         let (entries, hashed) = match self.redaction {
             None => (key_of(query), "0"),
