@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-use crate::support::in_process::{Called, Service, Verdict, ask, millis, network, pass, single};
+use crate::support::in_process::{
+    Called, Service, Verdict, ask, decide, millis, network, pass, settle, single,
+};
+use crate::support::descriptor;
 use crate::support::scripted_redis::Fault;
 
 /// The lifetime of leases of a limit of a minute, by default.
@@ -18,10 +22,22 @@ const KEY: &str = "d_key_v_";
 /// Calls of one step of a load.
 const CALLS: usize = 10;
 
-/// A service with one leased rule, which has seen that Redis counts, and whose clock is known.
+/// A service with a leased and an exact rule, which has seen that Redis counts.
 async fn service(limit: &str, options: &str) -> Service {
+    service_of("", limit, options).await
+}
+
+/// The same with options of the domain.
+async fn service_of(domain: &str, limit: &str, options: &str) -> Service {
+    let rule = |key: &str, options: &str| {
+        format!(
+            "  - key: {key}\n    rate_limit: {{{limit}}}\n    metadata: {{tollgate: {{on_store_error: error, {options}}}}}\n"
+        )
+    };
+    let leased = rule("key", &format!("consistency: leased{options}"));
+    let exact = rule("exact", "over_limit_hits: drop");
     let rules = format!(
-        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{{limit}}}\n    metadata: {{tollgate: {{consistency: leased, on_store_error: error{options}}}}}\n"
+        "domain: d\nmetadata: {{tollgate: {{{domain}}}}}\ndescriptors:\n{leased}{exact}"
     );
     let mut service = Service::with_rules(&network(), single(), &rules);
     service.start().await;
@@ -94,20 +110,53 @@ async fn unused_hits_are_given_back_after_their_lifetime() {
 #[derive(Default)]
 struct Load {
     admitted: i64,
-    /// Calls without a verdict, whose hits may have been counted.
+    /// Hits of calls without a verdict, which may have been counted.
     unknown: i64,
 }
 
-/// Steps of a load: what a step begins with is lost in one run of it.
+impl Load {
+    fn add(&mut self, called: &Called, hits: u32) {
+        let hits = i64::from(hits);
+        match called.verdict {
+            Verdict::Ok => self.admitted += hits,
+            Verdict::OverLimit => {}
+            Verdict::Error(_) => self.unknown += hits,
+        }
+    }
+
+    /// Law G: what was charged was admitted, may have been, or is stranded.
+    fn assert_charged(&self, service: &Service, what: &str) {
+        let charged = service.server.hits(KEY);
+        let stranded = i64::try_from(hits(service, "stranded")).expect("few");
+        let most = self.admitted + self.unknown + stranded;
+        assert!(
+            (self.admitted..=most).contains(&charged),
+            "{what}: {charged} of {} to {most}",
+            self.admitted
+        );
+    }
+}
+
+/// Hits are taken and used again, so none are in flight forever.
+async fn assert_leases_go_on(service: &Service, what: &str) {
+    let used = hits(service, "used");
+    for _ in 0..3 * CALLS {
+        assert_eq!(service.ask("key", "v").await.verdict, Verdict::Ok, "{what}");
+        pass(millis(2)).await;
+    }
+    assert!(hits(service, "used") > used, "{what}");
+}
+
+/// Steps of a load: in one run of it for each step, what is sent first in that step is lost.
 const STEPS: usize = 24;
 
-/// Calls, for some time none, and calls again. One fault hits the first batch after the beginning
-/// of step `lost`.
-async fn run(service: &Service, lost: usize, fault: Fault) -> Load {
+/// Calls, for some time none, and calls again. The first batches after the beginning of step `lost`
+/// have a fault.
+async fn run(service: &Service, lost: usize, batches: u32, fault: Fault) -> Load {
     let mut load = Load::default();
     for step in 0..STEPS {
         if step == lost {
-            service.server.fail_next(1, fault);
+            service.server.fail_next(batches, fault);
         }
         // Hits are given back in the middle.
         if (STEPS / 2..STEPS / 2 + 3).contains(&step) {
@@ -115,17 +164,18 @@ async fn run(service: &Service, lost: usize, fault: Fault) -> Load {
             continue;
         }
         let mut calls = JoinSet::new();
+        let mut call = |hits| {
+            let (limiter, request) = (service.limiter.clone(), hits_on(&["key"], hits));
+            calls.spawn(async move { (hits, decide(&limiter, &request, None).await) });
+        };
+        // Those behind the first one are sent together, with a take.
+        (0..3).for_each(|_| call(20));
         for _ in 0..CALLS {
-            let limiter = service.limiter.clone();
-            calls.spawn(async move { ask(&limiter, "key", "v", None).await });
             pass(millis(2)).await;
+            call(1);
         }
-        for called in calls.join_all().await {
-            match called.verdict {
-                Verdict::Ok => load.admitted += 1,
-                Verdict::OverLimit => {}
-                Verdict::Error(_) => load.unknown += 1,
-            }
+        for (hits, called) in calls.join_all().await {
+            load.add(&called, hits);
         }
     }
     service.server.recover();
@@ -134,50 +184,122 @@ async fn run(service: &Service, lost: usize, fault: Fault) -> Load {
 
 #[tokio::test(start_paused = true)]
 async fn lost_replies_lose_no_hits() {
-    let faults = [
-        // Redis has not run what is lost.
-        Fault::CloseBeforeRunning,
-        // Redis has run it.
-        Fault::CloseInReply,
-        Fault::NoReply,
-    ];
-    for algorithm in ["fixed_window", "sliding_window", "token_bucket"] {
-        let (mut failed_takes, mut unknown) = (0, 0);
-        for (fault, lost) in faults
-            .into_iter()
-            .flat_map(|fault| (0..STEPS).map(move |lost| (fault, lost)))
-        {
-            let what = format!("{algorithm}, {fault:?}, {lost}");
-            let service = service(
-                "unit: hour, requests_per_unit: 100000",
-                &format!(", algorithm: {algorithm}"),
-            )
-            .await;
-            let load = run(&service, lost, fault).await;
-            let used = hits(&service, "used");
-            // Takes and give-backs end, and so does an open breaker.
-            pass(2 * LIFETIME).await;
-            assert_nothing_is_held(&service, &what);
-            failed_takes += service.metric("tollgate_lease_takes_total{outcome=\"failed\"}");
-            unknown += service.metric("tollgate_lease_stranded_hits_total{cause=\"unknown\"}");
-            if algorithm == "fixed_window" {
-                let charged = service.server.hits(KEY);
-                let most = load.admitted
-                    + load.unknown
-                    + i64::try_from(hits(&service, "stranded")).expect("few");
-                assert!(
-                    (load.admitted..=most).contains(&charged),
-                    "{what}: {charged} of {} to {most}",
-                    load.admitted
-                );
+    const HOUR: &str = "unit: hour, requests_per_unit: 100000";
+    // A window begins 40 s after the start.
+    const MINUTE: &str = "unit: minute, requests_per_unit: 100000";
+    for (limit, options, wait) in [
+        (HOUR, "", 0),
+        (MINUTE, "", 39_850),
+        (MINUTE, "", 38_000),
+        (HOUR, ", algorithm: sliding_window", 0),
+        (HOUR, ", algorithm: token_bucket", 0),
+    ] {
+        // How many runs lost a take alone, a take and a call, and a give-back.
+        let (mut takes, mut calls, mut give_backs) = (0, 0, 0);
+        // Redis has not run what is lost, or has.
+        for fault in [
+            Fault::CloseBeforeRunning,
+            Fault::CloseInReply,
+            Fault::NoReply,
+        ] {
+            for (lost, batches) in (0..STEPS).flat_map(|lost| [(lost, 1), (lost, 2)]) {
+                let what = format!("{limit}{options}, {wait} ms, {fault:?}, {batches} at {lost}");
+                let service = service(limit, options).await;
+                pass(millis(wait)).await;
+                let load = run(&service, lost, batches, fault).await;
+                // Takes and give-backs end, and so does an open breaker.
+                pass(2 * LIFETIME).await;
+                assert_nothing_is_held(&service, &what);
+                if !options.contains("algorithm") {
+                    load.assert_charged(&service, &what);
+                }
+                let failed = service.metric("tollgate_lease_takes_total{outcome=\"failed\"}");
+                let unknown =
+                    service.metric("tollgate_lease_stranded_hits_total{cause=\"unknown\"}");
+                let is_lost = (failed > 0, load.unknown > 0, unknown > 0);
+                takes += u32::from(matches!(is_lost, (true, false, _)));
+                calls += u32::from(matches!(is_lost, (true, true, _)));
+                give_backs += u32::from(matches!(is_lost, (false, _, true)));
+                assert_leases_go_on(&service, &what).await;
             }
-            // Nothing is in flight for ever: hits are taken again.
+        }
+        let what = format!("{limit}{options}: {takes}, {calls}, {give_backs}");
+        assert!(takes > 0 && calls > 0 && give_backs > 0, "{what}");
+    }
+}
+
+/// So many hits on each of these keys.
+fn hits_on(keys: &[&str], hits: u32) -> RateLimitRequest {
+    let descriptors = keys.iter().map(|&key| descriptor(&[(key, "v")]));
+    RateLimitRequest {
+        domain: "d".into(),
+        descriptors: descriptors.collect(),
+        hits_addend: hits,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_decides_only_the_hits_that_are_not_held() {
+    let service = service("unit: hour, requests_per_unit: 60", "").await;
+    let held = || service.metric("tollgate_leased_hits");
+    for _ in 0..30 {
+        service.ask("key", "v").await;
+        pass(millis(1)).await;
+        if held() == 3 {
+            break;
+        }
+    }
+    assert_eq!(held(), 3);
+    let [used, taken] = ["used", "taken"].map(|event| hits(&service, event));
+    let charged = service.server.hits(KEY);
+    let called = decide(&service.limiter, &hits_on(&["key"], 5), None).await;
+    settle().await;
+    assert_eq!(called.verdict, Verdict::Ok);
+    assert_eq!(hits(&service, "used") - used, 3);
+    let more = i64::try_from(hits(&service, "taken") - taken).expect("few");
+    assert_eq!(service.server.hits(KEY) - charged, 2 + more);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_are_gone_lose_no_hits() {
+    const ROUND_TRIP: Duration = millis(10);
+    for (domain, keys) in [
+        ("", &["key"][..]),
+        ("all_or_nothing: true", &["key", "exact"]),
+    ] {
+        let mut withdrawn = 0;
+        // Before the call is sent, while it is in flight, and after its reply.
+        for gone_after in (0..=30).step_by(2) {
+            let what = format!("{keys:?}, gone after {gone_after} ms");
+            let service = service_of(domain, "unit: hour, requests_per_unit: 3000", "").await;
+            let mut load = Load::default();
             for _ in 0..3 * CALLS {
-                assert_eq!(service.ask("key", "v").await.verdict, Verdict::Ok, "{what}");
+                load.add(&service.ask("key", "v").await, 1);
                 pass(millis(2)).await;
             }
-            assert!(hits(&service, "used") > used, "{what}");
+            service.server.fail(Fault::Delay(ROUND_TRIP));
+            let mut calls = JoinSet::new();
+            let five = || {
+                let limiter = service.limiter.clone();
+                async move { decide(&limiter, &hits_on(keys, 5), None).await }
+            };
+            // The second of them waits until the first is answered, unless a lease has its hits.
+            let gone: Vec<_> = (0..12).map(|_| calls.spawn(five())).collect();
+            pass(millis(gone_after)).await;
+            gone.iter().skip(1).step_by(2).for_each(AbortHandle::abort);
+            while let Some(called) = calls.join_next().await {
+                match called {
+                    Ok(called) => load.add(&called, 5),
+                    Err(_) => load.unknown += 5,
+                }
+            }
+            withdrawn += load.unknown;
+            service.server.recover();
+            pass(LIFETIME + SWEEP_INTERVAL).await;
+            assert_nothing_is_held(&service, &what);
+            load.assert_charged(&service, &what);
+            assert_leases_go_on(&service, &what).await;
         }
-        assert!(failed_takes > 0 && unknown > 0, "{algorithm}");
+        assert!(withdrawn > 0, "no caller was gone in time");
     }
 }

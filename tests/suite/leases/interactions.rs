@@ -48,6 +48,7 @@ a token bucket | d | 100 bucket hits 2; 20 bucket
 all or nothing, both have hits left | a | 60 first + second; 3 first + second hits 5
 all or nothing, the leased limit vetoes | a | 195 first; 20 first + second; 20 second
 all or nothing, the exact limit vetoes | a | 60 third; 120 third + exact hits 2; 20 third
+all or nothing, near the limit | a | 180 fifth; 2 fifth hits 18 + sixth; 5 fifth
 all or nothing, one key twice | a | 60 fourth + fourth; 60 fourth + fourth
 ";
 
@@ -91,6 +92,8 @@ descriptors:
   - {key: second, rate_limit: LIMIT}
   - {key: third, rate_limit: LIMIT}
   - {key: fourth, rate_limit: LIMIT}
+  - {key: fifth, rate_limit: LIMIT}
+  - {key: sixth, rate_limit: LIMIT}
   - {key: exact, rate_limit: LIMIT, metadata: {tollgate: {consistency: exact}}}
 ";
 
