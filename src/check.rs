@@ -245,6 +245,17 @@ impl LeaseHits {
     pub fn get(&self, event: LeaseEvent) -> u64 {
         self.0[event as usize].load(Relaxed)
     }
+
+    /// Hits that were taken, and neither used, given back nor stranded.
+    pub(crate) fn held(&self) -> u64 {
+        let ended = [
+            LeaseEvent::Used,
+            LeaseEvent::GivenBack,
+            LeaseEvent::Stranded,
+        ];
+        let ended = ended.map(|event| self.get(event)).iter().sum();
+        self.get(LeaseEvent::Taken).saturating_sub(ended)
+    }
 }
 
 impl Reading {

@@ -18,11 +18,11 @@
 //! since an admitted hit was charged to its window, and to no other hit. B: in any time t a bucket
 //! admits at most burst + rate·t, and a tenth of the burst that replicas held when t began.
 
-pub use counter::{
-    Answer, Asked, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
-};
+pub use counter::LeasedCounter;
 pub use demand::{Demand, PART_OF_REMAINING};
+pub use moves::{Answer, Asked, Events, GiveBack, Reserve, Settled, Take, TakeReply};
 
 mod counter;
 mod demand;
 mod held;
+mod moves;

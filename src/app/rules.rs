@@ -25,7 +25,6 @@ use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
 use crate::store::Backend;
-use crate::store::memory::ONE_PROCESS_IS_EXACT;
 use crate::telemetry::metric::Metrics;
 use crate::what_if::check::RuleCheck;
 
@@ -117,13 +116,7 @@ impl Rules {
         );
         let findings = publisher.findings().clone();
         let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
-        let in_force = live.load();
-        if let (Backend::Memory(_), Some(rules)) = (&core.backend, &*in_force)
-            && rules.rules().iter().any(|rule| rule.lease.is_some())
-        {
-            tracing::info!("{ONE_PROCESS_IS_EXACT}");
-        }
-        let initial = match (&*in_force, &source) {
+        let initial = match (&*live.load(), &source) {
             (Some(rules), _) => InitialRules::Loaded {
                 limits: rules.rule_count(),
                 domains: rules.domain_count(),

@@ -261,9 +261,8 @@ mod tests {
     use super::*;
     use crate::report::counter::CounterLimit;
 
-    #[test]
-    fn a_change_is_shown_before_and_after() {
-        let counter = |used: u32| CounterView {
+    fn counter(used: u32) -> CounterView {
+        CounterView {
             domain: "shop".to_owned(),
             rule: Some("shop.user".to_owned()),
             key: Some("k\u{1b}".to_owned()),
@@ -274,15 +273,19 @@ mod tests {
                 burst: None,
             }),
             used: Some(used.into()),
-            leased: Some(2),
+            leased: Some(3),
             replicas: None,
-            missing: Some(vec!["b".to_owned()]),
+            missing: None,
             remaining: Some(5 - used),
             resets_in_seconds: Some(9),
             over_limit: used == 5,
             counted_in: Some(CountedIn::Redis),
             hashed: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_change_is_shown_before_and_after() {
         let text = change_text(&CounterChange {
             before: counter(5),
             after: Some(counter(2)),
@@ -293,11 +296,24 @@ mod tests {
             "key           k\\u{1b}       k\\u{1b}",
             "burst         -             -",
             "used          5             2",
-            "leased        2; no answer of b  2; no answer of b",
+            "leased        3             3",
             "over limit    yes           no",
         ];
         for line in lines {
             assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
         }
+    }
+
+    #[test]
+    fn replicas_without_an_answer_are_named() {
+        let missing = |names: &[&str]| {
+            let missing = names.iter().map(|name| (*name).to_owned());
+            leased(&CounterView {
+                missing: Some(missing.collect()),
+                ..counter(5)
+            })
+        };
+        assert_eq!(missing(&[]), "3");
+        assert_eq!(missing(&["b", "c\u{1b}"]), "3; no answer of b, c\\u{1b}");
     }
 }

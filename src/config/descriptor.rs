@@ -127,7 +127,7 @@ impl Context<'_> {
         let findings = &mut findings.at(".rate_limit");
         let mut resolved = ResolvedOptions::new(self.layers(spec));
         let terms = self.terms(rate_limit, &resolved);
-        let allowance = allowance(spec, rate_limit, &resolved, terms, findings);
+        let allowance = allowance(spec, rate_limit, &mut resolved, terms, findings);
         check_replaces(rate_limit, findings);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
@@ -135,16 +135,6 @@ impl Context<'_> {
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
-        if let (Allowance::Limited(limit), Some(terms)) = (&allowance, &terms)
-            && let Err((location, error)) = resolved.settle_leases(terms, limit)
-        {
-            findings.problem(Diagnostic {
-                location,
-                text: error.to_string(),
-                hint: resolved.inherited(),
-            });
-            return None;
-        }
         warn_about_limit(spec, &allowance, &resolved, findings);
         let options = resolved.effective();
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
@@ -157,9 +147,12 @@ impl Context<'_> {
             .iter()
             .map(|name| name.value.as_str().into());
         let stats = self.options.stats.of_rule(&metric_name);
-        let lease = allowance
-            .limit()
-            .and_then(|limit| resolved.leases(limit, &stats));
+        let lease = match &allowance {
+            Allowance::Limited(limit) if resolved.takes_ahead(limit) => {
+                Some(stats.lease(resolved.hit_lease().map(|option| *option)))
+            }
+            _ => None,
+        };
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -235,7 +228,7 @@ impl Context<'_> {
 fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
-    options: &ResolvedOptions<'_>,
+    options: &mut ResolvedOptions<'_>,
     terms: Option<Terms>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
@@ -266,26 +259,24 @@ fn allowance(
     if options.is_faulty() {
         return None;
     }
-    let mut problem = |location, text: String| {
+    let mut problems = options.conflicts(descriptor);
+    let limit = Limit::new(&terms);
+    match &limit {
+        Ok(limit) => problems.extend(options.settle_leases(&terms, limit)),
+        Err(error) => {
+            let location = options.location_of(error).unwrap_or(spec.location);
+            problems.push((location, error.to_string()));
+        }
+    }
+    let is_valid = problems.is_empty();
+    for (location, text) in problems {
         findings.problem(Diagnostic {
             location,
             text,
             hint: options.inherited(),
         });
-    };
-    let conflicts = options.conflicts(descriptor);
-    let has_conflicts = !conflicts.is_empty();
-    for (location, conflict) in conflicts {
-        problem(location, conflict);
     }
-    match Limit::new(&terms) {
-        Ok(limit) => (!has_conflicts).then_some(Allowance::Limited(limit)),
-        Err(error) => {
-            let location = options.location_of(&error).unwrap_or(spec.location);
-            problem(location, error.to_string());
-            None
-        }
-    }
+    limit.ok().filter(|_| is_valid).map(Allowance::Limited)
 }
 
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
@@ -329,8 +320,7 @@ fn warn_about_limit(
             "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
             limit.capacity
         );
-        let hint = "remove consistency: leased, or share a greater limit between more clients";
-        findings.warning(Diagnostic::new(location, text).hint(hint));
+        findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
     }
     let without_effect = [
         ("on_limit: queue", options.own_queue()),

@@ -1,19 +1,13 @@
 //! Derives from the options in force for a rule the terms of its limit, what happens over the
 //! limit, and which options contradict each other.
 
-use std::ptr;
-use std::sync::Arc;
-
 use crate::base::time::Span;
-use crate::check::Leased;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Location;
 use crate::limit::{
     Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, Terms,
 };
-
-use crate::rules::stats::counts::RuleStats;
 use crate::rules::{OnLimit, Provenance};
 
 impl<'b> ResolvedOptions<'b> {
@@ -47,7 +41,10 @@ impl<'b> ResolvedOptions<'b> {
                 .max_wait
                 .filter(|_| self.queues())
                 .map(|option| *option),
-            lease: self.holder_lease(),
+            lease: self
+                .lease
+                .filter(|_| self.algorithm().counts_holders())
+                .map(|option| *option),
             ..rate
         }
     }
@@ -65,66 +62,43 @@ impl<'b> ResolvedOptions<'b> {
         Some(Sourced { located, layer })
     }
 
-    /// The `lease` of hits that are taken ahead.
-    fn hit_lease(&self) -> Option<Sourced<'b, Span>> {
-        let leased = self
-            .leased()
-            .filter(|_| !self.algorithm().counts_holders())?;
-        self.lease
-            .filter(|lease| ptr::eq(lease.layer.block, leased.layer.block))
+    /// The `lease` of hits that are taken ahead, or one that has no meaning.
+    pub(crate) fn hit_lease(&self) -> Option<Sourced<'b, Span>> {
+        self.lease.filter(|_| !self.algorithm().counts_holders())
     }
 
-    /// The `lease` of holders, or one without `consistency: leased` beside it.
-    fn holder_lease(&self) -> Option<Span> {
-        let lease = self.lease.filter(|_| self.hit_lease().is_none());
-        lease.map(|option| *option)
+    /// Whether the rule has a `lease` without `consistency: leased` beside it.
+    fn has_misplaced_lease(&self) -> bool {
+        let leased = self.leased().map(|option| option.layer.provenance);
+        self.hit_lease()
+            .is_some_and(|lease| leased != Some(lease.layer.provenance))
     }
 
-    /// Whether hits of the limit, which was made from `terms`, can be taken ahead. What a block for
-    /// many rules says about it is dropped where it does not apply.
-    ///
-    /// # Errors
-    /// The rule's own block says what does not apply, and where.
+    /// Why hits of the limit, which was made from `terms`, cannot be taken ahead although the rule
+    /// itself says so, and where. What a block for many rules says is dropped if it does not apply.
     pub(crate) fn settle_leases(
         &mut self,
         terms: &Terms,
         limit: &Limit,
-    ) -> Result<(), (Location, LeaseError)> {
-        let Some(leased) = self.leased() else {
-            return Ok(());
-        };
+    ) -> Option<(Location, String)> {
+        let leased = self.leased()?;
         let lifetime = self.hit_lease();
-        let Err(error) = LeaseTerms::check(terms, limit, lifetime.map(|option| *option)) else {
-            return Ok(());
-        };
-        let is_own = leased.layer.provenance == Provenance::Rule;
-        match (error, lifetime) {
+        let stated = lifetime.map(|option| *option);
+        let error = LeaseTerms::check(terms, limit, stated).err()?;
+        let of_lifetime = lifetime.filter(|_| matches!(error, LeaseError::OutOfRange { .. }));
+        if leased.layer.provenance == Provenance::Rule {
+            let own = of_lifetime.map_or(leased.located.location, |option| option.located.location);
             // A limit of 0 is often a temporary one.
-            (LeaseError::NoHits, _) if is_own => Ok(()),
-            (LeaseError::LifetimeOutOfRange { .. }, Some(lifetime)) if is_own => {
-                Err((lifetime.located.location, error))
-            }
-            _ if is_own => Err((leased.located.location, error)),
-            (LeaseError::LifetimeOutOfRange { .. }, _) => {
-                self.lease = None;
-                Ok(())
-            }
-            _ => {
-                self.consistency = None;
-                self.lease = self.lease.filter(|_| lifetime.is_none());
-                Ok(())
-            }
+            return (error != LeaseError::NoHits).then(|| (own, error.to_string()));
         }
+        self.lease = self.lease.filter(|_| lifetime.is_none());
+        self.consistency = self.consistency.filter(|_| of_lifetime.is_some());
+        None
     }
 
-    /// The leases of a limit, whose hits are counted in `stats`.
-    pub(crate) fn leases(&self, limit: &Limit, stats: &RuleStats) -> Option<Arc<Leased>> {
-        self.leased()?;
-        LeaseTerms::new(limit, None)?;
-        Some(Arc::new(Leased {
-            lifetime: self.hit_lease().map(|option| *option),
-            hits: stats.lease_hits(),
-        }))
+    /// Whether checks of the limit can have leases.
+    pub(crate) fn takes_ahead(&self, limit: &Limit) -> bool {
+        self.leased().is_some() && LeaseTerms::new(limit, None).is_some()
     }
 
     pub(crate) fn on_limit(&self) -> OnLimit {
@@ -220,6 +194,7 @@ impl<'b> ResolvedOptions<'b> {
         let stated = [
             (LimitOption::LeaseBy, self.lease_by.is_some()),
             (LimitOption::UnitMultiplier, self.unit_multiplier.is_some()),
+            (LimitOption::Lease, self.has_misplaced_lease()),
         ];
         for (option, is_stated) in stated {
             if is_stated && !algorithm.takes(option) {

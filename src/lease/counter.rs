@@ -11,6 +11,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Call, Effect, Hits, Verdict};
 use crate::lease::demand::{Demand, take_size};
 use crate::lease::held::Held;
+use crate::lease::moves::{Answer, Asked, Events, GiveBack, Reserve, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 
 /// The longest hold of a bucket.
@@ -56,107 +57,6 @@ struct Hold {
     is_probing: bool,
 }
 
-/// What to do with a call.
-#[derive(Debug)]
-pub enum Answer {
-    /// All hits are reserved.
-    Reserved(Asked),
-    /// Over limit.
-    Over(Verdict),
-    /// The store decides the hits that are not reserved.
-    Ask(Asked),
-}
-
-/// Hits that are reserved for a call. [`LeasedCounter::settle`] must follow.
-#[derive(Debug)]
-pub struct Asked {
-    reserved: Held,
-    is_probe: bool,
-}
-
-/// The outcome of a call with reserved hits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    /// It was admitted, or it is unknown whether it was.
-    Used,
-    /// It was over limit.
-    Unused,
-    /// There is no verdict.
-    Failed,
-}
-
-/// Hits to charge ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Take {
-    /// The most hits.
-    pub hits: u64,
-    /// The beginning of the next window, if they are for that.
-    pub next_window: Option<Time>,
-}
-
-/// The reply to a [`Take`].
-#[derive(Debug)]
-pub struct TakeReply {
-    /// Hits that were charged.
-    pub granted: u64,
-    /// The time whose window they were charged to.
-    pub charged_at: Time,
-    /// The counter after the take, as of that time.
-    pub counter: Counter,
-    /// The time between request and reply.
-    pub round_trip: Span,
-}
-
-/// Unused hits to refund. [`LeasedCounter::given_back`] must follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GiveBack(Held);
-
-/// Hits since the last call of [`LeasedCounter::take_events`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Events {
-    /// Charged ahead.
-    pub taken: u64,
-    /// Handed out.
-    pub used: u64,
-    /// Refunded without being used.
-    pub given_back: u64,
-    /// Stranded because their window is over.
-    pub window: u64,
-    /// Stranded because it is unknown whether they were charged or refunded.
-    pub unknown: u64,
-    /// Stranded because the counter was reset.
-    pub dropped: u64,
-}
-
-impl GiveBack {
-    /// How many.
-    pub fn hits(&self) -> u64 {
-        self.0.hits
-    }
-
-    /// A time in their window.
-    pub fn window(&self) -> Time {
-        self.0.from
-    }
-
-    /// The end of their window.
-    pub fn until(&self) -> Time {
-        self.0.until
-    }
-}
-
-impl Asked {
-    /// How many hits are reserved.
-    pub fn reserved(&self) -> u64 {
-        self.reserved.hits
-    }
-
-    /// Whether its outcome makes a difference.
-    pub fn is_empty(&self) -> bool {
-        self.reserved.hits == 0 && !self.is_probe
-    }
-}
-
 impl LeasedCounter {
     /// Nothing is held yet.
     pub fn new(limit: Limit, terms: LeaseTerms, demand: Demand) -> Self {
@@ -188,8 +88,8 @@ impl LeasedCounter {
         &self.limit
     }
 
-    /// Reserves hits for a call. If not all of them are held, the store decides the others, or, with
-    /// `all`, all of them.
+    /// Reserves hits for a call. If not all of them are held, the store decides the others, or all
+    /// of them with [`Reserve::All`].
     pub fn reserve(&mut self, hits: u64, all: Reserve, now: Time) -> Answer {
         self.advance(now);
         self.demand.add(hits, now, self.terms.span());
@@ -221,6 +121,7 @@ impl LeasedCounter {
     }
 
     /// Ends the reservation of a call.
+    #[expect(clippy::needless_pass_by_value, reason = "it is settled once")]
     pub fn settle(&mut self, asked: Asked, settled: Settled, now: Time) {
         let Asked { reserved, is_probe } = asked;
         self.in_flight -= reserved.hits;
@@ -496,13 +397,4 @@ impl LeasedCounter {
             is_probing: false,
         });
     }
-}
-
-/// How many hits of a call to reserve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserve {
-    /// All of them, or none.
-    All,
-    /// As many as are held.
-    Any,
 }

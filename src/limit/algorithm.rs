@@ -171,10 +171,9 @@ impl LimitOption {
                 "write algorithm: leaky_bucket, or on_limit: reject",
             ),
             Self::LeaseBy => ("concurrency", "remove it, or write algorithm: concurrency"),
-            Self::Lease => (
-                "concurrency and consistency: leased",
-                "remove it, or write one of these beside it",
-            ),
+            Self::Lease => {
+                return "lease is the time until what is held returns, only for algorithm: concurrency and consistency: leased; remove it, or write one of these beside it".to_owned();
+            }
             Self::UnitMultiplier => {
                 return format!(
                     "unit_multiplier is not for {algorithm}, which has no period but its lease; remove it"

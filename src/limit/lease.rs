@@ -8,9 +8,9 @@ use crate::limit::terms::Terms;
 use crate::limit::validated::Limit;
 
 /// The shortest default lifetime: shorter leases would save few calls.
-const DEFAULT_LIFETIME_MIN: Span = Span::from_micros(100_000);
+const SHORTEST_DEFAULT: Span = Span::from_micros(100_000);
 /// The longest default lifetime: how long other replicas may be over limit because of unused hits.
-const DEFAULT_LIFETIME_MAX: Span = Span::from_secs(2);
+const LONGEST_DEFAULT: Span = Span::from_secs(2);
 /// The shortest lifetime of a lease.
 pub const LIFETIME_MIN: Span = Span::from_micros(20_000);
 /// The longest lifetime of a lease.
@@ -48,36 +48,14 @@ pub struct LeaseTerms {
 #[expect(missing_docs, reason = "the messages describe the variants")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    #[error("a limit of 0 has no hits that could be taken ahead; write consistency: exact")]
+    #[error("consistency: leased is not for {0}")]
+    NotFor(&'static str),
+    #[error("consistency: leased is not for a limit of 0, which has no hits; write exact")]
     NoHits,
     #[error(
-        "consistency: leased is not for sliding_log, where each hit needs its own time; write algorithm: sliding_window with buckets, or consistency: exact"
+        "a lease of {stated} is out of range; write one from {LIFETIME_MIN} to {max}, at most half of the window or of the time in which the bucket refills"
     )]
-    HitsHaveTimes,
-    #[error(
-        "consistency: leased is not for leaky_bucket, an even flow, because a lease hands out several hits at once; write algorithm: token_bucket with a burst, or consistency: exact"
-    )]
-    EvenFlow,
-    #[error(
-        "consistency: leased is not for concurrency, where a slot belongs to one holder by name; write consistency: exact"
-    )]
-    HoldersHaveNames,
-    #[error(
-        "consistency: leased is not for on_limit: queue, where slots are booked in one order for all replicas; write consistency: exact, or on_limit: reject"
-    )]
-    Queue,
-    #[error(
-        "consistency: leased is not for over_limit_hits: count, because over-limit hits would be counted only sometimes; remove that, or write consistency: exact"
-    )]
-    OverLimitHitsCount,
-    #[error(
-        "consistency: leased is not for sub-windows below {SUB_WINDOW_MIN}, because a lease ends with its sub-window, here after {0}; write fewer buckets, or consistency: exact"
-    )]
-    SubWindowsTooShort(Span),
-    #[error(
-        "a lease of {lifetime} is out of range; unused hits of this limit can be given back after {LIFETIME_MIN} to {lifetime_max}, which is half of its window or refill time, at most {LIFETIME_MAX}"
-    )]
-    LifetimeOutOfRange { lifetime: Span, lifetime_max: Span },
+    OutOfRange { stated: Span, max: Span },
 }
 
 impl LeaseTerms {
@@ -86,7 +64,7 @@ impl LeaseTerms {
     pub fn new(limit: &Limit, lifetime: Option<Span>) -> Option<Self> {
         let horizon = horizon(limit).ok()?;
         let tenth = Span::from_micros(horizon.as_micros() / 10);
-        let lifetime = lifetime.unwrap_or(tenth.clamp(DEFAULT_LIFETIME_MIN, DEFAULT_LIFETIME_MAX));
+        let lifetime = lifetime.unwrap_or(tenth.clamp(SHORTEST_DEFAULT, LONGEST_DEFAULT));
         let lifetime = lifetime.clamp(LIFETIME_MIN, lifetime_max(horizon));
         Some(Self { lifetime, horizon })
     }
@@ -97,17 +75,15 @@ impl LeaseTerms {
     /// # Errors
     /// The first reason why not.
     pub fn check(terms: &Terms, limit: &Limit, lifetime: Option<Span>) -> Result<(), LeaseError> {
-        let horizon = horizon(limit)?;
         if terms.over_limit_hits == Some(OverLimitHits::Count) {
-            return Err(LeaseError::OverLimitHitsCount);
+            return Err(LeaseError::NotFor(
+                "over_limit_hits: count, because over-limit hits would be counted only sometimes; remove that, or write consistency: exact",
+            ));
         }
-        let lifetime_max = lifetime_max(horizon);
+        let max = lifetime_max(horizon(limit)?);
         match lifetime {
-            Some(lifetime) if lifetime < LIFETIME_MIN || lifetime > lifetime_max => {
-                Err(LeaseError::LifetimeOutOfRange {
-                    lifetime,
-                    lifetime_max,
-                })
+            Some(stated) if !(LIFETIME_MIN..=max).contains(&stated) => {
+                Err(LeaseError::OutOfRange { stated, max })
             }
             _ => Ok(()),
         }
@@ -122,12 +98,18 @@ impl LeaseTerms {
 impl Algorithm {
     /// Why hits of no limit with this algorithm can be taken ahead.
     pub const fn lease_error(self) -> Option<LeaseError> {
-        match self {
-            Self::FixedWindow | Self::SlidingWindow | Self::TokenBucket => None,
-            Self::SlidingLog => Some(LeaseError::HitsHaveTimes),
-            Self::LeakyBucket => Some(LeaseError::EvenFlow),
-            Self::Concurrency => Some(LeaseError::HoldersHaveNames),
-        }
+        Some(LeaseError::NotFor(match self {
+            Self::FixedWindow | Self::SlidingWindow | Self::TokenBucket => return None,
+            Self::SlidingLog => {
+                "sliding_log, where each hit needs its own time; write algorithm: sliding_window with buckets, or consistency: exact"
+            }
+            Self::LeakyBucket => {
+                "leaky_bucket, an even flow, because a lease hands out several hits at once; write algorithm: token_bucket with a burst, or consistency: exact"
+            }
+            Self::Concurrency => {
+                "concurrency, where a slot belongs to one holder by name; write consistency: exact"
+            }
+        }))
     }
 }
 
@@ -136,11 +118,13 @@ fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
     if let Some(error) = limit.algorithm.lease_error() {
         return Err(error);
     }
+    if limit.max_wait > Span::ZERO {
+        return Err(LeaseError::NotFor(
+            "on_limit: queue, where slots are booked in one order for all replicas; write consistency: exact, or on_limit: reject",
+        ));
+    }
     if limit.requests == 0 {
         return Err(LeaseError::NoHits);
-    }
-    if limit.max_wait > Span::ZERO {
-        return Err(LeaseError::Queue);
     }
     if limit.algorithm.is_bucket() {
         let micros = u128::from(limit.period.as_micros()) * u128::from(limit.capacity)
@@ -149,7 +133,9 @@ fn horizon(limit: &Limit) -> Result<Span, LeaseError> {
     }
     let width = limit.sub_window();
     if limit.buckets > 0 && width < SUB_WINDOW_MIN {
-        return Err(LeaseError::SubWindowsTooShort(width));
+        return Err(LeaseError::NotFor(
+            "sub-windows below 1 s, because a lease ends with its sub-window; write fewer buckets, or consistency: exact",
+        ));
     }
     Ok(width)
 }
@@ -191,5 +177,74 @@ impl Limit {
                 (window.start, window.end)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::unit::Unit;
+
+    fn terms(requests: u32, unit: Unit, algorithm: Algorithm) -> Terms {
+        Terms::new(requests, unit, algorithm)
+    }
+
+    #[test]
+    fn default_lifetime_is_a_tenth_of_the_horizon_from_100_ms_to_2_s() {
+        let bucket = |burst| Terms {
+            burst: Some(burst),
+            ..terms(100, Unit::Second, Algorithm::TokenBucket)
+        };
+        let sliding = |buckets| Terms {
+            buckets,
+            ..terms(100, Unit::Minute, Algorithm::SlidingWindow)
+        };
+        for (terms, lifetime_ms, horizon_ms) in [
+            (terms(100, Unit::Second, Algorithm::FixedWindow), 100, 1_000),
+            (
+                terms(100, Unit::Hour, Algorithm::FixedWindow),
+                2_000,
+                3_600_000,
+            ),
+            (sliding(None), 2_000, 60_000),
+            (sliding(Some(6)), 1_000, 10_000),
+            (bucket(1_500), 1_500, 15_000),
+            (bucket(50), 100, 500),
+            // Never more than half of the horizon, unless that is below 20 ms.
+            (bucket(10), 50, 100),
+            (bucket(1), 20, 10),
+        ] {
+            let limit = Limit::new(&terms).expect("a limit");
+            let lease = LeaseTerms::new(&limit, None).expect("it can be leased");
+            let millis = [lease.lifetime, lease.horizon].map(|span| span.as_micros() / 1_000);
+            assert_eq!(millis, [lifetime_ms, horizon_ms], "{limit}");
+            assert_eq!(
+                LeaseTerms::check(&terms, &limit, Some(lease.lifetime)),
+                Ok(())
+            );
+        }
+    }
+
+    #[test]
+    fn a_stated_lifetime_is_for_the_limits_that_it_fits() {
+        let minute = terms(100, Unit::Minute, Algorithm::FixedWindow);
+        let limit = Limit::new(&minute).expect("a limit");
+        for (millis, is_valid) in [
+            (0, false),
+            (19, false),
+            (20, true),
+            (30_000, true),
+            (30_001, false),
+        ] {
+            let lifetime = Some(Span::from_micros(millis * 1_000));
+            let checked = LeaseTerms::check(&minute, &limit, lifetime);
+            assert_eq!(checked.is_ok(), is_valid, "{millis} ms: {checked:?}");
+            // A limit in a request may have another period than its rule.
+            let lease = LeaseTerms::new(&limit, lifetime).expect("it can be leased");
+            assert_eq!(Some(lease.lifetime) == lifetime, is_valid);
+        }
+        let hour = Limit::new(&terms(100, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
+        let longest = LeaseTerms::new(&hour, Some(Span::from_secs(90)));
+        assert_eq!(longest.map(|lease| lease.lifetime), Some(LIFETIME_MAX));
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct CounterView {
     pub(crate) limit: Option<CounterLimit>,
     /// Hits, or holders for `concurrency`. May exceed the limit where over-limit hits count
     pub(crate) used: Option<u64>,
-    /// Hits in `used` that are held ahead and not handed out: by this replica, or with scope=fleet
-    /// by all that are in `replicas`
+    /// Hits in `used` that were taken ahead and not handed out, so that they are still admitted: by
+    /// this replica, or with scope=fleet by all that are in `replicas`
     pub(crate) leased: Option<u64>,
     /// With scope=fleet: the replicas whose hits are in `leased`
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits};
+use crate::check::{Check, CheckRequest, Hits, Leased};
 use crate::limit::{LeaseTerms, Limit, OverLimitHits};
 use crate::rules::key::{self, KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
@@ -161,6 +161,14 @@ pub fn plan<'r>(
     })
 }
 
+impl<'r> Matched<'r> {
+    /// A limit in a request may have none although its rule has them.
+    fn lease(&self, limit: &Limit) -> Option<&'r Arc<Leased>> {
+        let lease = self.rule?.lease.as_ref()?;
+        (!self.is_override || LeaseTerms::new(limit, None).is_some()).then_some(lease)
+    }
+}
+
 impl Planner<'_, '_> {
     /// Adds the check of a descriptor.
     fn count<'r>(
@@ -191,13 +199,10 @@ impl Planner<'_, '_> {
                 Hits::Peek => Hits::Peek,
             };
         }
-        if let Some(lease) = rule.and_then(|rule| rule.lease.as_ref())
-            && (own.is_some() || LeaseTerms::new(&limit, None).is_some())
-        {
-            // Hits that were charged ahead and come back must be usable. The key stays: counts
-            // survive a change of `consistency`.
+        check.lease = matched.lease(&limit).cloned();
+        if check.lease.is_some() {
+            // Hits that come back must be usable. The key stays: counts survive a change.
             check.limit.over_limit_hits = OverLimitHits::Drop;
-            check.lease = Some(lease.clone());
         }
         let enforced = rule.is_none_or(|rule| {
             let share = rule.enforced_share;

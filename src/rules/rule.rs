@@ -173,20 +173,13 @@ impl fmt::Display for EffectiveOption {
     }
 }
 
-impl Allowance {
-    /// `None` if it is unlimited.
-    pub const fn limit(&self) -> Option<&Limit> {
-        match self {
-            Self::Unlimited { .. } => None,
-            Self::Limited(limit) => Some(limit),
-        }
-    }
-}
-
 impl Rule {
     /// `None` if it is unlimited.
-    pub const fn limit(&self) -> Option<&Limit> {
-        self.allowance.limit()
+    pub fn limit(&self) -> Option<&Limit> {
+        match &self.allowance {
+            Allowance::Unlimited { .. } => None,
+            Allowance::Limited(limit) => Some(limit),
+        }
     }
 
     /// Whether a request over the limit passes as degraded.

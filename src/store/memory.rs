@@ -28,8 +28,6 @@ const SHARDS: usize = 64;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// What operators of several replicas must know.
 pub(crate) const COUNTS_ALONE: &str = "counts in this process only";
-pub(crate) const ONE_PROCESS_IS_EXACT: &str =
-    "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact";
 pub(crate) const ADMITS_MORE: &str = "each replica would admit the whole limit";
 
 /// All counters of the process.

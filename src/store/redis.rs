@@ -24,7 +24,6 @@ pub mod connect;
 pub(crate) mod direct_mapped;
 pub mod fallback;
 pub(crate) mod lateness;
-mod lease_upkeep;
 pub(crate) mod leases;
 mod operator;
 pub mod over_limit_cache;

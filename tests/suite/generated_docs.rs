@@ -104,6 +104,9 @@ descriptors:
     value: fixed
     rate_limit: {unit: year, requests_per_unit: 0}
     metadata: {tollgate: {on_limit: degrade}}
+  - key: hot
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+    metadata: {tollgate: {consistency: leased}}
 ";
 
 /// One process with files, the memory store and a trial, one with Redis, xDS, TLS, traces and metrics by OTLP: together they
@@ -173,7 +176,7 @@ async fn metrics_page_is_current() {
 #[test]
 fn schemas_are_current_and_describe_keys_as_the_pages_do() {
     for (kind, page, rows) in [
-        ("rules", "docs/rules.md", 27),
+        ("rules", "docs/rules.md", 28),
         ("tests", "docs/testing.md", 13),
         ("overlay", "docs/rules.md", 0),
     ] {

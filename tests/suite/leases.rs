@@ -7,6 +7,7 @@ mod interactions;
 mod over_limit;
 mod races;
 mod reload;
+mod surfaces;
 
 use std::time::Duration;
 

@@ -9,7 +9,6 @@ use crate::config::yaml::{Diagnostic, Location};
 use crate::rules::key::KeyFormat;
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule, RuleSet};
-use crate::store::memory::ONE_PROCESS_IS_EXACT;
 
 /// A rule, what is to be known about it, and what to do.
 type Note<'r> = (&'r Rule, String, String);
@@ -55,8 +54,9 @@ pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     let all = rules.rules();
     let mut leased = all.into_iter().filter(|rule| rule.lease.is_some());
     let found = leased.next().map(|rule| {
-        let hint = "write consistency: exact, or set REDIS_URL".to_owned();
-        (rule, ONE_PROCESS_IS_EXACT.to_owned(), hint)
+        let text = "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact";
+        let hint = "write consistency: exact, or set REDIS_URL";
+        (rule, text.to_owned(), hint.to_owned())
     });
     findings(found.into_iter(), files)
 }

@@ -179,7 +179,6 @@ values! {
         {"allOf": Algorithm::ALL.map(without_misplaced)},
         {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
         leased(),
-        lease_of_hits(),
     ]};
 }
 
@@ -189,7 +188,7 @@ fn without_misplaced(algorithm: Algorithm) -> Json {
     for option in LimitOption::ALL {
         let allowed = match option {
             option if algorithm.takes(option) => continue,
-            // See `lease_of_hits`.
+            // Also for hits that are taken ahead.
             LimitOption::Lease => continue,
             // What all algorithms but one do by default has no effect.
             LimitOption::OverLimitHits => json!({"const": OverLimitHits::Drop.name()}),
@@ -217,18 +216,6 @@ fn leased() -> Json {
     });
     let others = others.as_object().cloned().unwrap_or_default();
     when("consistency", Consistency::Leased.name(), &others)
-}
-
-/// A lease that is not for holders is beside `consistency: leased`.
-fn lease_of_hits() -> Json {
-    let other = json!({"not": {"const": Algorithm::Concurrency}});
-    json!({
-        "if": {"properties": {"algorithm": other}, "required": ["algorithm", "lease"]},
-        "then": {
-            "properties": {"consistency": {"const": Consistency::Leased}},
-            "required": ["consistency"],
-        },
-    })
 }
 
 /// What other options may be in a block with this one.

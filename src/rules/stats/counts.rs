@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::base::time::Time;
-use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Source, Verdict};
+use crate::base::time::{Span, Time};
+use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
 /// The counters of one rule.
@@ -176,9 +176,10 @@ impl RuleStats {
         [Count::TotalHits, Count::OverLimit].map(|count| self.get(count))
     }
 
-    /// The counts of its hits that are taken ahead.
-    pub(crate) fn lease_hits(&self) -> Arc<LeaseHits> {
-        self.lease_hits.get_or_init(Arc::default).clone()
+    /// Leases whose hits it counts.
+    pub(crate) fn lease(&self, lifetime: Option<Span>) -> Arc<Leased> {
+        let hits = self.lease_hits.get_or_init(Arc::default).clone();
+        Arc::new(Leased { lifetime, hits })
     }
 
     /// Hits that were taken ahead.

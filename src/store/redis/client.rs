@@ -2,7 +2,8 @@
 //! redirections.
 //!
 //! ```text
-//!   decide -> leases, over-limit cache -> encode -> batcher of each node -> pipeline -> decode -> verdicts
+//!   decide -> over-limit cache, leases -> encode -> batcher of each node -> pipeline -> decode
+//!          -> verdicts
 //! ```
 //!
 //! A decision is made within the caller's time: a verdict for each check, or why there is none.

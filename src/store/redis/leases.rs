@@ -1,5 +1,6 @@
 //! The leases of this process, by counter and limit. All workers share them.
 
+use std::hash::BuildHasher as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -7,17 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use hashbrown::hash_table::Entry as Slot;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use parking_lot::Mutex;
-use std::hash::BuildHasher as _;
+use tokio_util::task::TaskTracker;
 
 use crate::algorithm::Counter;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Effect, Hits, Key, LeaseEvent, Leased, Source, Verdict};
+use crate::check::{Check, Effect, Hits, Key, Leased, Source, Verdict};
 use crate::lease::{
     Answer, Asked, Demand, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
 };
 use crate::limit::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
-use crate::telemetry::metric::{self, Gauge, Metrics};
+use crate::store::redis::leases::metrics::LeaseMetrics;
+use crate::telemetry::metric::Metrics;
+
+mod metrics;
+mod upkeep;
 
 /// Counters with leases: 24 MiB.
 // bound leases_max: further counters are exact; tollgate_leases_full_total
@@ -37,6 +42,8 @@ pub(crate) struct Leases {
     entries: AtomicUsize,
     /// Whether nothing more is taken: the process drains.
     is_draining: AtomicBool,
+    /// Takes in flight.
+    tasks: TaskTracker,
     metrics: LeaseMetrics,
 }
 
@@ -45,17 +52,6 @@ struct Entry {
     key: Key,
     leased: Arc<Leased>,
     counter: LeasedCounter,
-}
-
-#[derive(Debug)]
-struct LeaseMetrics {
-    leases: Gauge,
-    hits: Gauge,
-    stranded: [metric::Counter; 3],
-    /// Granted, partial, none and failed.
-    takes: [metric::Counter; 4],
-    held_answers: metric::Counter,
-    full: metric::Counter,
 }
 
 /// What leases say to a check.
@@ -85,6 +81,7 @@ impl Leases {
             cold: DirectMappedTable::new(DEMANDS_MAX),
             entries: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
             metrics: LeaseMetrics::new(metrics),
         }
     }
@@ -169,18 +166,12 @@ impl Leases {
     }
 
     pub(crate) fn taken(&self, check: &Check, take: Take, reply: TakeReply, now: Time) {
-        let [granted, partial, none, _] = &self.metrics.takes;
-        match reply.granted {
-            0 => none.inc(),
-            hits if hits < take.hits => partial.inc(),
-            _ => granted.inc(),
-        }
+        self.metrics.count_take(take, reply.granted);
         self.with(check, |counter| counter.taken(take, reply, now));
     }
 
     pub(crate) fn take_failed(&self, check: &Check, take: Take, effect: Effect, now: Time) {
-        let [_, _, _, failed] = &self.metrics.takes;
-        failed.inc();
+        self.metrics.count_failed_take();
         self.with(check, |counter| counter.take_failed(take, effect, now));
     }
 
@@ -191,7 +182,7 @@ impl Leases {
         now: Time,
     ) {
         self.with(check, |counter| {
-            counter.given_back(*give_back, outcome, now)
+            counter.given_back(*give_back, outcome, now);
         });
     }
 
@@ -218,7 +209,7 @@ impl Leases {
                         give_back,
                     });
                 }
-                self.count(entry, held);
+                self.metrics.count(&entry.leased, &mut entry.counter, held);
                 let is_idle = entry.counter.is_idle(now);
                 if is_idle {
                     self.entries.fetch_sub(1, Relaxed);
@@ -232,6 +223,11 @@ impl Leases {
     /// Whether there is any lease.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.load(Relaxed) == 0
+    }
+
+    /// Runs a take, which no caller waits for.
+    pub(crate) fn spawn(&self, take: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(take);
     }
 
     /// Takes nothing more.
@@ -263,7 +259,7 @@ impl Leases {
             for entry in shard.lock().iter_mut() {
                 let held = entry.counter.held();
                 run(entry);
-                self.count(entry, held);
+                self.metrics.count(&entry.leased, &mut entry.counter, held);
             }
         }
     }
@@ -318,36 +314,8 @@ impl Leases {
         let entry = shard.find_mut(hash, |entry| entry.is_of(check))?;
         let held = entry.counter.held();
         let result = run(&mut entry.counter);
-        self.count(entry, held);
+        self.metrics.count(&entry.leased, &mut entry.counter, held);
         Some(result)
-    }
-
-    /// Counts what has happened to an entry that held so many hits before.
-    fn count(&self, entry: &mut Entry, before: u64) {
-        let events = entry.counter.take_events();
-        let held = entry.counter.held();
-        if held != before {
-            let metrics = &self.metrics;
-            metrics.hits.add(held.cast_signed() - before.cast_signed());
-            let leases = i64::from(held > 0) - i64::from(before > 0);
-            metrics.leases.add(leases);
-        }
-        let stranded = [events.window, events.unknown, events.dropped];
-        for (counter, hits) in self.metrics.stranded.iter().zip(stranded) {
-            if hits > 0 {
-                counter.inc_by(hits);
-            }
-        }
-        for (event, hits) in [
-            (LeaseEvent::Taken, events.taken),
-            (LeaseEvent::Used, events.used),
-            (LeaseEvent::GivenBack, events.given_back),
-            (LeaseEvent::Stranded, stranded.into_iter().sum()),
-        ] {
-            if hits > 0 {
-                entry.leased.hits.add(event, hits);
-            }
-        }
     }
 
     fn hash(&self, key: &Key, limit: &Limit) -> u64 {
@@ -371,43 +339,4 @@ fn decided(verdict: Verdict) -> Ahead {
         source: Source::Lease,
         ..verdict
     })
-}
-
-impl LeaseMetrics {
-    fn new(metrics: &Metrics) -> Self {
-        let stranded = |cause| {
-            metrics.counter_with(
-                "tollgate_lease_stranded_hits_total",
-                "Hits taken ahead that nothing can use any more while their window lasts.",
-                &[("cause", cause)],
-            )
-        };
-        let takes = |outcome| {
-            metrics.counter_with(
-                "tollgate_lease_takes_total",
-                "Requests to Redis for hits of a counter ahead: all of them granted, a part, none, or failed.",
-                &[("outcome", outcome)],
-            )
-        };
-        Self {
-            leases: metrics.gauge(
-                "tollgate_leases",
-                "Counters of which this process holds hits that it has taken ahead.",
-            ),
-            hits: metrics.gauge(
-                "tollgate_leased_hits",
-                "Hits that this process has taken ahead and not used yet.",
-            ),
-            stranded: ["window", "unknown", "dropped"].map(stranded),
-            takes: ["granted", "partial", "none", "failed"].map(takes),
-            held_answers: metrics.counter(
-                "tollgate_lease_held_answers_total",
-                "Checks over limit without asking Redis, because it had no hits left a moment before.",
-            ),
-            full: metrics.counter(
-                "tollgate_leases_full_total",
-                "Hot counters without leases because there are as many as there may be (leases_max).",
-            ),
-        }
-    }
 }

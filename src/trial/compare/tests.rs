@@ -246,7 +246,7 @@ fn the_first_class_that_fits_wins() {
             case.own().limit = Some(limit(10, Unit::Minute, Algorithm::SlidingLog));
         }),
         (Class::Leased, |case| {
-            case.own().source = Some(Source::Lease)
+            case.own().source = Some(Source::Lease);
         }),
         (Class::LimitDiffers, |case| {
             case.stated().limit = Some(StatedLimit {

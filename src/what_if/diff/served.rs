@@ -208,6 +208,8 @@ descriptors:
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 0}, metadata: {tollgate: {algorithm: token_bucket}}}
   - {key: queue, rate_limit: {unit: second, requests_per_unit: 10}, metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1500us}}}
   - {key: cut, rate_limit: {unit: hour, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4, on_limit: degrade, request_headers: {X-Degraded: yes please}}}}
+  - {key: loan, rate_limit: {unit: hour, requests_per_unit: 700}, metadata: {tollgate: {consistency: leased}}}
+  - {key: loans, rate_limit: {unit: second, requests_per_unit: 70}, metadata: {tollgate: {algorithm: token_bucket, burst: 700, consistency: leased, lease: 25ms, over_limit_hits: drop}}}
   - key: path
     value: /a/*
     share_threshold: true

@@ -85,7 +85,8 @@ impl RedisClient {
         if let Some((take, replicas)) = take.zip(replicas) {
             let (client, check) = (self.clone(), as_peek(check));
             // Callers may be gone before the reply.
-            tokio::spawn(async move { client.take(&check, take, replicas).await });
+            let take = async move { client.take(&check, take, replicas).await };
+            shared.leases.spawn(take);
         }
         ahead
     }

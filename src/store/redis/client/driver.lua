@@ -74,13 +74,12 @@ local function reply_of(algorithm, key, state, spent, over, cost, full)
   return reply
 end
 
--- Takes hits ahead: at most those wanted, and at most one of equal parts of what is left. Returns what is spent after it, whether the
--- state has changed even if as much is spent, and the hits.
-local function take(algorithm, spent, state, ahead, full, deepest, argument)
+-- Takes hits ahead: at most those wanted, and at most one of equal parts of what is left. Returns what is spent after it, and the hits.
+-- No algorithm whose charge depends on the argument of the check has them.
+local function take(algorithm, spent, state, ahead, full)
   local hits, price, parts = struct.unpack('<ddd', ahead, 2)
   hits = math.max(math.min(hits, math.floor(math.floor((full - spent) / price) / parts)), 0)
-  local after, _, changed = charge(algorithm, spent, state, hits * price, true, full, deepest, argument)
-  return after, changed, hits
+  return charge(algorithm, spent, state, hits * price, true, full, full), hits
 end
 
 -- What was read of the argument of the check before: those of one rule are equal.
@@ -101,9 +100,8 @@ local function decide(key, argument, tried, deleted, ahead)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
   local reply = reply_of(algorithm, key, state, after, over, cost, full)
   if ahead then
-    local more, hits
-    after, more, hits = take(algorithm, after, state, ahead, full, deepest, argument)
-    changed = changed or more
+    local hits
+    after, hits = take(algorithm, after, state, ahead, full)
     if not algorithm.extra_reply then
       reply = {reply}
     end
@@ -170,6 +168,7 @@ local replies = {now}
 local key, argument, tried, deleted, ahead = 1, 2, false, false, nil
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
+  -- equivalent: `65` -> `64`: the argument of a check begins with a number below 7
   if code < 65 then
     local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried, deleted, ahead)
     replies[key + 1] = ok and reply or text_of(reply)

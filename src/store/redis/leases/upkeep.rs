@@ -41,8 +41,11 @@ impl Redis {
     /// Gives all unused hits back. Nothing is taken any more.
     async fn end_leases(self: &Arc<Self>) {
         self.leases.stop_taking();
-        let mut client = None;
-        let give_back = self.give_back(Some(Span::ZERO), &mut client);
+        let give_back = async {
+            self.leases.tasks.close();
+            self.leases.tasks.wait().await;
+            self.give_back(Some(Span::ZERO), &mut None).await;
+        };
         // What is not given back by then stays charged until its window ends.
         let _ = tokio::time::timeout(FINISH_TIMEOUT, give_back).await;
     }
