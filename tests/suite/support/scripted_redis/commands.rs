@@ -304,8 +304,9 @@ impl Database {
             match argument[0] {
                 b'L' => marks.is_tried = true,
                 b'U' => {
-                    let until = Time::from_micros(number(&argument[1..]).unsigned_abs());
-                    marks.is_tried = now >= until;
+                    let until = str::from_utf8(&argument[1..]).map(str::parse);
+                    let until = until.expect("text").expect("a time");
+                    marks.is_tried = now >= Time::from_micros(until);
                 }
                 b'A' => marks.ahead = Some(Ahead::read(&argument[1..])),
                 b'T' => {
