@@ -20,7 +20,7 @@
 
 pub use counter::LeasedCounter;
 pub use demand::{Demand, PART_OF_REMAINING};
-pub use moves::{Answer, Asked, Events, GiveBack, Reserve, Settled, Take, TakeReply};
+pub use moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 
 mod counter;
 mod demand;

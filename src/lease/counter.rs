@@ -11,7 +11,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Call, Effect, Hits, Verdict};
 use crate::lease::demand::{Demand, take_size};
 use crate::lease::held::Held;
-use crate::lease::moves::{Answer, Asked, Events, GiveBack, Reserve, Settled, Take, TakeReply};
+use crate::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 
 /// The longest hold of a bucket.
@@ -88,9 +88,8 @@ impl LeasedCounter {
         &self.limit
     }
 
-    /// Reserves hits for a call. If not all of them are held, the store decides the others, or all
-    /// of them with [`Reserve::All`].
-    pub fn reserve(&mut self, hits: u64, all: Reserve, now: Time) -> Answer {
+    /// Reserves hits for a call. If not all of them are held, the store decides the others.
+    pub fn reserve(&mut self, hits: u64, now: Time) -> Answer {
         self.advance(now);
         self.demand.add(hits, now, self.terms.span());
         let usable = self.usable(now);
@@ -101,12 +100,8 @@ impl LeasedCounter {
             let call = Hits::Add(hits).into();
             return Answer::Over(self.verdict(call, true, now));
         }
-        let reserves = match all {
-            Reserve::All if usable < hits => 0,
-            _ => usable.min(hits),
-        };
         let asked = Asked {
-            reserved: self.take_out(reserves, now),
+            reserved: self.take_out(hits, now),
             is_probe: usable == 0 && self.hold.is_some(),
         };
         if let Some(hold) = self.hold.as_mut().filter(|_| asked.is_probe) {

@@ -5,15 +5,6 @@ use crate::base::time::{Span, Time};
 use crate::check::Verdict;
 use crate::lease::held::Held;
 
-/// How many hits of a call to reserve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserve {
-    /// All of them, or none.
-    All,
-    /// As many as are held.
-    Any,
-}
-
 /// What to do with a call.
 #[derive(Debug)]
 pub enum Answer {

@@ -1,6 +1,12 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
+mod answers;
 mod fleet;
+mod give_back;
+mod interactions;
+mod over_limit;
+mod races;
+mod reload;
 mod surfaces;
 
 use std::time::Duration;

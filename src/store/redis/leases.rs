@@ -13,9 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::algorithm::Counter;
 use crate::base::time::{Span, Time};
 use crate::check::{Check, Effect, Hits, Key, Leased, Source, Verdict};
-use crate::lease::{
-    Answer, Asked, Demand, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
-};
+use crate::lease::{Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::store::redis::leases::metrics::LeaseMetrics;
@@ -54,6 +52,15 @@ struct Entry {
     counter: LeasedCounter,
 }
 
+/// What a check is admitted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Its own verdict.
+    Alone,
+    /// The verdicts of all checks of an all-or-nothing request.
+    WithOthers,
+}
+
 /// What leases say to a check.
 #[derive(Debug)]
 pub(crate) enum Ahead {
@@ -86,13 +93,12 @@ impl Leases {
         }
     }
 
-    /// Decides a check from its leases, or reserves hits for it: for an all-or-nothing request
-    /// either all or none. Also returns the hits to take ahead. `now` is by the server's clock;
-    /// without a number of `replicas` nothing is taken.
+    /// Decides a check from its leases, or reserves hits for it. Also returns the hits to take
+    /// ahead. `now` is by the server's clock; without a number of `replicas` nothing is taken.
     pub(crate) fn decide(
         &self,
         check: &Check,
-        reserve: Reserve,
+        admission: Admission,
         replicas: Option<NonZeroU32>,
         now: Time,
     ) -> (Ahead, Option<Take>) {
@@ -112,10 +118,12 @@ impl Leases {
         };
         let replicas = replicas.filter(|_| !self.is_draining.load(Relaxed));
         let known = self.with(check, |counter| {
-            let ahead = match counter.reserve(hits, reserve, now) {
+            let ahead = match counter.reserve(hits, now) {
                 Answer::Over(verdict) => decided(verdict),
                 Answer::Ask(asked) => Ahead::Ask(asked),
-                Answer::Reserved(asked) if reserve == Reserve::All => Ahead::Reserved(asked),
+                Answer::Reserved(asked) if admission == Admission::WithOthers => {
+                    Ahead::Reserved(asked)
+                }
                 Answer::Reserved(asked) => {
                     counter.settle(asked, Settled::Used, now);
                     decided(counter.verdict(check.call(), false, now))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
+use tollgate::base::time::{Clock, Time};
 
 use crate::support::redis::RedisProcess;
 use crate::support::{Client, Code, TestServer, eventually, request};
@@ -19,19 +20,43 @@ pub(super) struct Fleet {
     clients: Vec<Mutex<Client>>,
 }
 
+/// A call that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Called {
+    pub(super) sent: Time,
+    pub(super) answered: Time,
+    pub(super) is_admitted: bool,
+}
+
 impl Fleet {
     /// Starts services and waits until each of them knows the others. `limit` is the descriptor's,
     /// `options` more of its `tollgate` block.
     pub(super) async fn of(services: usize, limit: &str, options: &str) -> Self {
-        let redis = RedisProcess::start();
         let rules = format!(
             "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
         );
+        Self::with_rules(services, &rules, &[]).await
+    }
+
+    /// The same with any rules, and variables.
+    pub(super) async fn with_rules(services: usize, rules: &str, set: &[(&str, &str)]) -> Self {
+        Self::with_files(services, &[("rules.yaml", rules.to_owned())], set).await
+    }
+
+    /// The same with rules of several files.
+    pub(super) async fn with_files(
+        services: usize,
+        files: &[(&str, String)],
+        set: &[(&str, &str)],
+    ) -> Self {
+        let redis = RedisProcess::start();
         let start = || {
             // Every verdict is Redis' own, or of a lease.
-            TestServer::with_rules(&rules)
+            let files = files.iter().map(|(name, text)| (*name, text.as_str()));
+            TestServer::with_files(files)
                 .with_env("REDIS_URL", &redis.url())
                 .with_env("ON_STORE_ERROR", "error")
+                .with_envs(set)
                 .start()
         };
         let all: Vec<TestServer> = (0..services).map(|_| start()).collect();
@@ -61,22 +86,39 @@ impl Fleet {
     /// Calls every service `calls` times, at this rate per second of all of them together. Returns
     /// how many were admitted.
     pub(super) async fn paced(&self, value: &str, calls: u64, rate: u64) -> u64 {
-        let began = Instant::now();
+        let of_one = rate / self.services.len() as u64;
+        let at = |call| Duration::from_micros(call * 1_000_000 / of_one);
+        let called = self.at_times(value, calls, at).await.into_iter();
+        called.map(|called| u64::from(called.is_admitted)).sum()
+    }
+
+    /// Calls every service `calls` times, each call so long after the beginning.
+    pub(super) async fn at_times(
+        &self,
+        value: &str,
+        calls: u64,
+        at: impl Fn(u64) -> Duration,
+    ) -> Vec<Called> {
+        let (began, clock, at) = (Instant::now(), Clock::system(), &at);
         let services = self.services.iter();
         let each = services.flat_map(|service| (0..IN_FLIGHT).map(move |part| (service, part)));
-        let of_one = rate / self.services.len() as u64;
-        let admitted = each.map(|(service, part)| async move {
+        let called = each.map(async |(service, part)| {
             let mut client = service.client().await;
-            let mut admitted = 0;
+            let mut called = Vec::new();
             for call in (part..calls).step_by(usize::try_from(IN_FLIGHT).expect("a few")) {
-                sleep_until(began + Duration::from_micros(call * 1_000_000 / of_one)).await;
+                sleep_until(began + at(call)).await;
+                let sent = clock.now();
                 let answer = client.call(request("d", &[&[("key", value)]])).await;
                 let answer = answer.expect("no call fails");
-                admitted += u64::from(answer.overall_code() == Code::Ok);
+                called.push(Called {
+                    sent,
+                    answered: clock.now(),
+                    is_admitted: answer.overall_code() == Code::Ok,
+                });
             }
-            admitted
+            called
         });
-        join_all(admitted).await.into_iter().sum()
+        join_all(called).await.concat()
     }
 
     /// Commands that decide, charge or give back, as Redis counts them.
@@ -113,11 +155,23 @@ impl Fleet {
         );
     }
 
-    /// Hits of the rule with this event, of all services.
+    /// Hits of all rules and services with this event.
     pub(super) fn hits(&self, event: &str) -> u64 {
-        self.sum(&format!(
-            "tollgate_rule_lease_hits_total{{domain=\"d\",key1=\"key\",event=\"{event}\"}}"
-        ))
+        let event = format!("event=\"{event}\"");
+        let pages = self
+            .services
+            .iter()
+            .map(|service| service.admin("/metrics"));
+        let of_page = |page: String| {
+            let lines = page.lines().filter_map(|line| {
+                let line = line.strip_prefix("tollgate_rule_lease_hits_total{")?;
+                let (labels, hits) = line.rsplit_once(' ')?;
+                let is_of_event = labels.contains(&event);
+                is_of_event.then(|| hits.parse::<u64>().expect("a count"))
+            });
+            lines.sum::<u64>()
+        };
+        pages.map(of_page).sum()
     }
 
     /// A metric of all services.

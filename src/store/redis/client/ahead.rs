@@ -15,13 +15,13 @@ use smallvec::SmallVec;
 use crate::algorithm::Counter;
 use crate::base::time::Time;
 use crate::check::{Check, CheckError, Decisions, Effect, Hits, Key, Source, StoreError, Verdict};
-use crate::lease::{Asked, PART_OF_REMAINING, Reserve, Settled, Take, TakeReply};
+use crate::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::limit::Limit;
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
-use crate::store::redis::leases::{Ahead, DueGiveBack};
+use crate::store::redis::leases::{Admission, Ahead, DueGiveBack};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 
@@ -77,11 +77,11 @@ impl RedisClient {
         let Some(server_now) = shared.server_time(&check.key, &check.limit, now) else {
             return Ahead::Exact;
         };
-        let reserve = match request.mode {
-            Mode::Atomic => Reserve::All,
-            _ => Reserve::Any,
+        let admission = match request.mode {
+            Mode::Atomic => Admission::WithOthers,
+            _ => Admission::Alone,
         };
-        let (ahead, take) = shared.leases.decide(check, reserve, replicas, server_now);
+        let (ahead, take) = shared.leases.decide(check, admission, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
             let (client, check) = (self.clone(), as_peek(check));
             // Callers may be gone before the reply.
@@ -123,7 +123,8 @@ impl RedisClient {
         let vetoes = |(check, decision): (&Check, &Result<Verdict, CheckError>)| {
             check.enforcing && decision.is_ok_and(|verdict| verdict.over)
         };
-        let settled = if mode == Mode::Atomic && checks.iter().zip(&sent).any(vetoes) {
+        let is_vetoed = mode == Mode::Atomic && checks.iter().zip(&sent).any(vetoes);
+        let settled = if is_blocked || is_vetoed {
             Settled::Unused
         } else {
             Settled::Used
@@ -138,7 +139,7 @@ impl RedisClient {
             })
             .collect();
         for (index, decision) in indices.into_iter().zip(sent) {
-            decisions[index] = local.settle_asked(index, decision, now);
+            decisions[index] = local.settle_asked(index, decision, settled, now);
         }
         decisions
     }
@@ -274,23 +275,24 @@ impl Local<'_> {
         }
     }
 
-    /// Ends the reservation of a check that was sent.
+    /// Ends the reservation of a check that was sent. `admitted` is for what is not over limit.
     fn settle_asked(
         &mut self,
         index: usize,
         decision: Result<Verdict, CheckError>,
+        admitted: Settled,
         now: Time,
     ) -> Result<Verdict, CheckError> {
         let check = &self.request.checks[index];
         let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
             return decision;
         };
+        let over = decision.is_ok_and(|verdict| verdict.over);
         let settled = match &decision {
-            Ok(verdict) if verdict.over => Settled::Unused,
-            Ok(_) => Settled::Used,
+            Ok(_) if over => Settled::Unused,
+            Ok(_) => admitted,
             Err(_) => Settled::Failed,
         };
-        let over = settled == Settled::Unused;
         let verdict = self.shared.settle(check, asked, settled, over, now);
         decision.map(|sent| verdict.unwrap_or(sent))
     }
