@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::Hits;
-use tollgate::lease::Events;
+use tollgate::algorithm::lease::Events;
 use tollgate::limit::Limit;
 
 /// A law that does not hold, and how.

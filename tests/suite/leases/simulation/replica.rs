@@ -3,7 +3,7 @@
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Verdict};
-use tollgate::lease::{
+use tollgate::algorithm::lease::{
     Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
 };
 use tollgate::limit::{LeaseTerms, Limit};

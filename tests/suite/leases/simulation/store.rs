@@ -3,7 +3,7 @@
 use tollgate::algorithm::Counter;
 use tollgate::base::time::Time;
 use tollgate::check::{Call, Hits};
-use tollgate::lease::PART_OF_REMAINING;
+use tollgate::algorithm::lease::PART_OF_REMAINING;
 use tollgate::limit::{Algorithm, Limit};
 
 use super::Mistake;

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Hits};
-use tollgate::lease::{Answer, Asked, GiveBack, Reserve, Settled, Take};
+use tollgate::algorithm::lease::{Answer, Asked, GiveBack, Reserve, Settled, Take};
 use tollgate::limit::{LeaseTerms, Limit};
 
 use super::Mistake;

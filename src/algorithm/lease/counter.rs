@@ -7,11 +7,11 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
+use crate::algorithm::lease::demand::{Demand, take_size};
+use crate::algorithm::lease::held::Held;
+use crate::algorithm::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::base::time::{Span, Time};
 use crate::check::{Call, Effect, Hits, Verdict};
-use crate::lease::demand::{Demand, take_size};
-use crate::lease::held::Held;
-use crate::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 
 /// The longest hold of a bucket.
@@ -156,9 +156,8 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size = |remaining, held| {
-            take_size(demand, remaining, held, self.limit.capacity, replicas)
-        };
+        let size =
+            |remaining, held| take_size(demand, remaining, held, self.limit.capacity, replicas);
         // What arrives after the end of the window cannot be used.
         let take = if self.usable(now) <= self.low_water_mark(demand)
             && now.plus(self.round_trip) < window_ends
