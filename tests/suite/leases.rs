@@ -1,6 +1,7 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
+mod deployments;
 mod fleet;
 mod give_back;
 mod interactions;
