@@ -180,7 +180,7 @@ impl LeasedCounter {
 
     /// Whether as many replicas can hold hits of a limit, or it is too low for that.
     pub fn can_lease(limit: &Limit, replicas: NonZeroU32) -> bool {
-        take_size(u64::MAX, u64::MAX, limit.capacity, replicas) > 0
+        take_size(u64::MAX, u64::MAX, 0, limit.capacity, replicas) > 0
     }
 
     /// The limit of the counter.
@@ -260,7 +260,8 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size = |remaining| take_size(demand, remaining, self.limit.capacity, replicas);
+        let size =
+            |remaining, held| take_size(demand, remaining, held, self.limit.capacity, replicas);
         // What arrives after the end of the window cannot be used.
         let take = if self.usable(now) <= self.low_water_mark(demand)
             && now.plus(self.round_trip) < window_ends
@@ -268,7 +269,10 @@ impl LeasedCounter {
             self.mirror.as_ref()?;
             let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
             Take {
-                hits: size(look.remaining.into()),
+                hits: size(
+                    look.remaining.into(),
+                    self.held_from(Time::default()) + self.in_flight,
+                ),
                 next_window: None,
             }
         } else if self.next.is_none()
@@ -276,7 +280,7 @@ impl LeasedCounter {
             && now.plus(self.lead()) >= window_ends
         {
             Take {
-                hits: size(self.limit.requests.into()),
+                hits: size(self.limit.requests.into(), self.held_from(window_ends)),
                 next_window: Some(window_ends),
             }
         } else {
@@ -450,6 +454,13 @@ impl LeasedCounter {
         if held.hits > 0 {
             self.events.window += self.older.add(held);
         }
+    }
+
+    /// Hits of windows that begin then or later. By a clock that is late, they may not have begun.
+    fn held_from(&self, begin: Time) -> u64 {
+        let slots = [self.older, self.newer].into_iter();
+        let begun = slots.filter(|held| held.from >= begin);
+        begun.map(|held| held.hits).sum()
     }
 
     /// The counter as of the last reply.

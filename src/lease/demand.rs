@@ -12,9 +12,10 @@ const TAKE_MIN: u64 = 2;
 /// A take has at most this part of what remains, divided by the replicas: all of them together
 /// never take more than half of it.
 pub const PART_OF_REMAINING: u64 = 2;
-/// A take has at most this part of the limit, divided by the replicas. A replica holds one and a
-/// half takes, so all of them together hold a tenth of the limit.
+/// A take has at most this part of the limit, divided by the replicas.
 const PART_OF_LIMIT: u64 = 15;
+/// A replica holds at most one and a half takes, so all of them together this part of the limit.
+const PART_HELD: u64 = 10;
 
 /// Hits in the present span and in the one before, admitted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,11 +76,19 @@ impl Demand {
     }
 }
 
-/// The hits of a take; 0 if none is worth it.
-pub(super) fn take_size(demand: u64, remaining: u64, capacity: u32, replicas: NonZeroU32) -> u64 {
-    let replicas = u64::from(replicas.get());
-    let most = (remaining / (PART_OF_REMAINING * replicas))
-        .min(u64::from(capacity) / (PART_OF_LIMIT * replicas));
-    let hits = demand.min(most);
+/// The hits of a take; 0 if none is worth it. `held` are those of earlier takes, also the reserved
+/// ones of calls in flight, which may return.
+pub(super) fn take_size(
+    demand: u64,
+    remaining: u64,
+    held: u64,
+    capacity: u32,
+    replicas: NonZeroU32,
+) -> u64 {
+    let (replicas, capacity) = (u64::from(replicas.get()), u64::from(capacity));
+    let most =
+        (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
+    let held_max = (demand.saturating_mul(3) / 2).min(capacity / (PART_HELD * replicas));
+    let hits = demand.min(most).min(held_max.saturating_sub(held));
     if hits < TAKE_MIN { 0 } else { hits }
 }
