@@ -1,6 +1,7 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod fleet;
+mod simulation;
 
 use std::time::Duration;
 
