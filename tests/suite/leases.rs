@@ -8,6 +8,7 @@ mod interactions;
 mod over_limit;
 mod races;
 mod reload;
+mod simulation;
 mod surfaces;
 
 use std::time::Duration;
