@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::Events;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::Hits;
-use tollgate::lease::Events;
 use tollgate::limit::Limit;
 
 /// A law that does not hold, and how.

@@ -1,11 +1,11 @@
 //! One replica of the simulation: the real state machines, as `store/redis/leases.rs` keeps them.
 
 use tollgate::algorithm::Counter;
-use tollgate::base::time::{Span, Time};
-use tollgate::check::{Effect, Verdict};
-use tollgate::lease::{
+use tollgate::algorithm::lease::{
     Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
 };
+use tollgate::base::time::{Span, Time};
+use tollgate::check::{Effect, Verdict};
 use tollgate::limit::{LeaseTerms, Limit};
 
 use super::laws::{Broken, Kept, Ledger, Peak, check_identity};

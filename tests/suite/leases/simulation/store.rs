@@ -1,9 +1,9 @@
 //! The store of the simulation: what Redis does to one counter, with the algorithms of the project.
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::PART_OF_REMAINING;
 use tollgate::base::time::Time;
 use tollgate::check::{Call, Hits};
-use tollgate::lease::PART_OF_REMAINING;
 use tollgate::limit::{Algorithm, Limit};
 
 use super::Mistake;

@@ -6,9 +6,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use fastrand::Rng;
+use tollgate::algorithm::lease::{Answer, Asked, GiveBack, Reserve, Settled, Take};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Hits};
-use tollgate::lease::{Answer, Asked, GiveBack, Reserve, Settled, Take};
 use tollgate::limit::{LeaseTerms, Limit};
 
 use super::Mistake;

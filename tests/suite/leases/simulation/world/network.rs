@@ -1,9 +1,9 @@
 //! Requests and replies: their delays and losses, and what they do at both ends.
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::{GiveBack, Settled, Take, TakeReply};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Hits};
-use tollgate::lease::{GiveBack, Settled, Take, TakeReply};
 
 use super::super::Mistake;
 use super::super::laws::Kept;
@@ -189,7 +189,12 @@ impl World<'_> {
         Ok(())
     }
 
-    fn settle(&mut self, id: usize, asked: tollgate::lease::Asked, settled: Settled) -> Kept {
+    fn settle(
+        &mut self,
+        id: usize,
+        asked: tollgate::algorithm::lease::Asked,
+        settled: Settled,
+    ) -> Kept {
         let Request {
             replica: index,
             limit,
