@@ -364,8 +364,8 @@ impl LeasedCounter {
     /// Hits of windows that begin then or later. By a clock that is late, they may not have begun.
     fn held_from(&self, begin: Time) -> u64 {
         let slots = [self.older, self.newer].into_iter();
-        let begun = slots.filter(|held| held.from >= begin);
-        begun.map(|held| held.hits).sum()
+        let later = slots.filter(|held| held.from >= begin);
+        later.map(|held| held.hits).sum()
     }
 
     /// The counter as of the last reply.
