@@ -1,6 +1,8 @@
 //! Leases beside `exact`, which decides the same calls at once: all of the limit is admitted, none is
 //! over limit below it, and each replica has its part.
 
+#![expect(clippy::cast_precision_loss, reason = "numbers of calls are small")]
+
 use fastrand::Rng;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
@@ -119,10 +121,11 @@ impl Calm {
         let exactly: u64 = exact.admitted.iter().sum();
         if self.load < 100 {
             let is_over = all < exactly && self.shape == Shape::Steady;
-            return match is_over && exactly == offered.iter().sum::<u64>() {
-                true => Err(self.broken(&format!("{all} of {exactly} admitted below the limit"))),
-                false => Ok(None),
-            };
+            if is_over && exactly == offered.iter().sum::<u64>() {
+                let what = format!("{all} of {exactly} admitted below the limit");
+                return Err(self.broken(&what));
+            }
+            return Ok(None);
         }
         let class = Class::of(&limit);
         if class == Class::FixedWindow {
@@ -133,9 +136,7 @@ impl Calm {
             admitted: ratio(all, exactly),
             less_fair: jain(&exact.admitted, &offered) - jain(&admitted, &offered),
         };
-        let (admitted_min, less_fair_max) = class.bounds();
-        let is_kept = figures.admitted >= admitted_min && figures.less_fair <= less_fair_max;
-        if !is_kept {
+        if figures.admitted < class.admitted_min() {
             return Err(self.broken(&format!("{figures:?}")));
         }
         // With many replicas it may never be hot.
@@ -145,7 +146,7 @@ impl Calm {
     /// Law U: all of each window is admitted.
     fn check_windows(&self, world: &World<'_>, limit: &Limit) -> Kept {
         let windows = world.admitted.windows.values();
-        for window in windows.take(WINDOWS as usize) {
+        for (_, window) in (0..WINDOWS).zip(windows) {
             if window.admitted != u64::from(limit.requests) {
                 return Err(self.broken(&format!("U: a window admits {}", window.admitted)));
             }
@@ -183,35 +184,46 @@ impl Class {
         }
     }
 
-    /// The least that one history admits of what `exact` admits, and the most by which it is less
-    /// fair: with few calls, that also depends on chance.
-    fn bounds(self) -> (f64, f64) {
+    /// The least that one history admits of what `exact` admits.
+    fn admitted_min(self) -> f64 {
         match self {
-            Self::FixedWindow => (1.0, 0.02),
-            Self::SubWindows => (0.98, 0.1),
-            Self::SlidingWindow => (0.97, 0.25),
-            Self::TokenBucket => (0.98, 0.25),
+            Self::FixedWindow => 1.0,
+            Self::SubWindows | Self::TokenBucket => 0.98,
+            Self::SlidingWindow => 0.97,
         }
     }
 
-    /// Checks the means of all histories of the class. Returns a line of figures.
+    /// By how much a history is less fair. With few calls that also depends on chance: one in fifty
+    /// may be less fair.
+    fn less_fair_max(self) -> f64 {
+        match self {
+            Self::FixedWindow | Self::SubWindows => 0.02,
+            Self::SlidingWindow | Self::TokenBucket => 0.1,
+        }
+    }
+
+    /// Checks all histories of the class. Returns a line of figures.
     pub(super) fn check(self, all: &[Figures]) -> String {
         let of_class = all.iter().filter(|figures| figures.class == self);
         let (admitted, less_fair): (Vec<f64>, Vec<f64>) = of_class
             .map(|figures| (figures.admitted, figures.less_fair))
             .unzip();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let less_fair_max = self.less_fair_max();
+        let unfair = less_fair
+            .iter()
+            .filter(|less| **less > less_fair_max)
+            .count();
         let text = format!(
-            "{self:?}: {} histories, {:.4} of exact (at least {:.4}), less fair by {:.4} (at most {:.4}; {} by more than 0.1)",
+            "{self:?}: {} histories, {:.4} of exact (at least {:.4}), less fair by {:.4} (at most {:.4}; {unfair} by more than {less_fair_max})",
             admitted.len(),
             mean(&admitted),
             admitted.iter().copied().fold(f64::INFINITY, f64::min),
             mean(&less_fair),
             less_fair.iter().copied().fold(0.0, f64::max),
-            less_fair.iter().filter(|less| **less > 0.1).count(),
         );
-        let is_kept = mean(&admitted) >= 0.99 && mean(&less_fair) <= 0.02;
-        // Few histories say nothing about a mean.
+        let is_kept = mean(&admitted) >= 0.99 && unfair * 50 <= less_fair.len();
+        // A few histories say nothing about all.
         assert!(is_kept || all.len() < 100, "{text}");
         text
     }

@@ -105,9 +105,10 @@ impl History {
         let is_skewed = rng.u8(0..3) == 0;
         let steps = times.into_iter().map(|at| Step {
             at: Time::from_micros(at),
-            replica: match is_skewed && rng.u8(0..5) > 0 {
-                true => favorite,
-                false => rng.usize(..replicas as usize),
+            replica: if is_skewed && rng.u8(0..5) > 0 {
+                favorite
+            } else {
+                rng.usize(..replicas as usize)
             },
             act: chaos.act(rng, hits),
         });
