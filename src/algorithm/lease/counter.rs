@@ -156,40 +156,24 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size = |demand, remaining, held| {
-            take_size(demand, remaining, held, self.limit.capacity, replicas)
-        };
-        // What arrives after the end of the window cannot be used.
-        let take = if self.usable(now) <= self.low_water_mark(demand)
-            && now.plus(self.round_trip) < window_ends
-        {
-            self.mirror.as_ref()?;
-            let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
-            // What is left at the end of the window is stranded.
-            let left = window_ends.since(now).min(span).as_micros();
-            let demand = demand.saturating_mul(left) / span.as_micros().max(1);
-            Take {
-                hits: size(
-                    demand,
-                    look.remaining.into(),
-                    self.held_from(Time::default()) + self.in_flight,
-                ),
-                next_window: None,
-            }
-        } else if self.next.is_none()
+        let is_next_due = self.next.is_none()
             && self.limit.algorithm.has_windows()
-            && now.plus(self.lead()) >= window_ends
-        {
-            Take {
-                hits: size(
-                    demand,
-                    self.limit.requests.into(),
-                    self.held_from(window_ends),
-                ),
-                next_window: Some(window_ends),
+            && now.plus(self.lead()) >= window_ends;
+        let take = match self.wanted_now(demand, replicas, now) {
+            0 if is_next_due => {
+                let Limit {
+                    requests, capacity, ..
+                } = self.limit;
+                let held = self.held_from(window_ends);
+                Take {
+                    hits: take_size(demand, requests.into(), held, capacity, replicas),
+                    next_window: Some(window_ends),
+                }
             }
-        } else {
-            return None;
+            hits => Take {
+                hits,
+                next_window: None,
+            },
         };
         (take.hits > 0).then(|| {
             self.is_taking = true;
@@ -359,6 +343,29 @@ impl LeasedCounter {
         if held.hits > 0 {
             self.events.window += self.older.add(held);
         }
+    }
+
+    /// The hits to take for the present window.
+    fn wanted_now(&self, demand: u64, replicas: NonZeroU32, now: Time) -> u64 {
+        let (_, window_ends) = self.limit.usable(now);
+        // What arrives after the end of the window cannot be used.
+        let is_late = now.plus(self.round_trip) >= window_ends;
+        if is_late || self.mirror.is_none() || self.usable(now) > self.low_water_mark(demand) {
+            return 0;
+        }
+        // What is left then is stranded.
+        let span = self.terms.span();
+        let left = window_ends.since(now).min(span).as_micros();
+        let demand = demand.saturating_mul(left) / span.as_micros().max(1);
+        let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
+        let held = self.held_from(Time::default()) + self.in_flight;
+        take_size(
+            demand,
+            look.remaining.into(),
+            held,
+            self.limit.capacity,
+            replicas,
+        )
     }
 
     /// Hits of windows that begin then or later. By a clock that is late, they may not have begun.
