@@ -156,16 +156,24 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size =
-            |remaining, held| take_size(demand, remaining, held, self.limit.capacity, replicas);
+        let size = |demand, remaining, held| {
+            take_size(demand, remaining, held, self.limit.capacity, replicas)
+        };
         // What arrives after the end of the window cannot be used.
         let take = if self.usable(now) <= self.low_water_mark(demand)
             && now.plus(self.round_trip) < window_ends
         {
             self.mirror.as_ref()?;
             let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
+            // What is left at the end of the window is stranded.
+            let left = window_ends.since(now).min(span).as_micros();
+            let demand = demand.saturating_mul(left) / span.as_micros().max(1);
             Take {
-                hits: size(look.remaining.into(), self.usable(now) + self.in_flight),
+                hits: size(
+                    demand,
+                    look.remaining.into(),
+                    self.held_from(Time::default()) + self.in_flight,
+                ),
                 next_window: None,
             }
         } else if self.next.is_none()
@@ -173,7 +181,11 @@ impl LeasedCounter {
             && now.plus(self.lead()) >= window_ends
         {
             Take {
-                hits: size(self.limit.requests.into(), 0),
+                hits: size(
+                    demand,
+                    self.limit.requests.into(),
+                    self.held_from(window_ends),
+                ),
                 next_window: Some(window_ends),
             }
         } else {
@@ -347,6 +359,13 @@ impl LeasedCounter {
         if held.hits > 0 {
             self.events.window += self.older.add(held);
         }
+    }
+
+    /// Hits of windows that begin then or later. By a clock that is late, they may not have begun.
+    fn held_from(&self, begin: Time) -> u64 {
+        let slots = [self.older, self.newer].into_iter();
+        let later = slots.filter(|held| held.from >= begin);
+        later.map(|held| held.hits).sum()
     }
 
     /// The counter as of the last reply.
