@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::Counter;
 use tollgate::algorithm::lease::{
-    Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
+    Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Settled, Take, TakeReply,
 };
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Verdict};
@@ -119,8 +119,8 @@ impl Replica {
 }
 
 impl Entry {
-    pub(super) fn reserve(&mut self, hits: u64, all: Reserve, now: Time) -> Result<Answer, Broken> {
-        let answer = self.counter.reserve(hits, all, now);
+    pub(super) fn reserve(&mut self, hits: u64, now: Time) -> Result<Answer, Broken> {
+        let answer = self.counter.reserve(hits, now);
         self.check()?;
         Ok(answer)
     }
