@@ -10,6 +10,7 @@ mod over_limit;
 mod races;
 mod regions;
 mod reload;
+mod rule_changes;
 mod surfaces;
 
 use std::time::Duration;
