@@ -2,6 +2,7 @@
 
 mod answers;
 mod bounds;
+mod candidate;
 mod deployments;
 mod fleet;
 mod give_back;
