@@ -1,13 +1,17 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
+mod bounds;
+mod candidate;
 mod deployments;
 mod fleet;
 mod give_back;
 mod interactions;
 mod over_limit;
 mod races;
+mod regions;
 mod reload;
+mod rule_changes;
 mod simulation;
 mod surfaces;
 
