@@ -149,7 +149,7 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
 const CORE_LINES_MAX: usize = 30_700;
-const OPERATOR_TOOLS_LINES_MAX: usize = 18_930;
+const OPERATOR_TOOLS_LINES_MAX: usize = 18_962;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
