@@ -12,6 +12,7 @@ mod races;
 mod regions;
 mod reload;
 mod rule_changes;
+mod simulation;
 mod surfaces;
 
 use std::time::Duration;

@@ -144,8 +144,8 @@ async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
     });
     let admitted = 1 + fleet.paced("v", CALLS, RATE).await;
     is_over.store(true, Relaxed);
-    let count = mover.join().expect("slots can be moved");
-    assert!(count >= 3, "{count} moves");
+    let migrations = mover.join().expect("slots can be moved");
+    assert!(migrations >= 3, "{migrations} migrations");
     fleet.give_back(GIVEN_BACK_AFTER).await;
     assert!(admitted <= LIMIT, "{admitted}");
     let stranded = fleet.hits("stranded");

@@ -1,7 +1,7 @@
 //! Three services with eight clients each share one leased counter: a window never admits more than
 //! its limit, and admits all of it once unused hits are back.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::GIVEN_BACK_AFTER;
 use super::fleet::Fleet;
@@ -9,7 +9,7 @@ use crate::races::{CLIENTS, SERVICES, race};
 use crate::support::request;
 
 /// Rounds of [`OFFERED`] calls, each on a counter of its own; RACE_ROUNDS sets more.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 5;
 const LIMIT: usize = 2_000;
 /// Calls of a round, by all clients together.
 const OFFERED: usize = 6_000;
