@@ -1,9 +1,11 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
+mod faults;
 mod fleet;
 mod give_back;
 mod interactions;
+mod load;
 mod over_limit;
 mod races;
 mod reload;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::base::time::{Clock, Time};
 
 use crate::support::redis::RedisProcess;
-use crate::support::{Client, Code, TestServer, eventually, request};
+use crate::support::{Builder, Client, Code, TestServer, eventually, request};
 
 /// Calls that one client keeps in flight.
 const IN_FLIGHT: u64 = 8;
@@ -28,14 +28,23 @@ pub(super) struct Called {
     pub(super) is_admitted: bool,
 }
 
+/// Rules with one leased rule `key` in the domain `d`.
+pub(super) fn leased(limit: &str, options: &str) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
+    )
+}
+
+/// A service whose every verdict is Redis' own, or of a lease.
+pub(super) fn replica(service: Builder, url: &str) -> Builder {
+    service.with_envs(&[("REDIS_URL", url), ("ON_STORE_ERROR", "error")])
+}
+
 impl Fleet {
     /// Starts services and waits until each of them knows the others. `limit` is the descriptor's,
     /// `options` more of its `tollgate` block.
     pub(super) async fn of(services: usize, limit: &str, options: &str) -> Self {
-        let rules = format!(
-            "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
-        );
-        Self::with_rules(services, &rules, &[]).await
+        Self::with_rules(services, &leased(limit, options), &[]).await
     }
 
     /// The same with any rules, and variables.
@@ -50,30 +59,40 @@ impl Fleet {
         set: &[(&str, &str)],
     ) -> Self {
         let redis = RedisProcess::start();
-        let start = || {
-            // Every verdict is Redis' own, or of a lease.
+        let url = redis.url();
+        let service = |_| {
             let files = files.iter().map(|(name, text)| (*name, text.as_str()));
-            TestServer::with_files(files)
-                .with_env("REDIS_URL", &redis.url())
-                .with_env("ON_STORE_ERROR", "error")
-                .with_envs(set)
-                .start()
+            replica(TestServer::with_files(files), &url).with_envs(set)
         };
-        let all: Vec<TestServer> = (0..services).map(|_| start()).collect();
-        let count = u32::try_from(services).expect("a few");
-        for service in &all {
-            service
-                .metric_becomes("tollgate_replicas", count.into())
-                .await;
-        }
-        let mut clients = Vec::new();
-        for service in &all {
-            clients.push(Mutex::new(service.client().await));
-        }
-        Self {
+        Self::on(redis, services, service).await
+    }
+
+    /// The same on this Redis. Each service has a number.
+    pub(super) async fn on(
+        redis: RedisProcess,
+        services: usize,
+        service: impl Fn(usize) -> Builder,
+    ) -> Self {
+        let mut fleet = Self {
             redis,
-            services: all,
-            clients,
+            services: (0..services)
+                .map(|number| service(number).start())
+                .collect(),
+            clients: Vec::new(),
+        };
+        fleet.know_each_other().await;
+        for service in &fleet.services {
+            fleet.clients.push(Mutex::new(service.client().await));
+        }
+        fleet
+    }
+
+    /// Waits until the services know how many they are.
+    pub(super) async fn know_each_other(&self) {
+        let count = u32::try_from(self.services.len()).expect("a few");
+        for service in &self.services {
+            let replicas = "tollgate_replicas";
+            service.metric_becomes(replicas, count.into()).await;
         }
     }
 
