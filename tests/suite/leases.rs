@@ -1,11 +1,14 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
+mod clocks;
 mod faults;
 mod fleet;
 mod give_back;
 mod interactions;
 mod load;
+mod operators;
+mod outages;
 mod over_limit;
 mod races;
 mod reload;

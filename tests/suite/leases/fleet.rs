@@ -35,6 +35,11 @@ pub(super) fn leased(limit: &str, options: &str) -> String {
     )
 }
 
+/// A limit whose window does not end while a test runs.
+pub(super) fn per_year(requests: u64) -> String {
+    format!("rate_limit: {{unit: year, requests_per_unit: {requests}}}")
+}
+
 /// A service whose every verdict is Redis' own, or of a lease.
 pub(super) fn replica(service: Builder, url: &str) -> Builder {
     service.with_envs(&[("REDIS_URL", url), ("ON_STORE_ERROR", "error")])
@@ -87,6 +92,12 @@ impl Fleet {
         fleet
     }
 
+    /// Adds a service.
+    pub(super) async fn join(&mut self, service: TestServer) {
+        self.clients.push(Mutex::new(service.client().await));
+        self.services.push(service);
+    }
+
     /// Waits until the services know how many they are.
     pub(super) async fn know_each_other(&self) {
         let count = u32::try_from(self.services.len()).expect("a few");
@@ -100,6 +111,30 @@ impl Fleet {
     pub(super) async fn ask(&self, service: usize, value: &str) -> u64 {
         let mut client = self.clients[service].lock().await;
         u64::from(client.ask("d", &[("key", value)]).await == Code::Ok)
+    }
+
+    /// Asks the services in turn until none of them admits any more. Returns how many calls were
+    /// admitted.
+    pub(super) async fn use_up(&self, value: &str) -> u64 {
+        let mut admitted = 0;
+        loop {
+            let round = self.in_turn(value, 1).await;
+            admitted += round;
+            if round == 0 {
+                return admitted;
+            }
+        }
+    }
+
+    /// Asks the services in turn, each so often.
+    pub(super) async fn in_turn(&self, value: &str, calls: u64) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..calls {
+            for service in 0..self.services.len() {
+                admitted += self.ask(service, value).await;
+            }
+        }
+        admitted
     }
 
     /// Calls every service `calls` times, at this rate per second of all of them together. Returns
