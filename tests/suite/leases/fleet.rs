@@ -107,6 +107,18 @@ impl Fleet {
         }
     }
 
+    /// Waits until Redis decides for the clients of all services.
+    pub(super) async fn has_verdicts(&self) {
+        let probe = request("d", &[&[("key", "probe")]]);
+        for client in &self.clients {
+            let mut client = client.lock().await;
+            eventually("a call is answered", async || {
+                client.call(probe.clone()).await.is_ok()
+            })
+            .await;
+        }
+    }
+
     /// Calls one service. Returns 1 if it admits the call.
     pub(super) async fn ask(&self, service: usize, value: &str) -> u64 {
         let mut client = self.clients[service].lock().await;
