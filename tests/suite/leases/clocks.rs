@@ -3,7 +3,6 @@
 use tempfile::TempDir;
 
 use crate::leases::fleet::{Fleet, leased, replica};
-use crate::leases::give_back::hits_return_to_their_second;
 use crate::support::faketime::FakeTime;
 use crate::support::redis::RedisProcess;
 use crate::support::versions::VALKEY_9_1;
@@ -11,30 +10,6 @@ use crate::support::{TestServer, eventually, request};
 
 const HOUR: i64 = 3_600;
 const HELD: &str = "tollgate_leased_hits";
-
-#[tokio::test]
-async fn processes_with_wrong_clocks_use_hits_in_their_window() {
-    const LIMIT: u64 = 500;
-    const OFFSETS_MILLIS: [i64; 3] = [0, -300, 300];
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let rules = leased(
-        &format!("rate_limit: {{unit: second, requests_per_unit: {LIMIT}}}"),
-        "",
-    );
-    let redis = RedisProcess::start();
-    let url = redis.url();
-    let service = |number: usize| {
-        let directory = home.path().join(number.to_string());
-        std::fs::create_dir(&directory).expect("it is new");
-        let clock = FakeTime::new(&directory);
-        clock.set_millis(OFFSETS_MILLIS[number]);
-        let [a, b, c, d] = &clock.environment();
-        let variables = [a, b, c, d].map(|(name, value)| (*name, value.as_str()));
-        replica(TestServer::with_rules(&rules), &url).with_envs(&variables)
-    };
-    let fleet = Fleet::on(redis, OFFSETS_MILLIS.len(), service).await;
-    hits_return_to_their_second(&fleet, LIMIT, 8).await;
-}
 
 /// A Redis whose clock is set over the end of a window, and back.
 struct Windows {
@@ -45,31 +20,50 @@ struct Windows {
     offset: i64,
     /// Counters that were read to learn the time.
     reads: u64,
+    /// Where the clocks of the processes are.
+    _homes: [TempDir; 2],
 }
 
 impl Windows {
-    async fn start() -> Self {
+    /// Two processes, whose clocks are so many milliseconds ahead, or behind.
+    async fn start(ahead_millis: [i64; 2]) -> Self {
         let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock();
         let redis = redis.start();
         let rules = leased(
             "rate_limit: {unit: hour, requests_per_unit: 3000}",
             ", lease: 60s",
         );
+        let homes = [(); 2].map(|()| TempDir::new().expect("a temporary directory can be made"));
         let url = redis.url();
-        let service = |_| replica(TestServer::with_rules(&rules), &url);
+        let service = |number: usize| {
+            let clock = FakeTime::new(homes[number].path());
+            clock.set_millis(ahead_millis[number]);
+            let environment = clock.environment();
+            let environment = environment.iter();
+            environment.fold(
+                replica(TestServer::with_rules(&rules), &url),
+                |service, (name, value)| service.with_env(name, value),
+            )
+        };
         let mut windows = Self {
             fleet: Fleet::on(redis, 2, service).await,
             end: 0,
             offset: 0,
             reads: 0,
+            _homes: homes,
         };
         windows.end = (windows.now() / HOUR + 1) * HOUR;
         windows
     }
 
+    /// The time of Redis in seconds.
     fn now(&self) -> i64 {
-        let (seconds, _): (i64, u64) = self.fleet.redis.command(&["TIME"]);
-        seconds
+        self.now_millis() / 1_000
+    }
+
+    fn now_millis(&self) -> i64 {
+        let (seconds, micros): (i64, i64) = self.fleet.redis.command(&["TIME"]);
+        seconds * 1_000 + micros / 1_000
     }
 
     /// Hits that are charged to the window that begins then.
@@ -104,7 +98,7 @@ impl Windows {
 
 #[tokio::test]
 async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
-    let mut windows = Windows::start().await;
+    let mut windows = Windows::start([0, 0]).await;
     let (start, end) = (windows.end - HOUR, windows.end);
     windows.set(-30).await;
     let first = windows.fleet.in_turn("hot", 150).await;
@@ -133,6 +127,35 @@ async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
         let fleet = &windows.fleet;
         let unused = fleet.hits("stranded") + fleet.sum(HELD);
         windows.charged(start) + windows.charged(end) == first + second + third + unused
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn process_with_a_wrong_clock_uses_hits_in_their_window() {
+    let mut windows = Windows::start([-300, 300]).await;
+    windows.set(-10).await;
+    let admitted = windows.fleet.in_turn("hot", 50).await;
+    eventually("no take is in flight", async || {
+        windows.charged(windows.end - HOUR) == admitted + windows.fleet.sum(HELD)
+    })
+    .await;
+    let (held, used) = (windows.fleet.sum(HELD), windows.fleet.hits("used"));
+    assert!(held > 0 && used > 0, "{held} and {used}");
+    // Processes know the time of Redis as exactly as a call to it is fast.
+    let begun = 1_000 * windows.end + 100;
+    eventually("the second window begins", async || {
+        windows.now_millis() >= begun
+    })
+    .await;
+    // By its own clock the first process is in the first window.
+    for service in [0, 1] {
+        assert_eq!(windows.fleet.ask(service, "hot").await, 1);
+    }
+    assert_eq!(windows.fleet.hits("used"), used);
+    assert!(windows.charged(windows.end) >= 2);
+    eventually("hits of the first window are stranded", async || {
+        windows.fleet.hits("stranded") == held
     })
     .await;
 }

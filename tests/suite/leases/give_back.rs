@@ -24,24 +24,19 @@ fn in_bursts(call: u64) -> Duration {
 async fn hits_of_a_second_return_to_that_second() {
     let limit = format!("rate_limit: {{unit: second, requests_per_unit: {LIMIT}}}");
     let fleet = Fleet::of(2, &limit, "").await;
-    hits_return_to_their_second(&fleet, LIMIT, WINDOWS).await;
-}
-
-/// Calls for so many windows of a second, each with this limit.
-pub(super) async fn hits_return_to_their_second(fleet: &Fleet, limit: u64, seconds: u64) {
     let mut windows = BTreeMap::new();
-    // A burst takes 400 ms.
-    let calls = fleet.at_times("v", seconds * 1_000 / 400 * 50, in_bursts);
+    // For 20 windows, a burst takes 400 ms.
+    let calls = fleet.at_times("v", WINDOWS * 1_000 / 400 * 50, in_bursts);
     let mut calls = std::pin::pin!(calls);
     let called = loop {
         // Keys of windows expire.
-        read_windows(fleet, &mut windows);
+        read_windows(&fleet, &mut windows);
         if let Ok(called) = timeout(Duration::from_millis(100), &mut calls).await {
             break called;
         }
     };
     sleep(Duration::from_millis(1_200)).await;
-    read_windows(fleet, &mut windows);
+    read_windows(&fleet, &mut windows);
     fleet.give_back(GIVEN_BACK_AFTER).await;
     assert!(fleet.hits("given_back") > 0, "nothing was given back");
 
@@ -65,11 +60,11 @@ pub(super) async fn hits_return_to_their_second(fleet: &Fleet, limit: u64, secon
             .saturating_sub(before + after);
         let at_most = admitted(from - MARGIN_MICROS, to + MARGIN_MICROS) + stranded;
         assert!(
-            (at_least..=at_most.min(limit)).contains(&charged),
+            (at_least..=at_most.min(LIMIT)).contains(&charged),
             "{start}: {charged}, not {at_least} to {at_most}"
         );
     }
-    assert!(compared >= seconds / 2, "only {compared} windows were seen");
+    assert!(compared >= WINDOWS / 2, "only {compared} windows were seen");
 }
 
 /// Sets what each window has that is over, and notes the others.
