@@ -156,8 +156,9 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size =
-            |remaining, held| take_size(demand, remaining, held, self.limit.capacity, replicas);
+        let size = |remaining, held| {
+            take_size(demand, remaining, held, self.limit.capacity, replicas)
+        };
         // What arrives after the end of the window cannot be used.
         let take = if self.usable(now) <= self.low_water_mark(demand)
             && now.plus(self.round_trip) < window_ends
