@@ -37,7 +37,6 @@ pub mod telemetry;
 pub mod check;
 
 pub mod algorithm;
-pub mod lease;
 pub mod report;
 pub mod rules;
 

@@ -17,11 +17,10 @@ http: base telemetry
 limit: base
 check: base limit
 algorithm: base check limit
-lease: algorithm base check limit
 rules: base check limit telemetry
 report: base check limit rules
-config: base check limit report rules telemetry
-store: algorithm base check file_watch lease limit net telemetry
+config: base limit report rules telemetry
+store: algorithm base check file_watch limit net telemetry
 observe: base check report rules telemetry
 candidate: base check observe report rules telemetry
 limiter: base candidate check limit observe report rules store telemetry
@@ -51,7 +50,7 @@ type Absence = (
 /// excepted.
 const ABSENT: &[Absence] = &[
     (
-        &["limit", "check", "algorithm", "lease"],
+        &["limit", "check", "algorithm"],
         &[],
         PURE,
         "these decide: no clock, I/O, lock, async or protobuf",

@@ -171,7 +171,10 @@ impl Counter {
         if Kind::of(limit) == Kind::Concurrency {
             return concurrency::verdict_of_reply(limit, now, over, spent, extra);
         }
-        Self::of_reply(limit, at, spent, extra).verdict(limit, now, call, over)
+        with_each!(Self::new(limit), mut state => {
+            state.fill_from_reply(limit, at, spent, extra);
+            state.verdict(limit, now, call, over)
+        })
     }
 
     /// The counter that a reply of the twin states: `spent` as of `at`, plus the algorithm's

@@ -2,6 +2,7 @@
 
 mod answers;
 mod clocks;
+mod deployments;
 mod faults;
 mod fleet;
 mod give_back;
@@ -12,6 +13,7 @@ mod outages;
 mod over_limit;
 mod races;
 mod reload;
+mod simulation;
 mod surfaces;
 
 use std::time::Duration;

@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::algorithm::Counter;
+use crate::algorithm::lease::{
+    Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply,
+};
 use crate::base::time::{Span, Time};
 use crate::check::{Check, Effect, Hits, Key, Leased, Source, Verdict};
-use crate::lease::{Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::store::redis::leases::metrics::LeaseMetrics;

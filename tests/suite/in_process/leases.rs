@@ -19,6 +19,8 @@ const LIFETIME: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = millis(100);
 /// What counts on one key of the rule.
 const KEY: &str = "d_key_v_";
+/// What counts on the same value of the exact rule.
+const EXACT_KEY: &str = "d_exact_v_";
 /// Calls of one step of a load.
 const CALLS: usize = 10;
 
@@ -35,7 +37,7 @@ async fn service_of(domain: &str, limit: &str, options: &str) -> Service {
         )
     };
     let leased = rule("key", &format!("consistency: leased{options}"));
-    let exact = rule("exact", "over_limit_hits: drop");
+    let exact = rule("exact", "consistency: exact");
     let rules =
         format!("domain: d\nmetadata: {{tollgate: {{{domain}}}}}\ndescriptors:\n{leased}{exact}");
     let mut service = Service::with_rules(&network(), single(), &rules);
@@ -268,7 +270,7 @@ async fn callers_that_are_gone_lose_no_hits() {
         ("", &["key"][..]),
         ("all_or_nothing: true", &["key", "exact"]),
     ] {
-        let mut withdrawn = 0;
+        let mut gone_in_time = 0;
         // Before the call is sent, while it is in flight, and after its reply.
         for gone_after in (0..=30).step_by(2) {
             let what = format!("{keys:?}, gone after {gone_after} ms");
@@ -278,6 +280,7 @@ async fn callers_that_are_gone_lose_no_hits() {
                 load.add(&service.ask("key", "v").await, 1);
                 pass(millis(2)).await;
             }
+            let warm_up = load.admitted;
             service.server.fail(Fault::Delay(ROUND_TRIP));
             let mut calls = JoinSet::new();
             let five = || {
@@ -294,13 +297,49 @@ async fn callers_that_are_gone_lose_no_hits() {
                     Err(_) => load.unknown += 5,
                 }
             }
-            withdrawn += load.unknown;
+            gone_in_time += load.unknown;
             service.server.recover();
             pass(LIFETIME + SWEEP_INTERVAL).await;
             assert_nothing_is_held(&service, &what);
             load.assert_charged(&service, &what);
+            // What a request had reserved is used, since Redis may have charged its other checks.
+            let [leased, exact] = [KEY, EXACT_KEY].map(|key| service.server.hits(key));
+            assert_eq!(exact > 0, keys.len() > 1, "{what}");
+            assert!(leased >= exact + warm_up, "{what}: {leased} and {exact}");
             assert_leases_go_on(&service, &what).await;
         }
-        assert!(withdrawn > 0, "no caller was gone in time");
+        assert!(gone_in_time > 0, "no caller was gone in time");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_or_nothing_requests_use_held_hits() {
+    let service = service_of(
+        "all_or_nothing: true",
+        "unit: hour, requests_per_unit: 100000",
+        "",
+    )
+    .await;
+    let both = || {
+        let mut both = hits_on(&["key", "key"], 1);
+        both.descriptors[1] = descriptor(&[("key", "w")]);
+        both
+    };
+    let batches = || service.metric("tollgate_store_batch_checks_count");
+    let (mut admitted, mut before) = (0, 0);
+    for call in 0..400 {
+        if call == 200 {
+            before = batches();
+        }
+        let called = decide(&service.limiter, &both(), None).await;
+        admitted += i64::from(called.verdict == Verdict::Ok);
+        pass(millis(2)).await;
+    }
+    // Takes of both counters.
+    let asked = batches() - before;
+    assert!(asked <= 10, "{asked} batches for 200 calls");
+    pass(LIFETIME + SWEEP_INTERVAL).await;
+    assert_nothing_is_held(&service, "at the end");
+    let hits = ["d_key_v_", "d_key_w_"].map(|key| service.server.hits(key));
+    assert_eq!(hits, [admitted; 2]);
 }

@@ -34,19 +34,18 @@ impl Windows {
             ", lease: 60s",
         );
         let homes = [(); 2].map(|()| TempDir::new().expect("a temporary directory can be made"));
-        let url = redis.url();
-        let service = |number: usize| {
-            let clock = FakeTime::new(homes[number].path());
-            clock.set_millis(ahead_millis[number]);
-            let environment = clock.environment();
-            let environment = environment.iter();
-            environment.fold(
-                replica(TestServer::with_rules(&rules), &url),
-                |service, (name, value)| service.with_env(name, value),
-            )
-        };
+        let mut services = Vec::new();
+        for (home, ahead_millis) in homes.iter().zip(ahead_millis) {
+            let clock = FakeTime::new(home.path());
+            clock.set_millis(ahead_millis);
+            let mut service = replica(TestServer::with_rules(&rules), &redis.url());
+            for (name, value) in clock.environment() {
+                service = service.with_env(name, &value);
+            }
+            services.push(service.start());
+        }
         let mut windows = Self {
-            fleet: Fleet::on(redis, 2, service).await,
+            fleet: Fleet::on(redis, services).await,
             end: 0,
             offset: 0,
             reads: 0,

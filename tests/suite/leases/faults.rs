@@ -40,8 +40,11 @@ async fn killed_process_strands_at_most_its_share() {
 async fn process_that_drains_gives_all_hits_back() {
     let redis = RedisProcess::start();
     let (rules, url) = (leased(&per_year(1_000_000), ", lease: 60s"), redis.url());
-    let service = |_| replica(TestServer::with_rules(&rules), &url).with_env("DRAIN_PERIOD", "1s");
-    let mut fleet = Fleet::on(redis, 3, service).await;
+    let start = || {
+        let service = replica(TestServer::with_rules(&rules), &url);
+        service.with_env("DRAIN_PERIOD", "1s").start()
+    };
+    let mut fleet = Fleet::on(redis, vec![start(), start(), start()]).await;
     let load = Load::on(&fleet.services, "hot").await;
     let mut drained = fleet.services.pop().expect("three services");
     holds_hits(&drained).await;
@@ -62,13 +65,15 @@ async fn process_that_drains_gives_all_hits_back() {
 async fn processes_that_come_and_go_never_exceed_the_limit() {
     let redis = RedisProcess::start();
     let (rules, url) = (leased(&per_year(LIMIT), ""), redis.url());
-    let service =
-        || replica(TestServer::with_rules(&rules), &url).with_env("DRAIN_PERIOD", "100ms");
-    let mut fleet = Fleet::on(redis, 1, |_| service()).await;
+    let start = || {
+        let service = replica(TestServer::with_rules(&rules), &url);
+        service.with_env("DRAIN_PERIOD", "100ms").start()
+    };
+    let mut fleet = Fleet::on(redis, vec![start()]).await;
     let mut load = Load::on(&fleet.services, "hot").await;
     holds_hits(&fleet.services[0]).await;
     for _ in 0..3 {
-        let joined = service().start();
+        let joined = start();
         load.add(&joined, "hot").await;
         fleet.join(joined).await;
     }
@@ -156,8 +161,8 @@ async fn failover_admits_the_limit_and_what_was_not_replicated() {
         leased(&per_year(LIMIT), ""),
         format!("redis://{}", proxy.addr()),
     );
-    let service = |_| replica(TestServer::with_rules(&rules), &url);
-    let mut fleet = Fleet::on(master, 3, service).await;
+    let start = || replica(TestServer::with_rules(&rules), &url).start();
+    let mut fleet = Fleet::on(master, vec![start(), start(), start()]).await;
     let mut admitted = use_some(&fleet).await;
     // Nothing is replicated any more.
     promoted.command::<()>(&["REPLICAOF", "NO", "ONE"]);

@@ -13,9 +13,9 @@ use crate::support::{Builder, Client, Code, TestServer, eventually, request};
 /// Calls that one client keeps in flight.
 const IN_FLIGHT: u64 = 8;
 
-/// Services with one leased rule `key` in the domain `d`.
-pub(super) struct Fleet {
-    pub(super) redis: RedisProcess,
+/// Services with one leased rule `key` in the domain `d`, by default on one Redis.
+pub(super) struct Fleet<R = RedisProcess> {
+    pub(super) redis: R,
     pub(super) services: Vec<TestServer>,
     clients: Vec<Mutex<Client>>,
 }
@@ -65,30 +65,39 @@ impl Fleet {
     ) -> Self {
         let redis = RedisProcess::start();
         let url = redis.url();
-        let service = |_| {
+        let service = || {
             let files = files.iter().map(|(name, text)| (*name, text.as_str()));
             replica(TestServer::with_files(files), &url).with_envs(set)
         };
-        Self::on(redis, services, service).await
+        let services = (0..services).map(|_| service().start()).collect();
+        Self::on(redis, services).await
     }
 
-    /// The same on this Redis. Each service has a number.
-    pub(super) async fn on(
-        redis: RedisProcess,
-        services: usize,
-        service: impl Fn(usize) -> Builder,
-    ) -> Self {
+    /// Commands that decide, charge or give back, as Redis counts them.
+    pub(super) fn commands(&self) -> u64 {
+        commands_of(&self.redis)
+    }
+
+    /// The value of the only counter of a fixed window.
+    pub(super) fn used(&self, value: &str) -> u64 {
+        let keys: Vec<String> = self.redis.command(&["KEYS", &format!("d_key_{value}_*")]);
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        self.redis.command(&["GET", &keys[0]])
+    }
+}
+
+impl<R> Fleet<R> {
+    /// Services that share this Redis, when each of them knows the others.
+    pub(super) async fn on(redis: R, services: Vec<TestServer>) -> Self {
         let mut fleet = Self {
             redis,
-            services: (0..services)
-                .map(|number| service(number).start())
-                .collect(),
+            services: Vec::new(),
             clients: Vec::new(),
         };
-        fleet.know_each_other().await;
-        for service in &fleet.services {
-            fleet.clients.push(Mutex::new(service.client().await));
+        for service in services {
+            fleet.join(service).await;
         }
+        fleet.know_each_other().await;
         fleet
     }
 
@@ -187,25 +196,6 @@ impl Fleet {
         join_all(called).await.concat()
     }
 
-    /// Commands that decide, charge or give back, as Redis counts them.
-    pub(super) fn commands(&self) -> u64 {
-        let stats = self.redis.text(&["INFO", "commandstats"]);
-        let of = |name: &str| {
-            let prefix = format!("cmdstat_{name}:calls=");
-            let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-            let calls = line.and_then(|line| line.split(',').next());
-            calls.map_or(0, |calls| calls.parse::<u64>().expect("a number"))
-        };
-        ["incr", "incrby", "evalsha"].into_iter().map(of).sum()
-    }
-
-    /// The value of the only counter of a fixed window.
-    pub(super) fn used(&self, value: &str) -> u64 {
-        let keys: Vec<String> = self.redis.command(&["KEYS", &format!("d_key_{value}_*")]);
-        assert_eq!(keys.len(), 1, "{keys:?}");
-        self.redis.command(&["GET", &keys[0]])
-    }
-
     /// Waits until no hits are held. Each lease was used, and nothing was lost.
     pub(super) async fn give_back(&self, after: Duration) {
         sleep(after).await;
@@ -252,4 +242,16 @@ impl Fleet {
         )]
         values.map(|value| value as u64).sum()
     }
+}
+
+/// The same of one server.
+pub(super) fn commands_of(redis: &RedisProcess) -> u64 {
+    let stats = redis.text(&["INFO", "commandstats"]);
+    let of = |name: &str| {
+        let prefix = format!("cmdstat_{name}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u64>().expect("a number"))
+    };
+    ["incr", "incrby", "evalsha"].into_iter().map(of).sum()
 }

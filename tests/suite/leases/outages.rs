@@ -50,11 +50,11 @@ async fn held_hits_are_used_before_the_policy(
     let proxy = Proxy::before(redis.port());
     let url = format!("redis://{}", proxy.addr());
     let rules = leased(&per_year(LIMIT), ", lease: 60s");
-    let service = |_| {
+    let start = || {
         let variables = [("REDIS_URL", &*url), ("STORE_TIMEOUT", "1s")];
-        TestServer::with_rules(&rules).with_envs(&variables)
+        TestServer::with_rules(&rules).with_envs(&variables).start()
     };
-    let mut fleet = Fleet::on(redis, 2, service).await;
+    let mut fleet = Fleet::on(redis, vec![start(), start()]).await;
     let mut admitted = fleet.in_turn("hot", CALLS).await;
     assert_eq!(admitted, 2 * CALLS);
     eventually("no take is in flight", async || {
@@ -138,8 +138,8 @@ async fn slow_redis_admits_the_limit_and_fails_no_call() {
         leased(&per_year(LIMIT), ""),
         format!("redis://{}", proxy.addr()),
     );
-    let service = |_| replica(TestServer::with_rules(&rules), &url);
-    let fleet = Fleet::on(redis, 2, service).await;
+    let start = || replica(TestServer::with_rules(&rules), &url).start();
+    let fleet = Fleet::on(redis, vec![start(), start()]).await;
     proxy.set(Fault::Delay(Duration::from_millis(200)));
     let load = Load::on(&fleet.services, "hot").await;
     load.is_over_limit(8).await;

@@ -46,6 +46,14 @@ async fn leased_equals_exact(algorithm: &str) {
         let exact = client.answer(request("d", &[&[("exact", "v")]])).await;
         assert_equal(leased, exact, TAKES, &format!("{algorithm}, call {call}"));
     }
+    let replies = ["key", "exact"].map(|key| {
+        let body = format!(
+            r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"v"}}]}}]}}"#
+        );
+        let reply = fleet.services[0].json(&body);
+        (reply.status, reply.body.contains("Retry-After"))
+    });
+    assert_eq!(replies, [(429, true); 2], "{algorithm}");
     let count = |key: &str, name: &str| {
         fleet.sum(&format!(
             "ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"{key}\"}}"

@@ -1,7 +1,7 @@
 //! Three services with eight clients each share one leased counter: a window never admits more than
 //! its limit, and admits all of it once unused hits are back.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::GIVEN_BACK_AFTER;
 use super::fleet::Fleet;

@@ -63,9 +63,12 @@ async fn changes_lose_no_count(algorithm: &str) {
 
 /// Waits until rules of this kind have decided calls.
 async fn decides(fleet: &Fleet, is_exact: bool) {
-    let decided = || match is_exact {
-        true => fleet.commands(),
-        false => fleet.hits("used"),
+    let decided = || {
+        if is_exact {
+            fleet.commands()
+        } else {
+            fleet.hits("used")
+        }
     };
     let before = decided();
     eventually("calls are decided", async || decided() >= before + DECIDED).await;

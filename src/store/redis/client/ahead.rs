@@ -13,9 +13,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
+use crate::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::base::time::Time;
 use crate::check::{Check, CheckError, Decisions, Effect, Hits, Key, Source, StoreError, Verdict};
-use crate::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::limit::Limit;
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};

@@ -5,7 +5,7 @@ use tollgate::base::time::{Span, Time};
 use tollgate::limit::{Algorithm, LeaseTerms, Limit, OverLimitHits, Terms, Unit};
 
 /// The beginning of a day, and so of a window of every limit here.
-const DAY: u64 = 1_700_006_400_000_000;
+pub(super) const DAY: u64 = 1_700_006_400_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct History {
@@ -95,8 +95,8 @@ impl History {
         let calls = rng.u64(20..=160);
         let lasts = (period * rng.u64(4..=48) / 16).max(1_000);
         let begin = DAY + period - rng.u64(0..lasts.min(period));
-        // From a third of the limit to three times as much.
-        let offered = u64::from(limit.capacity) * rng.u64(1..=9) * lasts.div_ceil(period) / 3;
+        // From a third of the limit to five times as much.
+        let offered = u64::from(limit.capacity) * rng.u64(1..=15) * lasts.div_ceil(period) / 3;
         let hits = (offered / calls).max(1) * 2;
         let chaos = Chaos::random(rng, limits.len() > 1);
         let mut times: Vec<u64> = (0..calls).map(|_| begin + rng.u64(0..lasts)).collect();
@@ -105,9 +105,10 @@ impl History {
         let is_skewed = rng.u8(0..3) == 0;
         let steps = times.into_iter().map(|at| Step {
             at: Time::from_micros(at),
-            replica: match is_skewed && rng.u8(0..5) > 0 {
-                true => favorite,
-                false => rng.usize(..replicas as usize),
+            replica: if is_skewed && rng.u8(0..5) > 0 {
+                favorite
+            } else {
+                rng.usize(..replicas as usize)
             },
             act: chaos.act(rng, hits),
         });

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::Events;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::Hits;
-use tollgate::lease::Events;
 use tollgate::limit::Limit;
 
 /// A law that does not hold, and how.
@@ -57,12 +57,7 @@ pub(super) struct Peak {
 
 impl Admitted {
     pub(super) fn new(limits: &[Limit]) -> Self {
-        let most = |value: fn(&Limit) -> u32| limits.iter().map(value).max().unwrap_or(0);
-        let most = Limit {
-            requests: most(|limit| limit.requests),
-            capacity: most(|limit| limit.capacity),
-            ..limits[0]
-        };
+        let most = greatest(limits);
         let held: u64 = limits.iter().map(|limit| u64::from(limit.held_max())).sum();
         let hits = i128::from(u64::from(most.capacity) + held);
         Self {
@@ -172,6 +167,16 @@ impl Peak {
         }
         self.hits += hits;
         self.most = self.most.max(self.hits);
+    }
+}
+
+/// The greatest limit and the highest rate of all.
+pub(super) fn greatest(limits: &[Limit]) -> Limit {
+    let most = |value: fn(&Limit) -> u32| limits.iter().map(value).max().unwrap_or(0);
+    Limit {
+        requests: most(|limit| limit.requests),
+        capacity: most(|limit| limit.capacity),
+        ..limits[0]
     }
 }
 

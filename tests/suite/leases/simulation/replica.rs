@@ -1,11 +1,11 @@
 //! One replica of the simulation: the real state machines, as `store/redis/leases.rs` keeps them.
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::{
+    Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Settled, Take, TakeReply,
+};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Verdict};
-use tollgate::lease::{
-    Answer, Asked, Demand, Events, GiveBack, LeasedCounter, Reserve, Settled, Take, TakeReply,
-};
 use tollgate::limit::{LeaseTerms, Limit};
 
 use super::laws::{Broken, Kept, Ledger, Peak, check_identity};
@@ -16,6 +16,8 @@ pub(super) struct Replica {
     pub(super) limit: usize,
     /// See [`super::history::Act::Clock`].
     pub(super) clock_error: i64,
+    /// Its clock was wrong once: hits whose window was not over may be stranded.
+    was_wrong: bool,
     /// How often it was killed: replies to requests from before are not for it.
     pub(super) generation: u32,
     pub(super) is_sweeping: bool,
@@ -56,11 +58,16 @@ impl Replica {
     /// Everything in memory is lost.
     pub(super) fn crash(&mut self) {
         self.generation += 1;
-        self.is_sweeping = false;
+        (self.is_sweeping, self.was_wrong) = (false, self.clock_error != 0);
         self.cold = Default::default();
         self.entries = Default::default();
         self.ledgers.clear();
         self.demand = Peak::default();
+    }
+
+    pub(super) fn set_clock(&mut self, error: i64) {
+        self.clock_error = error;
+        self.was_wrong |= error != 0;
     }
 
     /// The ledger of a limit and the window that begins then.
@@ -82,6 +89,9 @@ impl Replica {
         limit: &Limit,
         replicas: usize,
     ) -> Kept {
+        if self.was_wrong {
+            return Ok(());
+        }
         let most = self.demand.most;
         self.ledger(index, window)
             .check_bound(limit, replicas, most)
@@ -109,8 +119,8 @@ impl Replica {
 }
 
 impl Entry {
-    pub(super) fn reserve(&mut self, hits: u64, all: Reserve, now: Time) -> Result<Answer, Broken> {
-        let answer = self.counter.reserve(hits, all, now);
+    pub(super) fn reserve(&mut self, hits: u64, now: Time) -> Result<Answer, Broken> {
+        let answer = self.counter.reserve(hits, now);
         self.check()?;
         Ok(answer)
     }

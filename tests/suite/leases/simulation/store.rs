@@ -1,9 +1,9 @@
 //! The store of the simulation: what Redis does to one counter, with the algorithms of the project.
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::PART_OF_REMAINING;
 use tollgate::base::time::Time;
 use tollgate::check::{Call, Hits};
-use tollgate::lease::PART_OF_REMAINING;
 use tollgate::limit::{Algorithm, Limit};
 
 use super::Mistake;
@@ -32,7 +32,7 @@ pub(super) struct Reply {
     pub(super) over: bool,
     /// Hits that a take has charged.
     pub(super) granted: u64,
-    /// Units that were given back.
+    /// Units that a refund gave back, and those by which a lower burst has cut a bucket's debt.
     pub(super) refunded: u64,
     /// Whether the command was applied: a give-back is not after the end of its window.
     pub(super) is_applied: bool,
@@ -47,11 +47,14 @@ pub(super) struct Store {
     counters: Vec<(Time, Counter)>,
     /// A mistake: it grants what is wanted.
     grants_above_limit: bool,
+    /// The greatest of all limits.
+    most: Limit,
 }
 
 impl Store {
-    pub(super) fn new(mistake: Option<Mistake>) -> Self {
+    pub(super) fn new(most: Limit, mistake: Option<Mistake>) -> Self {
         Self {
+            most,
             counters: Vec::new(),
             grants_above_limit: mistake == Some(Mistake::GrantAboveLimit),
         }
@@ -63,13 +66,17 @@ impl Store {
             Algorithm::FixedWindow => at,
             _ => now,
         };
-        let grants_above_limit = self.grants_above_limit;
+        let (grants_above_limit, most) = (self.grants_above_limit, self.most);
         let counter = self.counter(&limit, charged_at);
         let before = counter.spent_at(&limit, charged_at);
         let mut reply = Reply {
             over: false,
             granted: 0,
-            refunded: 0,
+            refunded: if limit.algorithm.is_bucket() {
+                counter.spent_at(&most, now).saturating_sub(before)
+            } else {
+                0
+            },
             is_applied: true,
             counter: Counter::default(),
             charged_at,
@@ -99,7 +106,7 @@ impl Store {
             }
         };
         if let Hits::Refund(_) = refund {
-            reply.refunded = before - counter.spent_at(&limit, charged_at);
+            reply.refunded += before - counter.spent_at(&limit, charged_at);
         }
         reply.counter.clone_from(counter);
         reply
@@ -107,8 +114,10 @@ impl Store {
 
     /// Deletes the counter of this time. Returns the units that were spent.
     pub(super) fn reset(&mut self, limit: &Limit, now: Time) -> u64 {
+        let most = self.most;
         let counter = self.counter(limit, now);
-        let spent = counter.spent_at(limit, now);
+        // A lower burst would hide a part.
+        let spent = counter.spent_at(&most, now);
         *counter = Counter::new(limit);
         spent
     }

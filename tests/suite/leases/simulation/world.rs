@@ -6,14 +6,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use fastrand::Rng;
+use tollgate::algorithm::lease::{Answer, Asked, GiveBack, Settled, Take};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Hits};
-use tollgate::lease::{Answer, Asked, GiveBack, Reserve, Settled, Take};
 use tollgate::limit::{LeaseTerms, Limit};
 
 use super::Mistake;
 use super::history::{Act, Caller, History, Step};
-use super::laws::{Admitted, Broken, Kept};
+use super::laws::{Admitted, Broken, Kept, greatest};
 use super::replica::Replica;
 use super::store::{Command, Op, Reply, Store};
 
@@ -35,6 +35,8 @@ pub(super) struct World<'h> {
     store: Store,
     pub(super) replicas: Vec<Replica>,
     pub(super) admitted: Admitted,
+    /// Hits taken ahead.
+    pub(super) taken: u64,
     /// What happened, if it is for a reader.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -92,9 +94,10 @@ impl<'h> World<'h> {
             queue: BinaryHeap::new(),
             scheduled: 0,
             requests: Vec::new(),
-            store: Store::new(mistake),
+            store: Store::new(greatest(&history.limits), mistake),
             replicas: (0..history.replicas).map(|_| Replica::default()).collect(),
             admitted: Admitted::new(&history.limits),
+            taken: 0,
             trace: None,
         }
     }
@@ -166,7 +169,7 @@ impl<'h> World<'h> {
                 );
             }
             Act::Crash => replica.crash(),
-            Act::Clock(error) => replica.clock_error = error,
+            Act::Clock(error) => replica.set_clock(error),
             Act::Reload(limit) => replica.limit = limit,
             Act::Reset => {
                 let limit = self.history.limits[replica.limit];
@@ -196,15 +199,12 @@ impl<'h> World<'h> {
             self.send(index, limit, op, None, Purpose::Call(hits, None));
             return Ok(());
         };
-        let reserve = match caller {
-            Caller::Admits | Caller::Vetoes => Reserve::All,
-            Caller::Waits | Caller::Leaves(_) => Reserve::Any,
-        };
-        let answer = entry.reserve(hits, reserve, core_now)?;
+        let waits_for_others = matches!(caller, Caller::Admits | Caller::Vetoes);
+        let answer = entry.reserve(hits, core_now)?;
         let take = entry.wanted_take(replicas, core_now);
         match answer {
             Answer::Over(_) => {}
-            Answer::Reserved(asked) if reserve == Reserve::Any => {
+            Answer::Reserved(asked) if !waits_for_others => {
                 entry.settle(asked, Settled::Used, core_now)?;
                 replica.admitted += hits;
                 self.use_hits(index, limit, now, hits)?;

@@ -1,9 +1,9 @@
 //! Requests and replies: their delays and losses, and what they do at both ends.
 
 use tollgate::algorithm::Counter;
+use tollgate::algorithm::lease::{GiveBack, Settled, Take, TakeReply};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Effect, Hits};
-use tollgate::lease::{GiveBack, Settled, Take, TakeReply};
 
 use super::super::Mistake;
 use super::super::laws::Kept;
@@ -92,16 +92,16 @@ impl World<'_> {
         let window = limit.usable(reply.charged_at).0;
         let ledger = (replica.generation == request.generation)
             .then(|| replica.ledger(request.limit, window));
+        self.admitted
+            .refund(limit, reply.charged_at, reply.refunded);
         match command.op {
             Op::Call(Hits::Add(hits)) if !reply.over => {
                 self.admitted
                     .admit(limit, reply.charged_at, hits, self.now)?;
             }
-            Op::Call(_) => {
-                self.admitted
-                    .refund(limit, reply.charged_at, reply.refunded);
-            }
+            Op::Call(_) => {}
             Op::Take { .. } => {
+                self.taken += reply.granted;
                 self.admitted.charge(limit, reply.charged_at);
                 if let Some(ledger) = ledger {
                     ledger.granted += reply.granted;
@@ -189,7 +189,12 @@ impl World<'_> {
         Ok(())
     }
 
-    fn settle(&mut self, id: usize, asked: tollgate::lease::Asked, settled: Settled) -> Kept {
+    fn settle(
+        &mut self,
+        id: usize,
+        asked: tollgate::algorithm::lease::Asked,
+        settled: Settled,
+    ) -> Kept {
         let Request {
             replica: index,
             limit,

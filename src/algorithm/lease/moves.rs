@@ -1,9 +1,9 @@
 //! What goes in and out of the leases of a counter.
 
 use crate::algorithm::Counter;
+use crate::algorithm::lease::held::Held;
 use crate::base::time::{Span, Time};
 use crate::check::Verdict;
-use crate::lease::held::Held;
 
 /// What to do with a call.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
+use crate::algorithm::lease::demand::{Demand, take_size};
+use crate::algorithm::lease::held::{Held, Slots};
+use crate::algorithm::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::base::time::{Span, Time};
 use crate::check::{Call, Effect, Hits, Verdict};
-use crate::lease::demand::{Demand, take_size};
-use crate::lease::held::Held;
-use crate::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::limit::{LeaseTerms, Limit};
 
 /// The longest hold of a bucket.
@@ -29,10 +29,7 @@ pub struct LeasedCounter {
     demand: Demand,
     /// The counter as of the last reply, which includes all held hits.
     mirror: Option<Counter>,
-    /// The rest of earlier takes, which is used first.
-    older: Held,
-    /// The newest take.
-    newer: Held,
+    slots: Slots,
     /// The first take of the next window, and that window's counter.
     next: Option<(Held, Counter)>,
     hold: Option<Hold>,
@@ -65,8 +62,7 @@ impl LeasedCounter {
             terms,
             demand,
             mirror: None,
-            older: Held::default(),
-            newer: Held::default(),
+            slots: Slots::default(),
             next: None,
             hold: None,
             last_take: 0,
@@ -101,7 +97,7 @@ impl LeasedCounter {
             return Answer::Over(self.verdict(call, true, now));
         }
         let asked = Asked {
-            reserved: self.take_out(hits, now),
+            reserved: self.slots.take_out(hits, now),
             is_probe: usable == 0 && self.hold.is_some(),
         };
         if let Some(hold) = self.hold.as_mut().filter(|_| asked.is_probe) {
@@ -122,7 +118,7 @@ impl LeasedCounter {
         self.in_flight -= reserved.hits;
         match settled {
             Settled::Used => self.events.used += reserved.hits,
-            Settled::Unused | Settled::Failed => self.put_back(reserved, now),
+            Settled::Unused | Settled::Failed => self.slots.put_back(reserved, now),
         }
         if is_probe && let Some(hold) = &mut self.hold {
             hold.is_probing = false;
@@ -156,29 +152,24 @@ impl LeasedCounter {
             return None;
         }
         let (_, window_ends) = self.limit.usable(now);
-        let size = |remaining, held| {
-            take_size(demand, remaining, held, self.limit.capacity, replicas)
-        };
-        // What arrives after the end of the window cannot be used.
-        let take = if self.usable(now) <= self.low_water_mark(demand)
-            && now.plus(self.round_trip) < window_ends
-        {
-            self.mirror.as_ref()?;
-            let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
-            Take {
-                hits: size(look.remaining.into(), self.usable(now) + self.in_flight),
-                next_window: None,
-            }
-        } else if self.next.is_none()
+        let is_next_due = self.next.is_none()
             && self.limit.algorithm.has_windows()
-            && now.plus(self.lead()) >= window_ends
-        {
-            Take {
-                hits: size(self.limit.requests.into(), 0),
-                next_window: Some(window_ends),
+            && now.plus(self.lead()) >= window_ends;
+        let take = match self.wanted_now(demand, replicas, now) {
+            0 if is_next_due => {
+                let Limit {
+                    requests, capacity, ..
+                } = self.limit;
+                let held = self.slots.from(window_ends);
+                Take {
+                    hits: take_size(demand, requests.into(), held, capacity, replicas),
+                    next_window: Some(window_ends),
+                }
             }
-        } else {
-            return None;
+            hits => Take {
+                hits,
+                next_window: None,
+            },
         };
         (take.hits > 0).then(|| {
             self.is_taking = true;
@@ -218,7 +209,7 @@ impl LeasedCounter {
         self.mirror = Some(counter);
         if granted > 0 {
             self.keep(held);
-            self.events.window += self.newer.strand(now);
+            self.slots.strand(now);
         }
         self.update_hold(now);
     }
@@ -236,12 +227,11 @@ impl LeasedCounter {
     /// The hits to give back: those that are unused for this long. They are in flight from then on.
     pub fn give_back(&mut self, lifetime: Span, now: Time) -> SmallVec<[GiveBack; 3]> {
         self.advance(now);
-        let next = self.next.as_mut().map(|(held, _)| held);
-        let slots = [Some(&mut self.older), Some(&mut self.newer), next];
-        let expired = slots.into_iter().flatten();
-        let expired = expired.filter(|held| held.is_expired(now, lifetime));
-        let expired: SmallVec<_> = expired.map(|held| GiveBack(std::mem::take(held))).collect();
-        self.next.take_if(|(held, _)| held.hits == 0);
+        let expired = |held: &Held| held.is_expired(now, lifetime);
+        let next = self.next.take_if(|(held, _)| expired(held));
+        let expired = self.slots.remove(expired);
+        let expired = expired.chain(next.map(|(held, _)| held));
+        let expired: SmallVec<_> = expired.map(GiveBack).collect();
         self.in_flight += expired.iter().map(GiveBack::hits).sum::<u64>();
         expired
     }
@@ -259,7 +249,7 @@ impl LeasedCounter {
                     counter.apply(&self.limit, now, Call::PEEK, refund);
                 }
             }
-            Err(Effect::None) => self.put_back(held, now),
+            Err(Effect::None) => self.slots.put_back(held, now),
             Err(Effect::Unknown) => self.events.unknown += held.hits,
         }
     }
@@ -271,23 +261,20 @@ impl LeasedCounter {
 
     /// The counter was deleted at this time, and what was taken before with it.
     pub fn drop_taken_before(&mut self, at: Time) {
-        for held in [&mut self.older, &mut self.newer] {
-            if held.taken_at < at {
-                self.events.dropped += std::mem::take(held).hits;
-            }
-        }
+        let dropped = self.slots.remove(|held| held.taken_at < at);
+        self.events.dropped += dropped.map(|held| held.hits).sum::<u64>();
         (self.mirror, self.hold) = (None, None);
     }
 
     /// Hits that can be used now.
     pub fn usable(&self, now: Time) -> u64 {
-        self.older.usable(now) + self.newer.usable(now)
+        self.slots.usable(now)
     }
 
     /// Hits that are charged, and neither used, given back nor stranded.
     pub fn held(&self) -> u64 {
         let next = self.next.as_ref().map_or(0, |(held, _)| held.hits);
-        self.older.hits + self.newer.hits + next + self.in_flight
+        self.slots.from(Time::default()) + next + self.in_flight
     }
 
     /// Whether the state equals that of a new counter, so that it need not be kept.
@@ -308,46 +295,48 @@ impl LeasedCounter {
 
     /// The events since the last call.
     pub fn take_events(&mut self) -> Events {
+        self.events.window += std::mem::take(&mut self.slots.stranded);
         std::mem::take(&mut self.events)
     }
 
     /// Ends what has ended by now.
     fn advance(&mut self, now: Time) {
-        self.events.window += self.older.strand(now) + self.newer.strand(now);
+        self.slots.strand(now);
         self.hold.take_if(|hold| now >= hold.window_ends);
-        if let Some((mut held, counter)) = self.next.take_if(|(held, _)| held.from <= now) {
-            self.events.window += held.strand(now);
+        if let Some((held, counter)) = self.next.take_if(|(held, _)| held.from <= now) {
             self.mirror = Some(counter);
             self.keep(held);
+            self.slots.strand(now);
         }
     }
 
     /// Keeps a take.
     fn keep(&mut self, held: Held) {
         self.last_take = held.hits;
-        self.events.window += self.older.add(std::mem::replace(&mut self.newer, held));
+        self.slots.keep(held);
     }
 
-    /// Takes usable hits out, older ones first.
-    fn take_out(&mut self, hits: u64, now: Time) -> Held {
-        let first = if self.older.usable(now) > 0 {
-            self.older
-        } else {
-            self.newer
-        };
-        let older = self.older.use_up_to(hits, now);
-        let newer = self.newer.use_up_to(hits - older, now);
-        Held {
-            hits: older + newer,
-            ..first
+    /// The hits to take for the present window.
+    fn wanted_now(&self, demand: u64, replicas: NonZeroU32, now: Time) -> u64 {
+        let (_, window_ends) = self.limit.usable(now);
+        // What arrives after the end of the window cannot be used.
+        let is_late = now.plus(self.round_trip) >= window_ends;
+        if is_late || self.mirror.is_none() || self.usable(now) > self.low_water_mark(demand) {
+            return 0;
         }
-    }
-
-    fn put_back(&mut self, mut held: Held, now: Time) {
-        self.events.window += held.strand(now);
-        if held.hits > 0 {
-            self.events.window += self.older.add(held);
-        }
+        // What is left then is stranded.
+        let span = self.terms.span();
+        let left = window_ends.since(now).min(span).as_micros();
+        let demand = demand.saturating_mul(left) / span.as_micros().max(1);
+        let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
+        let held = self.slots.from(Time::default()) + self.in_flight;
+        take_size(
+            demand,
+            look.remaining.into(),
+            held,
+            self.limit.capacity,
+            replicas,
+        )
     }
 
     /// The counter as of the last reply.

@@ -86,7 +86,8 @@ pub(super) fn take_size(
     replicas: NonZeroU32,
 ) -> u64 {
     let (replicas, capacity) = (u64::from(replicas.get()), u64::from(capacity));
-    let most = (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
+    let most =
+        (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
     let held_max = (demand.saturating_mul(3) / 2).min(capacity / (PART_HELD * replicas));
     let hits = demand.min(most).min(held_max.saturating_sub(held));
     if hits < TAKE_MIN { 0 } else { hits }
