@@ -1,6 +1,8 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
+mod bounds;
+mod candidate;
 mod clocks;
 mod deployments;
 mod faults;
@@ -12,7 +14,9 @@ mod operators;
 mod outages;
 mod over_limit;
 mod races;
+mod regions;
 mod reload;
+mod rule_changes;
 mod simulation;
 mod surfaces;
 

@@ -15,6 +15,7 @@ use crate::check::{Call, Effect, Hits, Verdict};
 use crate::limit::{LeaseTerms, Limit};
 
 /// The longest hold of a bucket.
+// bound lease_hold_max: one call asks Redis; tollgate_lease_held_answers_total
 const HOLD_MAX: Span = Span::from_secs(1);
 /// A hold of a bucket lasts at least this part of its horizon: time for some hits to return.
 const PART_OF_HORIZON: u64 = 40;

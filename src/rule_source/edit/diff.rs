@@ -1,9 +1,12 @@
 //! The lines in which two texts differ, for the log.
 
-use std::io;
+use std::io::{self, Write as _};
+use std::ops::Range;
 use std::time::Duration;
 
-use similar::TextDiff;
+use similar::DiffOp;
+use similar::algorithms::{Capture, Compact, Replace, myers};
+use tokio::time::Instant;
 
 /// Bytes of the diff in the log line of a change.
 // bound diff_bytes_max: truncated, with the number of missing bytes; -
@@ -40,22 +43,78 @@ impl io::Write for Bounded {
 /// A unified diff of at most [`DIFF_BYTES_MAX`] bytes and the number of bytes left out; empty for
 /// equal texts.
 pub(crate) fn unified(before: &[u8], after: &[u8]) -> String {
-    let lines = |text: &[u8]| memchr::memchr2_iter(b'\n', b'\r', text).count();
+    let lines = |text: &[u8]| memchr::memchr_iter(b'\n', text).count();
     let [lines_before, lines_after] = [lines(before), lines(after)];
     if before != after && lines_before.max(lines_after) > DIFF_LINES_MAX {
         return format!("{lines_before} lines before, {lines_after} lines after");
     }
-    let [before, after] = [before, after].map(String::from_utf8_lossy);
-    let mut config = TextDiff::configure();
-    let lines = config.timeout(DIFF_TIME_MAX).diff_lines(&*before, &*after);
-    let mut diff = lines.unified_diff();
+    let texts = [before, after].map(String::from_utf8_lossy);
+    let [before, after] = texts
+        .each_ref()
+        .map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
     let mut text = Bounded::default();
-    let written = diff.context_radius(CONTEXT_LINES).to_writer(&mut text);
-    written.expect("a buffer can be written");
+    for hunk in hunks(&before, &after) {
+        write_hunk(&mut text, &hunk, &before, &after).expect("a buffer can be written");
+    }
     let shown = String::from_utf8_lossy(&text.kept);
     match text.left_out {
         0 => shown.into_owned(),
         bytes => format!("{}\n... {bytes} more bytes", shown.trim_end()),
+    }
+}
+
+/// The changed lines with their context. `TextDiff` would select the algorithm at run time, and
+/// compile each with each other.
+fn hunks(before: &[&str], after: &[&str]) -> Vec<Vec<DiffOp>> {
+    let mut found = Compact::new(Replace::new(Capture::new()), before, after);
+    let [lines_before, lines_after] = [0..before.len(), 0..after.len()];
+    let deadline = Some((Instant::now() + DIFF_TIME_MAX).into_std());
+    let Ok(()) = myers::diff_deadline(
+        &mut found,
+        before,
+        lines_before,
+        after,
+        lines_after,
+        deadline,
+    );
+    found
+        .into_inner()
+        .into_inner()
+        .into_grouped_ops(CONTEXT_LINES)
+}
+
+/// Writes a hunk as `diff -u` does.
+fn write_hunk(
+    text: &mut Bounded,
+    hunk: &[DiffOp],
+    before: &[&str],
+    after: &[&str],
+) -> io::Result<()> {
+    let (Some(first), Some(last)) = (hunk.first(), hunk.last()) else {
+        return Ok(());
+    };
+    let old = position(first.old_range().start..last.old_range().end);
+    let new = position(first.new_range().start..last.new_range().end);
+    writeln!(text, "@@ -{old} +{new} @@")?;
+    for change in hunk
+        .iter()
+        .flat_map(|part| part.iter_changes(before, after))
+    {
+        write!(text, "{}{}", change.tag(), change.value())?;
+        if !change.value().ends_with('\n') {
+            writeln!(text, "\n\\ No newline at end of file")?;
+        }
+    }
+    Ok(())
+}
+
+/// The first line, from 1, and the number of lines unless it is 1. No lines are named by the line
+/// before them.
+fn position(lines: Range<usize>) -> String {
+    match lines.len() {
+        0 => format!("{},0", lines.start),
+        1 => format!("{}", lines.start + 1),
+        count => format!("{},{count}", lines.start + 1),
     }
 }
 
@@ -73,6 +132,9 @@ mod tests {
         assert_eq!(diff, expected);
         assert_eq!(unified(b"same", b"same"), "");
         assert!(unified(b"a\xff\n", b"b\n").contains("-a\u{fffd}"));
+        assert_eq!(unified(b"", b"a\nb\n"), "@@ -0,0 +1,2 @@\n+a\n+b\n");
+        let expected = "@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n";
+        assert_eq!(unified(b"a\n", b"b"), expected);
     }
 
     #[test]

@@ -30,8 +30,7 @@ impl RedisClient {
     /// Unused hits that this process holds of a counter.
     pub(crate) fn leased(&self, check: &Check) -> u64 {
         let shared = &self.shared;
-        let now = shared.server_time(&check.key, &check.limit, shared.clock.now());
-        now.map_or(0, |now| shared.leases.usable(check, now))
+        shared.leases.usable(check, shared.server_now(check))
     }
 
     /// Deletes a counter, whatever is stored at its key.
@@ -39,10 +38,9 @@ impl RedisClient {
     /// # Errors
     /// Redis gave no verdict.
     pub async fn reset(&self, check: &Check, now: Time) -> Result<(), CheckError> {
-        let at = self.shared.server_time(&check.key, &check.limit, now);
         let deleted = Change::Deleted {
             key: key_hash(&check.key),
-            at: at.unwrap_or(now),
+            at: self.shared.server_now(check),
         };
         let changes = [Change::Refunded, deleted];
         self.change(Mode::Reset, check.with_hits(Hits::Peek), &changes, now)

@@ -8,22 +8,19 @@
 //! ```
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
 use crate::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::base::time::Time;
-use crate::check::{Check, CheckError, Decisions, Effect, Hits, Key, Source, StoreError, Verdict};
-use crate::limit::Limit;
+use crate::check::{Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
 use crate::store::redis::leases::{Admission, Ahead, DueGiveBack};
 use crate::store::redis::shared::Redis;
-use crate::store::redis::topology::node::Node;
 
 /// A request, of which some checks may be decided or reserved here.
 pub(super) struct Local<'r> {
@@ -36,7 +33,7 @@ pub(super) struct Local<'r> {
 impl RedisClient {
     /// Decides and reserves what can be without a call. `None` if that is nothing.
     pub(super) fn decide_locally<'r>(&'r self, request: &Request<'r>) -> Option<Local<'r>> {
-        let (shared, now) = (&*self.shared, request.received);
+        let shared = &*self.shared;
         let has_leases = request.checks.iter().any(|check| check.lease.is_some());
         if !has_leases && shared.over_limit_cache.is_none() {
             return None;
@@ -62,7 +59,7 @@ impl RedisClient {
             } else {
                 Settled::Used
             };
-            local.settle_reserved(settled, now);
+            local.settle_reserved(settled);
         }
         Some(local)
     }
@@ -74,7 +71,7 @@ impl RedisClient {
             let verdict = cache.and_then(|cache| cache.get(check, now));
             return verdict.map_or(Ahead::Exact, Ahead::Decided);
         }
-        let Some(server_now) = shared.server_time(&check.key, &check.limit, now) else {
+        let Some(server_now) = shared.server_time(check, now) else {
             return Ahead::Exact;
         };
         let admission = match request.mode {
@@ -119,7 +116,6 @@ impl RedisClient {
             ..*request
         };
         let sent = self.send(&rest).await;
-        let now = self.shared.clock.now();
         let vetoes = |(check, decision): (&Check, &Result<Verdict, CheckError>)| {
             check.enforcing && decision.is_ok_and(|verdict| verdict.over)
         };
@@ -129,7 +125,7 @@ impl RedisClient {
         } else {
             Settled::Used
         };
-        local.settle_reserved(settled, now);
+        local.settle_reserved(settled);
         let mut decisions: Decisions = local
             .checks
             .iter()
@@ -139,7 +135,7 @@ impl RedisClient {
             })
             .collect();
         for (index, decision) in indices.into_iter().zip(sent) {
-            decisions[index] = local.settle_asked(index, decision, settled, now);
+            decisions[index] = local.settle_asked(index, decision, settled);
         }
         decisions
     }
@@ -147,36 +143,29 @@ impl RedisClient {
     /// Takes hits ahead.
     async fn take(&self, check: &Check, take: Take, replicas: NonZeroU32) {
         let (shared, sent_at) = (&self.shared, self.shared.clock.now());
-        let server_time = |now| {
-            let known = shared.server_time(&check.key, &check.limit, now);
-            known.unwrap_or(now)
-        };
+        let server_now = shared.server_now(check);
         let mut encoded = match take.next_window {
-            Some(begins) => shared.encode_next_window(check, begins, server_time(sent_at)),
+            Some(begins) => shared.encode_next_window(check, begins, server_now),
             None => {
                 let charge = Counter::charge(&check.limit, check.call());
-                let mode = Mode::Independent;
-                shared.encode(check, charge, None, mode, server_time(sent_at))
+                shared.encode(check, charge, None, Mode::Independent, server_now)
             }
         };
         encoded.take_ahead(take.hits, PART_OF_REMAINING * u64::from(replicas.get()));
         let replied = self.send_alone(check, encoded).await;
-        let now = shared.clock.now();
-        let server_now = server_time(now);
+        let server_now = shared.server_now(check);
         match replied {
             Ok((encoded, reply, replied_at)) => {
                 let reply = TakeReply {
                     granted: reply.granted(&encoded),
                     charged_at: encoded.charged_at(check, replied_at),
                     counter: reply.counter(&encoded, check, replied_at),
-                    round_trip: now.since(sent_at),
+                    round_trip: shared.clock.now().since(sent_at),
                 };
                 shared.leases.taken(check, take, reply, server_now);
             }
-            Err(failed) => {
-                shared
-                    .leases
-                    .take_failed(check, take, failed.effect, server_now);
+            Err(CheckError { effect, .. }) => {
+                shared.leases.take_failed(check, take, effect, server_now);
             }
         }
     }
@@ -194,11 +183,8 @@ impl RedisClient {
             Ok(_) => Err(Effect::None),
             Err(failed) => Err(failed.effect),
         };
-        let now = shared.clock.now();
-        let server_now = shared.server_time(&check.key, &check.limit, now);
-        shared
-            .leases
-            .given_back(&due, outcome, server_now.unwrap_or(now));
+        let server_now = shared.server_now(check);
+        shared.leases.given_back(&due, outcome, server_now);
     }
 
     /// Sends a check that no caller waits for. A redirection fails it.
@@ -261,12 +247,12 @@ impl Local<'_> {
     }
 
     /// Decides the checks of which all hits are reserved.
-    fn settle_reserved(&mut self, settled: Settled, now: Time) {
+    fn settle_reserved(&mut self, settled: Settled) {
         for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
             if let Ahead::Reserved(_) = ahead
                 && let Ahead::Reserved(asked) = std::mem::replace(ahead, Ahead::Exact)
             {
-                let verdict = self.shared.settle(check, asked, settled, false, now);
+                let verdict = self.shared.settle(check, asked, settled, false);
                 *ahead = Ahead::Decided(Verdict {
                     source: Source::Lease,
                     ..verdict.unwrap_or_default()
@@ -281,7 +267,6 @@ impl Local<'_> {
         index: usize,
         decision: Result<Verdict, CheckError>,
         admitted: Settled,
-        now: Time,
     ) -> Result<Verdict, CheckError> {
         let check = &self.request.checks[index];
         let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
@@ -293,7 +278,7 @@ impl Local<'_> {
             Ok(_) => admitted,
             Err(_) => Settled::Failed,
         };
-        let verdict = self.shared.settle(check, asked, settled, over, now);
+        let verdict = self.shared.settle(check, asked, settled, over);
         decision.map(|sent| verdict.unwrap_or(sent))
     }
 }
@@ -301,13 +286,12 @@ impl Local<'_> {
 /// A request whose caller is gone uses what it has reserved: it may have been admitted.
 impl Drop for Local<'_> {
     fn drop(&mut self) {
-        let now = self.shared.clock.now();
         for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
             if let Ahead::Ask(asked) | Ahead::Reserved(asked) =
                 std::mem::replace(ahead, Ahead::Exact)
                 && !asked.is_empty()
             {
-                self.shared.settle(check, asked, Settled::Used, false, now);
+                self.shared.settle(check, asked, Settled::Used, false);
             }
         }
     }
@@ -316,22 +300,20 @@ impl Drop for Local<'_> {
 impl Redis {
     /// The time of the server that cuts the windows of a counter; `None` while it is unknown or
     /// unreachable.
-    pub(crate) fn server_time(&self, key: &Key, limit: &Limit, now: Time) -> Option<Time> {
-        let topology = self.pool_of(limit).topology();
-        let node: &Arc<Node> = topology.owner(key.as_bytes())?;
+    fn server_time(&self, check: &Check, now: Time) -> Option<Time> {
+        let topology = self.pool_of(&check.limit).topology();
+        let node = topology.owner(check.key.as_bytes())?;
         node.clock.is_known().then(|| node.clock.at(now))
     }
 
-    fn settle(
-        &self,
-        check: &Check,
-        asked: Asked,
-        settled: Settled,
-        over: bool,
-        now: Time,
-    ) -> Option<Verdict> {
-        let server_now = self.server_time(&check.key, &check.limit, now);
-        let server_now = server_now.unwrap_or(now);
-        self.leases.settle(check, asked, settled, over, server_now)
+    /// That time now; this process' own if it is unknown.
+    pub(crate) fn server_now(&self, check: &Check) -> Time {
+        let now = self.clock.now();
+        self.server_time(check, now).unwrap_or(now)
+    }
+
+    fn settle(&self, check: &Check, asked: Asked, settled: Settled, over: bool) -> Option<Verdict> {
+        let now = self.server_now(check);
+        self.leases.settle(check, asked, settled, over, now)
     }
 }

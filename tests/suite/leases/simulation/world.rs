@@ -199,23 +199,28 @@ impl<'h> World<'h> {
             self.send(index, limit, op, None, Purpose::Call(hits, None));
             return Ok(());
         };
-        let waits_for_others = matches!(caller, Caller::Admits | Caller::Vetoes);
         let answer = entry.reserve(hits, core_now)?;
         let take = entry.wanted_take(replicas, core_now);
         match answer {
             Answer::Over(_) => {}
-            Answer::Reserved(asked) if !waits_for_others => {
+            Answer::Reserved(asked) if matches!(caller, Caller::Waits | Caller::Leaves(_)) => {
                 entry.settle(asked, Settled::Used, core_now)?;
                 replica.admitted += hits;
                 self.use_hits(index, limit, now, hits)?;
             }
-            Answer::Reserved(asked) => {
-                let settled = match caller {
-                    Caller::Vetoes => Settled::Unused,
-                    _ => Settled::Used,
-                };
+            Answer::Reserved(asked) | Answer::Ask(asked) if matches!(caller, Caller::Vetoes) => {
                 let op = Op::Call(Hits::Peek);
-                self.send(index, limit, op, None, Purpose::Other(asked, settled));
+                self.send(
+                    index,
+                    limit,
+                    op,
+                    None,
+                    Purpose::Other(asked, Settled::Unused),
+                );
+            }
+            Answer::Reserved(asked) => {
+                let op = Op::Call(Hits::Peek);
+                self.send(index, limit, op, None, Purpose::Other(asked, Settled::Used));
             }
             Answer::Ask(asked) => {
                 let op = Op::Call(Hits::Add(hits - asked.reserved()));
