@@ -3,10 +3,15 @@
 mod answers;
 mod bounds;
 mod candidate;
+mod clocks;
 mod deployments;
+mod faults;
 mod fleet;
 mod give_back;
 mod interactions;
+mod load;
+mod operators;
+mod outages;
 mod over_limit;
 mod races;
 mod regions;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::base::time::{Clock, Time};
 
 use crate::support::redis::RedisProcess;
-use crate::support::{Client, Code, TestServer, eventually, request};
+use crate::support::{Builder, Client, Code, TestServer, eventually, request};
 
 /// Calls that one client keeps in flight.
 const IN_FLIGHT: u64 = 8;
@@ -28,14 +28,28 @@ pub(super) struct Called {
     pub(super) is_admitted: bool,
 }
 
+/// Rules with one leased rule `key` in the domain `d`.
+pub(super) fn leased(limit: &str, options: &str) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
+    )
+}
+
+/// A limit whose window does not end while a test runs.
+pub(super) fn per_year(requests: u64) -> String {
+    format!("rate_limit: {{unit: year, requests_per_unit: {requests}}}")
+}
+
+/// A service whose every verdict is Redis' own, or of a lease.
+pub(super) fn replica(service: Builder, url: &str) -> Builder {
+    service.with_envs(&[("REDIS_URL", url), ("ON_STORE_ERROR", "error")])
+}
+
 impl Fleet {
     /// Starts services and waits until each of them knows the others. `limit` is the descriptor's,
     /// `options` more of its `tollgate` block.
     pub(super) async fn of(services: usize, limit: &str, options: &str) -> Self {
-        let rules = format!(
-            "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
-        );
-        Self::with_rules(services, &rules, &[]).await
+        Self::with_rules(services, &leased(limit, options), &[]).await
     }
 
     /// The same with any rules, and variables.
@@ -50,17 +64,13 @@ impl Fleet {
         set: &[(&str, &str)],
     ) -> Self {
         let redis = RedisProcess::start();
-        let start = || {
-            // Every verdict is Redis' own, or of a lease.
+        let url = redis.url();
+        let service = || {
             let files = files.iter().map(|(name, text)| (*name, text.as_str()));
-            TestServer::with_files(files)
-                .with_env("REDIS_URL", &redis.url())
-                .with_env("ON_STORE_ERROR", "error")
-                .with_envs(set)
-                .start()
+            replica(TestServer::with_files(files), &url).with_envs(set)
         };
-        let all = (0..services).map(|_| start()).collect();
-        Self::on(redis, all).await
+        let services = (0..services).map(|_| service().start()).collect();
+        Self::on(redis, services).await
     }
 
     /// Commands that decide, charge or give back, as Redis counts them.
@@ -79,17 +89,42 @@ impl Fleet {
 impl<R> Fleet<R> {
     /// Services that share this Redis, when each of them knows the others.
     pub(super) async fn on(redis: R, services: Vec<TestServer>) -> Self {
-        let count = u32::try_from(services.len()).expect("a few");
-        let mut clients = Vec::new();
-        for service in &services {
+        let mut fleet = Self {
+            redis,
+            services: Vec::new(),
+            clients: Vec::new(),
+        };
+        for service in services {
+            fleet.join(service).await;
+        }
+        fleet.know_each_other().await;
+        fleet
+    }
+
+    /// Adds a service.
+    pub(super) async fn join(&mut self, service: TestServer) {
+        self.clients.push(Mutex::new(service.client().await));
+        self.services.push(service);
+    }
+
+    /// Waits until the services know how many they are.
+    pub(super) async fn know_each_other(&self) {
+        let count = u32::try_from(self.services.len()).expect("a few");
+        for service in &self.services {
             let replicas = "tollgate_replicas";
             service.metric_becomes(replicas, count.into()).await;
-            clients.push(Mutex::new(service.client().await));
         }
-        Self {
-            redis,
-            services,
-            clients,
+    }
+
+    /// Waits until Redis decides for the clients of all services.
+    pub(super) async fn has_verdicts(&self) {
+        let probe = request("d", &[&[("key", "probe")]]);
+        for client in &self.clients {
+            let mut client = client.lock().await;
+            eventually("a call is answered", async || {
+                client.call(probe.clone()).await.is_ok()
+            })
+            .await;
         }
     }
 
@@ -97,6 +132,30 @@ impl<R> Fleet<R> {
     pub(super) async fn ask(&self, service: usize, value: &str) -> u64 {
         let mut client = self.clients[service].lock().await;
         u64::from(client.ask("d", &[("key", value)]).await == Code::Ok)
+    }
+
+    /// Asks the services in turn until none of them admits any more. Returns how many calls were
+    /// admitted.
+    pub(super) async fn use_up(&self, value: &str) -> u64 {
+        let mut admitted = 0;
+        loop {
+            let round = self.in_turn(value, 1).await;
+            admitted += round;
+            if round == 0 {
+                return admitted;
+            }
+        }
+    }
+
+    /// Asks the services in turn, each so often.
+    pub(super) async fn in_turn(&self, value: &str, calls: u64) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..calls {
+            for service in 0..self.services.len() {
+                admitted += self.ask(service, value).await;
+            }
+        }
+        admitted
     }
 
     /// Calls every service `calls` times, at this rate per second of all of them together. Returns
