@@ -22,19 +22,14 @@ mod surfaces;
 
 use std::time::Duration;
 
-use fleet::Fleet;
+use fleet::{Fleet, per_year};
 
 /// Less than a moment after the lifetime of every lease.
 const GIVEN_BACK_AFTER: Duration = Duration::from_millis(2_500);
 
 #[tokio::test]
 async fn hot_counter_needs_few_calls_to_redis() {
-    let fleet = Fleet::of(
-        2,
-        "rate_limit: {unit: hour, requests_per_unit: 1_000_000}",
-        "",
-    )
-    .await;
+    let fleet = Fleet::of(2, &per_year(1_000_000), "").await;
     fleet.redis.text(&["CONFIG", "RESETSTAT"]);
     let admitted = fleet.paced("hot", 10_000, 2_000).await;
     assert_eq!(admitted, 20_000);
@@ -46,7 +41,7 @@ async fn hot_counter_needs_few_calls_to_redis() {
 
 #[tokio::test]
 async fn all_of_the_limit_is_admitted_in_turn() {
-    let fleet = Fleet::of(3, "rate_limit: {unit: hour, requests_per_unit: 1000}", "").await;
+    let fleet = Fleet::of(3, &per_year(1_000), "").await;
     let mut admitted = 0;
     for call in 0..1_000 {
         admitted += fleet.ask(call % 3, "turn").await;

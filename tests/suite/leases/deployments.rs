@@ -122,7 +122,7 @@ async fn sentinel_needs_few_calls_and_exceeds_no_limit() {
     .await;
 }
 
-/// A give-back that is redirected is lost at most, which the counter shows.
+/// Over-limit hits whose give-back is redirected stay charged.
 #[tokio::test]
 async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
     let cluster = Arc::new(ClusterProcess::start());
@@ -149,7 +149,9 @@ async fn slot_that_moves_under_load_fails_no_call_and_exceeds_no_limit() {
     fleet.give_back(GIVEN_BACK_AFTER).await;
     assert!(admitted <= LIMIT, "{admitted}");
     let stranded = fleet.hits("stranded");
-    assert_eq!(used_on(&cluster.all(), "v"), admitted + stranded);
+    let used = used_on(&cluster.all(), "v");
+    assert!(used >= admitted + stranded, "{used}");
+    assert!(used.min(LIMIT) == admitted + stranded, "{used}, {admitted}");
     // Only what is stranded is missing.
     assert!(
         admitted + stranded >= LIMIT * 98 / 100,

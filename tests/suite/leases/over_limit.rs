@@ -3,7 +3,7 @@
 
 use super::GIVEN_BACK_AFTER;
 use super::answers::assert_equal;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, per_year};
 use crate::support::request;
 
 const LIMIT: u64 = 300;
@@ -76,10 +76,9 @@ async fn leased_equals_exact(algorithm: &str) {
 async fn flood_needs_almost_no_calls_to_redis() {
     const LIMIT: u64 = 10_000;
     const SERVICES: u64 = 2;
-    // An hour, since the flood takes more than a minute where the machine is busy. Both limits have
-    // the same lifetime of leases.
-    let limit = format!("rate_limit: {{unit: hour, requests_per_unit: {LIMIT}}}");
-    let fleet = Fleet::of(2, &limit, "").await;
+    // The flood takes more than a minute where the machine is busy. Both limits have the same
+    // lifetime of leases.
+    let fleet = Fleet::of(2, &per_year(LIMIT), "").await;
     fleet.redis.text(&["CONFIG", "RESETSTAT"]);
     let calls = 20 * LIMIT / SERVICES;
     let admitted = fleet.paced("v", calls, 1_000_000).await;
