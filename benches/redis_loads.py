@@ -25,6 +25,8 @@ class Load:
     late_max: float = 0
     # Counters that exist before the measurement: a new key costs Redis more, and a slow service would create more of them per round.
     existing: tuple = ("user", KEYS)
+    # Whether some of its requests must be decided by leases.
+    leases: bool = False
     # Removes its counters from Redis afterwards, so that the loads that follow find the same keys in every round.
     removes: bool = False
 
@@ -75,13 +77,13 @@ LOADS = {
     "token-bucket": Load(CLOSED, of_side={TOLLGATE: BUCKET}, existing=("bucket", KEYS)),
     "open-5000": Load([*UNIFORM, *OPEN], late_max=0.01),
     "open-2000": Load([*UNIFORM, "--rate", "2000"]),
-    "leased-one-key": Load(ONE, (*BOTH, BARE), leased(), existing=None),
-    "leased-zipf": Load([*CLOSED, *ZIPF], of_side=leased(), existing=("leased", KEYS)),
-    "leased-zipf-8s": Load([*CLOSED, *ZIPF], of_side=leased("leased-8s"), existing=("leased-8s", KEYS)),
-    "leased-bucket": Load(ONE, of_side=leased("leased-bucket"), existing=None),
-    "leased-flood": Load([*ONE, "--key", "leased-flood"], expected=OVER_LIMIT, existing=("leased-flood", 1)),
-    "leased-open-one": Load(["--pick", "one", *OPEN], of_side=leased(), existing=None, late_max=0.01),
-    "leased-open-zipf": Load([*UNIFORM, *ZIPF, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01),
+    "leased-one-key": Load(ONE, (*BOTH, BARE), leased(), existing=None, leases=True),
+    "leased-zipf": Load([*CLOSED, *ZIPF], of_side=leased(), existing=("leased", KEYS), leases=True),
+    "leased-zipf-8s": Load([*CLOSED, *ZIPF], of_side=leased("leased-8s"), existing=("leased-8s", KEYS), leases=True),
+    "leased-bucket": Load(ONE, of_side=leased("leased-bucket"), existing=None, leases=True),
+    "leased-flood": Load([*ONE, "--key", "leased-flood"], expected=OVER_LIMIT, existing=("leased-flood", 1), leases=True),
+    "leased-open-one": Load(["--pick", "one", *OPEN], of_side=leased(), existing=None, late_max=0.01, leases=True),
+    "leased-open-zipf": Load([*UNIFORM, *ZIPF, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01, leases=True),
     "leased-uniform": Load(CLOSED, of_side=leased(), existing=("leased", KEYS)),
     "leased-open-uniform": Load([*UNIFORM, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01),
     "memory": Load(CLOSED, (TOLLGATE_MEMORY, BARE), existing=None),

@@ -63,7 +63,7 @@ class Side:
 
         if is_leased(options) and "leased" in new:
             from_leases = new["leased"] + new["cached"]
-            if from_leases == 0:
+            if of_load.leases and from_leases == 0:
                 raise Failed("no request was decided by a lease")
             run["from_leases"] = from_leases / asked
 

@@ -1,12 +1,11 @@
 //! The leases of this process, by counter and limit. All workers share them.
 
-use std::hash::BuildHasher as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
-use hashbrown::{DefaultHashBuilder, HashTable};
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
@@ -36,7 +35,6 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Leases {
     shards: Box<[Mutex<HashTable<Entry>>]>,
-    seed: DefaultHashBuilder,
     /// The demand of counters without leases.
     cold: DirectMappedTable<2>,
     entries: AtomicUsize,
@@ -49,6 +47,7 @@ pub(crate) struct Leases {
 
 #[derive(Debug)]
 struct Entry {
+    hash: u64,
     key: Key,
     leased: Arc<Leased>,
     counter: LeasedCounter,
@@ -86,7 +85,6 @@ impl Leases {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            seed: DefaultHashBuilder::default(),
             cold: DirectMappedTable::new(DEMANDS_MAX),
             entries: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
@@ -119,7 +117,8 @@ impl Leases {
             }
         };
         let replicas = replicas.filter(|_| !self.is_draining.load(Relaxed));
-        let known = self.with(check, |counter| {
+        let hash = self.cold.hash(&check.key);
+        let known = self.with_hash(hash, check, |counter| {
             let ahead = match counter.reserve(hits, now) {
                 Answer::Over(verdict) => decided(verdict),
                 Answer::Ask(asked) => Ahead::Ask(asked),
@@ -141,7 +140,7 @@ impl Leases {
             return (ahead, take);
         }
         if let Some(replicas) = replicas {
-            self.warm_up(check, leased, hits, replicas, now);
+            self.warm_up(hash, check, leased, replicas, now);
         }
         (Ahead::Exact, None)
     }
@@ -277,9 +276,9 @@ impl Leases {
     /// Counts the demand of a counter without leases. Once it is hot it may have some.
     fn warm_up(
         &self,
+        hash: u64,
         check: &Check,
         leased: &Arc<Leased>,
-        hits: u64,
         replicas: NonZeroU32,
         now: Time,
     ) {
@@ -289,12 +288,12 @@ impl Leases {
         if !LeasedCounter::can_lease(&check.limit, replicas) {
             return;
         }
-        let hash = self.hash(&check.key, &check.limit);
-        let known = self.cold.get(hash).map(Demand::from_words);
-        let mut demand = known.unwrap_or_default();
-        demand.add(hits, now, terms.span());
+        let demand = self.cold.update(hash, |words| {
+            let mut demand = words.map(Demand::from_words).unwrap_or_default();
+            demand.add(check.hits.count(), now, terms.span());
+            (demand.to_words(), demand)
+        });
         if !demand.is_hot(now, terms.span()) {
-            self.cold.set(hash, demand.to_words());
             return;
         }
         if self.entries.load(Relaxed) >= LEASES_MAX {
@@ -303,9 +302,9 @@ impl Leases {
         }
         let mut shard = self.shard(hash).lock();
         let is_same = |entry: &Entry| entry.is_of(check);
-        let rehash = |entry: &Entry| self.hash(&entry.key, entry.counter.limit());
-        if let Slot::Vacant(slot) = shard.entry(hash, is_same, rehash) {
+        if let Slot::Vacant(slot) = shard.entry(hash, is_same, |entry| entry.hash) {
             slot.insert(Entry {
+                hash,
                 key: check.key.clone(),
                 leased: leased.clone(),
                 counter: LeasedCounter::new(check.limit, terms, demand),
@@ -316,20 +315,24 @@ impl Leases {
 
     /// Runs something on the leases of a check, if there are any.
     fn with<T>(&self, check: &Check, run: impl FnOnce(&mut LeasedCounter) -> T) -> Option<T> {
+        self.with_hash(self.cold.hash(&check.key), check, run)
+    }
+
+    fn with_hash<T>(
+        &self,
+        hash: u64,
+        check: &Check,
+        run: impl FnOnce(&mut LeasedCounter) -> T,
+    ) -> Option<T> {
         if self.is_empty() {
             return None;
         }
-        let hash = self.hash(&check.key, &check.limit);
         let mut shard = self.shard(hash).lock();
         let entry = shard.find_mut(hash, |entry| entry.is_of(check))?;
         let held = entry.counter.held();
         let result = run(&mut entry.counter);
         self.metrics.count(&entry.leased, &mut entry.counter, held);
         Some(result)
-    }
-
-    fn hash(&self, key: &Key, limit: &Limit) -> u64 {
-        self.seed.hash_one((key, limit)).max(1)
     }
 
     fn shard(&self, hash: u64) -> &Mutex<HashTable<Entry>> {

@@ -84,13 +84,13 @@ impl CheckReply {
 
     /// Values that the algorithm needs.
     fn extra(&self, encoded: &EncodedCheck) -> &[u64] {
-        let granted = usize::from(encoded.ahead.is_some());
+        let granted = usize::from(encoded.ahead().is_some());
         &self.extra[..self.extra.len().saturating_sub(granted)]
     }
 
     /// Hits that were taken ahead after the check.
     pub fn granted(&self, encoded: &EncodedCheck) -> u64 {
-        let granted = encoded.ahead.and(self.extra.last());
+        let granted = encoded.ahead().and(self.extra.last());
         granted.copied().unwrap_or(0)
     }
 

@@ -50,6 +50,14 @@ pub struct Ahead {
     pub parts: u64,
 }
 
+/// What precedes a check in a call of the script.
+#[derive(Debug, Clone, Copy)]
+enum Mark {
+    Ahead(Ahead),
+    /// The check changes nothing from this time of the server on.
+    Until(Time),
+}
+
 /// The cost of a check in the script, in commands.
 const SCRIPT_SIZE: usize = 4;
 
@@ -67,9 +75,8 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
-    pub(crate) ahead: Option<Ahead>,
-    /// The check changes nothing from this time of the server on.
-    pub(crate) until: Option<Time>,
+    /// What precedes it in a call of the script. Boxed, since few checks have one, and all are moved.
+    mark: Option<Box<Mark>>,
     /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
 }
@@ -117,8 +124,7 @@ impl EncodedCheck {
             at,
             hash,
             price: 1,
-            ahead: None,
-            until: None,
+            mark: None,
             has_cost: charge.cost != 0,
         };
         let (lifetime, rate) = match Kind::of(limit) {
@@ -207,7 +213,7 @@ impl EncodedCheck {
     /// Takes hits ahead after the check, which may have none.
     pub fn take_ahead(&mut self, hits: u64, parts: u64) {
         let (hits, parts) = (hits.min(HITS_MAX), parts.clamp(1, HITS_MAX));
-        self.ahead = Some(Ahead { hits, parts });
+        self.mark = Some(Box::new(Mark::Ahead(Ahead { hits, parts })));
         if self.window.is_some() && hits > 0 {
             self.argument.clear();
         }
@@ -215,19 +221,35 @@ impl EncodedCheck {
 
     /// Lets the check change nothing from this time of the server on.
     pub fn until(&mut self, end: Time) {
-        self.until = Some(end);
+        self.mark = Some(Box::new(Mark::Until(end)));
+    }
+
+    /// The hits to take ahead.
+    pub(crate) fn ahead(&self) -> Option<Ahead> {
+        match self.mark.as_deref()? {
+            Mark::Ahead(ahead) => Some(*ahead),
+            Mark::Until(_) => None,
+        }
+    }
+
+    /// See [`Self::until`].
+    pub(crate) fn end(&self) -> Option<Time> {
+        match self.mark.as_deref()? {
+            Mark::Ahead(_) => None,
+            Mark::Until(end) => Some(*end),
+        }
     }
 
     /// Whether the script applies the check at this time of the server, which is in its reply.
     pub fn applies_at(&self, now: Time) -> bool {
-        self.until.is_none_or(|end| now < end)
+        self.end().is_none_or(|end| now < end)
     }
 
     /// Whether its reply has the usage of this time: not if it was too late, or is for the next
     /// window.
     pub(crate) fn has_usage_of(&self, now: Time) -> bool {
         let is_early = |_| self.window.is_some_and(|window| now < window.start);
-        self.applies_at(now) && !self.ahead.is_some_and(is_early)
+        self.applies_at(now) && !self.ahead().is_some_and(is_early)
     }
 
     /// Sends a hit on a fixed window by the script, with the hits to take ahead. No effect on other
@@ -253,7 +275,7 @@ impl EncodedCheck {
     /// A refund of hits on its fixed window, by the script, which creates no key.
     pub(crate) fn refund(&self, hits: u64) -> Self {
         let mut refund = self.clone();
-        refund.ahead = None;
+        refund.mark = None;
         refund.write_window(-hits.cast_signed(), EXACT_MAX, 0);
         refund
     }
@@ -344,7 +366,7 @@ impl EncodedCheck {
     /// Whether a check that was, or was not, over limit has changed its counter.
     pub(crate) fn is_written(&self, over: bool) -> bool {
         let counts = self.window.is_some_and(|window| window.full == EXACT_MAX);
-        counts || self.is_direct() || (self.has_cost && !over && self.until.is_none())
+        counts || self.is_direct() || (self.has_cost && !over && self.end().is_none())
     }
 }
 

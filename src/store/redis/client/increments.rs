@@ -89,7 +89,7 @@ impl<'b> Increments<'b> {
         let all = &mut self.commands[command].hits;
         *all += window.hits;
         self.checks.push(hit(window.hits));
-        if let Some(ahead) = check.ahead {
+        if let Some(ahead) = check.ahead() {
             *all += ahead.hits;
             self.takes.push(hit(ahead.hits));
         }
