@@ -75,7 +75,7 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
-    /// What precedes it in a call of the script. Boxed, since few checks have one, and all are moved.
+    /// What precedes it in a call of the script. Boxed: few checks have one, and all are moved.
     mark: Option<Box<Mark>>,
     /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
