@@ -51,11 +51,11 @@ pub struct Ahead {
 }
 
 /// What precedes a check in a call of the script.
-#[derive(Debug, Clone, Copy)]
-enum Mark {
-    Ahead(Ahead),
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    ahead: Option<Ahead>,
     /// The check changes nothing from this time of the server on.
-    Until(Time),
+    until: Option<Time>,
 }
 
 /// The cost of a check in the script, in commands.
@@ -75,8 +75,8 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
-    /// What precedes it in a call of the script. Boxed: few checks have one, and all are moved.
-    mark: Option<Box<Mark>>,
+    /// Boxed: few checks have some, and all are moved.
+    marks: Option<Box<Marks>>,
     /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
 }
@@ -124,7 +124,7 @@ impl EncodedCheck {
             at,
             hash,
             price: 1,
-            mark: None,
+            marks: None,
             has_cost: charge.cost != 0,
         };
         let (lifetime, rate) = match Kind::of(limit) {
@@ -213,7 +213,7 @@ impl EncodedCheck {
     /// Takes hits ahead after the check, which may have none.
     pub fn take_ahead(&mut self, hits: u64, parts: u64) {
         let (hits, parts) = (hits.min(HITS_MAX), parts.clamp(1, HITS_MAX));
-        self.mark = Some(Box::new(Mark::Ahead(Ahead { hits, parts })));
+        self.marks.get_or_insert_default().ahead = Some(Ahead { hits, parts });
         if self.window.is_some() && hits > 0 {
             self.argument.clear();
         }
@@ -221,23 +221,17 @@ impl EncodedCheck {
 
     /// Lets the check change nothing from this time of the server on.
     pub fn until(&mut self, end: Time) {
-        self.mark = Some(Box::new(Mark::Until(end)));
+        self.marks.get_or_insert_default().until = Some(end);
     }
 
     /// The hits to take ahead.
     pub(crate) fn ahead(&self) -> Option<Ahead> {
-        match self.mark.as_deref()? {
-            Mark::Ahead(ahead) => Some(*ahead),
-            Mark::Until(_) => None,
-        }
+        self.marks.as_ref()?.ahead
     }
 
     /// See [`Self::until`].
     pub(crate) fn end(&self) -> Option<Time> {
-        match self.mark.as_deref()? {
-            Mark::Ahead(_) => None,
-            Mark::Until(end) => Some(*end),
-        }
+        self.marks.as_ref()?.until
     }
 
     /// Whether the script applies the check at this time of the server, which is in its reply.
@@ -275,7 +269,7 @@ impl EncodedCheck {
     /// A refund of hits on its fixed window, by the script, which creates no key.
     pub(crate) fn refund(&self, hits: u64) -> Self {
         let mut refund = self.clone();
-        refund.mark = None;
+        refund.marks = None;
         refund.write_window(-hits.cast_signed(), EXACT_MAX, 0);
         refund
     }
