@@ -17,7 +17,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs generated-protos console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs generated-protos console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,9 @@ helm-goldens: ## rewrite the expected manifests, and the table of the chart's RE
 mutants: requirements ## change each token of the Lua scripts; a test must fail. MUTANTS_OF=file.lua, MUTANTS_LISTED=1 tries known equivalents too
 	@tests/tools.py suite
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
+
+leases: ## HISTORIES random histories of leases (10,000) in an optimized build, from the seed SEED (1) on
+	HISTORIES=$(HISTORIES) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture leases::simulation::
 
 outages: ## HISTORIES random histories of outages (10,000) in an optimized build, with the seed SEED (1)
 	PROPTEST_CASES=$(HISTORIES) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::

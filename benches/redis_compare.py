@@ -57,6 +57,7 @@ FIGURES = {
     "elsewhere": ("others' cores", "{:.2f}"),
     "batch": ("checks a call", "{:.1f}"),
     "reads": ("reads a server", "{:.3f}"),
+    "leased": ("from leases", "{:.1%}"),
     "rss": ("service RSS", "{:.1f} MiB"),
 }
 # Only in the medians.

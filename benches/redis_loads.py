@@ -25,6 +25,8 @@ class Load:
     late_max: float = 0
     # Counters that exist before the measurement: a new key costs Redis more, and a slow service would create more of them per round.
     existing: tuple = ("user", KEYS)
+    # Whether some of its requests must be decided by leases.
+    leases: bool = False
     # Removes its counters from Redis afterwards, so that the loads that follow find the same keys in every round.
     removes: bool = False
 
@@ -49,12 +51,22 @@ class Row:
 UNIFORM = ["--keys", str(KEYS)]
 CLOSED = [*UNIFORM, "--in-flight", "64"]
 BUCKET = ["--key", "bucket"]
+ONE = ["--in-flight", "64", "--pick", "one"]
+ZIPF = ["--pick", "zipf", "--zipf-exponent", "1.1"]
+OPEN = ["--rate", "5000", "--deadline", "20ms"]
+
+
+def leased(key="leased"):
+    """Tollgate's key, where the reference counts fixed windows of another one."""
+    return {TOLLGATE: ["--key", key]}
+
+
 LOADS = {
     "uniform": Load(CLOSED, (*BOTH, BARE)),
     "uniform-512": Load([*UNIFORM, "--in-flight", "512"]),
     "new-keys": Load(["--in-flight", "64", "--pick", "new", "--value-prefix", "new{round}-"], existing=None, removes=True),
-    "zipf": Load([*CLOSED, "--pick", "zipf", "--zipf-exponent", "1.1"]),
-    "one-key": Load(["--in-flight", "64", "--pick", "one"], existing=None),
+    "zipf": Load([*CLOSED, *ZIPF]),
+    "one-key": Load(ONE, existing=None),
     "flood": Load(
         ["--in-flight", "64", "--key", "flood", "--keys", str(FLOOD_KEYS)],
         (*BOTH, TOLLGATE_CACHED, REFERENCE_CACHED),
@@ -63,8 +75,17 @@ LOADS = {
     ),
     "ten-descriptors": Load([*CLOSED, "--descriptors", str(DESCRIPTORS)]),
     "token-bucket": Load(CLOSED, of_side={TOLLGATE: BUCKET}, existing=("bucket", KEYS)),
-    "open-5000": Load([*UNIFORM, "--rate", "5000", "--deadline", "20ms"], late_max=0.01),
+    "open-5000": Load([*UNIFORM, *OPEN], late_max=0.01),
     "open-2000": Load([*UNIFORM, "--rate", "2000"]),
+    "leased-one-key": Load(ONE, (*BOTH, BARE), leased(), existing=None, leases=True),
+    "leased-zipf": Load([*CLOSED, *ZIPF], of_side=leased(), existing=("leased", KEYS), leases=True),
+    "leased-zipf-8s": Load([*CLOSED, *ZIPF], of_side=leased("leased-8s"), existing=("leased-8s", KEYS), leases=True),
+    "leased-bucket": Load(ONE, of_side=leased("leased-bucket"), existing=None, leases=True),
+    "leased-flood": Load([*ONE, "--key", "leased-flood"], expected=OVER_LIMIT, existing=("leased-flood", 1), leases=True),
+    "leased-open-one": Load(["--pick", "one", *OPEN], of_side=leased(), existing=None, late_max=0.01, leases=True),
+    "leased-open-zipf": Load([*UNIFORM, *ZIPF, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01, leases=True),
+    "leased-uniform": Load(CLOSED, of_side=leased(), existing=("leased", KEYS)),
+    "leased-open-uniform": Load([*UNIFORM, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01),
     "memory": Load(CLOSED, (TOLLGATE_MEMORY, BARE), existing=None),
 }
 ROWS = [
@@ -80,6 +101,16 @@ ROWS = [
     Row("token bucket, 64 (reference: fixed window)", "token-bucket", ratio_min=5, redis_max=0.55),
     Row("5,000/s, open loop, grpc-timeout 20 ms", "open-5000", ratio_min=3.8, p99_max=0.3),
     Row("2,000/s, open loop", "open-2000", ratio_min=2.7, redis_max=0.9),
+    Row("leased: one key, 64", "leased-one-key", ratio_min=13, redis_max=0.01),
+    Row("leased: one key, 64, service alone, against bare tonic", "leased-one-key", theirs=BARE, bare_max=0.55),
+    Row("leased: Zipf 1.1, 64", "leased-zipf", ratio_min=11, redis_max=0.065),
+    Row("leased: Zipf 1.1, 64, `lease: 8s`", "leased-zipf-8s", ratio_min=11, redis_max=0.06),
+    Row("leased: token bucket, one key, 64 (reference: fixed window)", "leased-bucket", redis_max=0.02),
+    Row("leased: flood over limit, one key, 64", "leased-flood", redis_max=0.02),
+    Row("leased: 5,000/s, open loop, one key", "leased-open-one", ratio_min=3.8, p99_max=0.1),
+    Row("leased: 5,000/s, open loop, Zipf 1.1", "leased-open-zipf", ratio_min=3.0),
+    Row("leased: uniform keys, 64", "leased-uniform"),
+    Row("leased: 5,000/s, open loop, uniform keys", "leased-open-uniform"),
     Row("memory store, uniform keys, 64, against bare tonic", "memory", ours=TOLLGATE_MEMORY, theirs=BARE, bare_max=0.65),
     Row("Redis store, service alone, against bare tonic", "uniform", theirs=BARE, bare_max=0.8),
 ]

@@ -96,9 +96,9 @@ class Service(Server):
             return page.read().decode()
 
 
-def total(page, name):
-    """The sum over all labels of a metric of that page."""
-    return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", page))
+def total(page, name, labels=""):
+    """The sum of a metric of that page over all labels that include these."""
+    return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*{labels}.*}})? (\S+)$", page))
 
 
 def rules_directory(root):

@@ -61,6 +61,12 @@ class Side:
         if "told" in new and new["told"] + new.get("cached", 0) < (1 - late_max) * asked:
             raise Failed(f"Redis counted {new['told']:.0f} hits, and {asked} were answered")
 
+        if is_leased(options) and "leased" in new:
+            from_leases = new["leased"] + new["cached"]
+            if of_load.leases and from_leases == 0:
+                raise Failed("no request was decided by a lease")
+            run["from_leases"] = from_leases / asked
+
         service, *redis = [process["cpu_us_per_request"] for process in run["processes"]]
         cpu, own = service + sum(redis), run["generator_cpu_us_per_request"]
         figures = {
@@ -81,6 +87,8 @@ class Side:
             figures["late"] = run["sent_late_ms"]["p99"]
         if run["late"]:
             figures["overdue"] = run["late"]["count"]
+        if "from_leases" in run:
+            figures["leased"] = run["from_leases"]
         if new.get("calls"):
             figures["batch"] = new["checks"] / new["calls"]
         return figures
@@ -118,8 +126,11 @@ class Tollgate(Side):
             "checks": total(page, "tollgate_store_batch_checks_sum"),
             "calls": total(page, "tollgate_store_batch_checks_count"),
             "fallbacks": total(page, "tollgate_store_fallbacks_total"),
-            "cached": total(page, "tollgate_over_limit_cache_hits_total"),
+            "cached": total(page, "tollgate_over_limit_cache_hits_total") + total(page, "tollgate_lease_held_answers_total"),
+            "leased": total(page, "tollgate_rule_lease_hits_total", 'event="used"'),
         }
+        if is_leased(options):
+            return counts | {"told": counts["checks"] + counts["leased"]}
         # A bucket's value is no number of hits.
         return counts | {"told": counts["checks"] if is_bucket(options) else self.hits(options)}
 
@@ -143,7 +154,11 @@ def bare_server(name, program):
 
 
 def is_bucket(options):
-    return value_of(options, "--key", "user") == "bucket"
+    return value_of(options, "--key", "user").endswith("bucket")
+
+
+def is_leased(options):
+    return value_of(options, "--key", "user").startswith("leased")
 
 
 def pattern_of(options):

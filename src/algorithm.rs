@@ -20,6 +20,7 @@ pub mod concurrency;
 pub mod counter;
 mod decide;
 pub mod fixed_window;
+pub mod lease;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod sub_windows;

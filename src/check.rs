@@ -121,16 +121,20 @@ pub struct Verdict {
     pub source: Source,
 }
 
-/// What decided a check of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Source {
-    /// The store.
-    #[default]
-    Store,
-    /// The over-limit cache.
-    OverLimitCache,
-    /// Hits that were taken ahead, or their lack.
-    Lease,
+named_enum! {
+    /// What decided a check.
+    #[derive(Default)]
+    pub enum Source {
+        /// The store.
+        #[default]
+        Store = "store",
+        /// The over-limit cache.
+        OverLimitCache = "over_limit_cache",
+        /// Hits that were taken ahead, or their lack.
+        Lease = "lease",
+        /// The rule's `on_store_error`, because the store gave no verdict.
+        Fallback = "fallback",
+    }
 }
 
 /// A counter as an operator reads it.
@@ -189,20 +193,6 @@ named_enum! {
     }
 }
 
-named_enum! {
-    /// The source of a verdict.
-    pub enum DecidedBy {
-        /// The store: counters in Redis.
-        Redis = "redis",
-        /// The store: counters in this process.
-        Memory = "memory",
-        /// The rule's `on_store_error`, because the store gave no verdict.
-        Fallback = "fallback",
-        /// The over-limit cache.
-        Cache = "cache",
-    }
-}
-
 impl CheckRequest {
     /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that
     /// are not over limit have consumed nothing.
@@ -254,6 +244,17 @@ impl LeaseHits {
     /// Hits so far.
     pub fn get(&self, event: LeaseEvent) -> u64 {
         self.0[event as usize].load(Relaxed)
+    }
+
+    /// Hits that were taken, and neither used, given back nor stranded.
+    pub(crate) fn held(&self) -> u64 {
+        let ended = [
+            LeaseEvent::Used,
+            LeaseEvent::GivenBack,
+            LeaseEvent::Stranded,
+        ];
+        let ended = ended.map(|event| self.get(event)).iter().sum();
+        self.get(LeaseEvent::Taken).saturating_sub(ended)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Limits: requests per period, burst and algorithm.
 
 pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
-pub use lease::{LIFETIME_MAX, LIFETIME_MIN, LeaseTerms, SUB_WINDOW_MIN};
+pub use lease::{
+    Consistency, LEASED_LIMIT_MIN, LIFETIME_MAX, LIFETIME_MIN, LeaseError, LeaseTerms,
+    SUB_WINDOW_MIN,
+};
 pub use share::Share;
 pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Months, Tick, Unit};

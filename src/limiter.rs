@@ -203,7 +203,6 @@ impl Limiter {
             rules,
             plan: &plan,
             verdicts: &verdicts,
-            store: self.store.decides(),
             store_errors: &store_errors,
             blocked,
             now,

@@ -11,7 +11,7 @@ use crate::base::hash_key::HashKey;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
 use crate::check::{
-    Check, CheckError, CheckRequest, DecidedBy, Decisions, Hits, Reading, StoreError, Verdicts,
+    Check, CheckError, CheckRequest, Decisions, Hits, Reading, StoreError, Verdicts,
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
@@ -140,14 +140,6 @@ impl fmt::Display for Backend {
 }
 
 impl Store {
-    /// The source of its verdicts.
-    pub(crate) const fn decides(&self) -> DecidedBy {
-        match self {
-            Self::Memory(_) => DecidedBy::Memory,
-            Self::Redis(_) => DecidedBy::Redis,
-        }
-    }
-
     /// Decides every check of a request, in order. Memory never waits. `parent` is the span of the
     /// request, if it is traced.
     pub async fn decide(
@@ -187,6 +179,14 @@ impl Store {
         match self {
             Self::Memory(counters) => Ok(counters.peek(check, now)),
             Self::Redis(client) => client.peek(check, now).await,
+        }
+    }
+
+    /// Hits of a counter that this process holds ahead and has not handed out.
+    pub(crate) fn leased(&self, check: &Check) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(client) => client.leased(check),
         }
     }
 

@@ -25,7 +25,7 @@ observe: base check report rules telemetry
 candidate: base check observe report rules telemetry
 limiter: base candidate check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry
-trial: base file_watch net observe report rules telemetry
+trial: base check file_watch net observe report rules telemetry
 api: base check file_watch http limit limiter net observe proto report rules telemetry trial
 what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
 admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
@@ -148,8 +148,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 30_700;
-const OPERATOR_TOOLS_LINES_MAX: usize = 18_930;
+const CORE_LINES_MAX: usize = 31_050;
+const OPERATOR_TOOLS_LINES_MAX: usize = 19_100;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

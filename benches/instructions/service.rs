@@ -82,7 +82,7 @@ impl Store {
                     required: false,
                     expiration_jitter_max: Span::ZERO,
                     over_limit_cache_bytes,
-                    replicas: NonZeroU32::MIN,
+                    replicas: Some(NonZeroU32::MIN),
                     key_prefix: Box::default(),
                     dialer,
                 };

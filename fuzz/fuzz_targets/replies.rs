@@ -145,7 +145,7 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 1 << 10,
-        replicas: NonZeroU32::MIN,
+        replicas: Some(NonZeroU32::MIN),
         key_prefix: Box::default(),
         dialer: dialer(replies, choice),
     };

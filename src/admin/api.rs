@@ -83,7 +83,7 @@ impl FromRef<Api> for Viewers {
 impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the
     /// document.
-    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
+    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
         let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
         let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
         let put = |api, remote, file, headers, body| {
@@ -93,7 +93,6 @@ impl Api {
             change_rules(RuleAction::Rollback, api, remote, file, headers, body)
         };
         [
-            ("/counters", get(read_counter).post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
             ("/openapi.json", get(document)),
@@ -105,10 +104,12 @@ impl Api {
         ]
     }
 
-    /// Routes that bound by themselves how many responses are prepared. A query of the fleet must
-    /// not take the place that the query of another replica waits for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 5] {
+    /// Routes that bound by themselves how many responses are prepared, or whose responses are
+    /// small. A query of the fleet must not take the place that the query of another replica waits
+    /// for.
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 6] {
         [
+            ("/counters", get(read_counter).post(read_counters)),
             ("/over-limit", get(follow_over_limit)),
             ("/replica", get(read_replica)),
             ("/rules", get(list_rules)),
@@ -155,7 +156,10 @@ async fn read_counter(
     RawQuery(query): RawQuery,
 ) -> Response {
     let pairs = Pairs::new(&query.unwrap_or_default());
-    api.respond(api.counters.read_by_query(&pairs, viewer.values()).await)
+    let read = api
+        .counters
+        .read_by_query(&api.replica, &pairs, viewer.values());
+    api.respond(read.await)
 }
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {

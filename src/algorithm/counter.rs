@@ -177,6 +177,14 @@ impl Counter {
         })
     }
 
+    /// The counter that a reply of the twin states: `spent` as of `at`, plus the algorithm's
+    /// `extra` values. Not for concurrency, whose replies have no names.
+    pub(crate) fn of_reply(limit: &Limit, at: Time, spent: u64, extra: &[u64]) -> Self {
+        let mut counter = Self::new(limit);
+        with_each!(&mut counter, state => state.fill_from_reply(limit, at, spent, extra));
+        counter
+    }
+
     /// Charges the counter as of `now`, whatever its limit is.
     pub fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) {
         with_each!(self, state => {

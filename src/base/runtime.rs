@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io;
+use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
@@ -79,6 +80,14 @@ impl Thread {
     pub fn spawn(
         name: &str,
         work: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        // Boxed, so that the runtime is compiled once and not for each work.
+        Self::spawn_boxed(name, Box::pin(work))
+    }
+
+    fn spawn_boxed(
+        name: &str,
+        work: Pin<Box<dyn Future<Output = ()> + Send>>,
     ) -> anyhow::Result<Self> {
         let runtime = build(name).with_context(|| format!("start the runtime of thread {name}"))?;
         let (running, stopped) = oneshot::channel::<Infallible>();

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         None => &args.paths,
     };
     let input = Input::read(paths, &args.reading, environment)?;
-    let report = check(input, &args.reading)?;
+    let report = check(input, &args.reading, environment)?;
     format::print(&report, args.format)?;
     let warnings = report.count(Severity::Warning);
     if args.deny_warnings && warnings > 0 {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(input: Input, reading: &Reading) -> Result<Report, CliError> {
+fn check(input: Input, reading: &Reading, environment: &Environment) -> Result<Report, CliError> {
     let options = compile_options(reading)?;
     let mut report = Report::default();
     for sources in &input.sets {
@@ -77,6 +77,9 @@ fn check(input: Input, reading: &Reading) -> Result<Report, CliError> {
                     notes::shared_counters(rules, &input.files),
                 );
                 report.add(Severity::Note, notes::queues(rules, &input.files));
+                if environment.variable("BACKEND_TYPE") == Some("memory") {
+                    report.add(Severity::Note, notes::one_process(rules, &input.files));
+                }
             }
             Err(problems) => report.add(Severity::Error, in_file_order(problems)),
         }

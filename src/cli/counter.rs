@@ -40,7 +40,13 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Print a counter
-    Get(Target),
+    Get {
+        #[command(flatten)]
+        target: Target,
+        /// Sum the leased hits of all replicas
+        #[arg(long)]
+        fleet: bool,
+    },
     /// Delete a counter; of concurrency all holders
     Reset(Target),
     /// Give hits back: this many more requests pass
@@ -75,7 +81,7 @@ struct Target {
 /// The command line is invalid, the service is unreachable, or it rejects the request.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     match &args.command {
-        Command::Get(target) => get(target),
+        Command::Get { target, fleet } => get(target, *fleet),
         Command::Reset(target) => {
             let reset = Reset {
                 domain: target.domain.clone(),
@@ -94,7 +100,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     }
 }
 
-fn get(target: &Target) -> Result<ExitCode, CliError> {
+fn get(target: &Target, fleet: bool) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
     let entries = target.entries.iter();
@@ -103,7 +109,8 @@ fn get(target: &Target) -> Result<ExitCode, CliError> {
         .collect();
     let entries = entries.concat();
     let domain = encoded(&target.domain);
-    let page = format!("/api/v1/counters?domain={domain}{entries}");
+    let scope = if fleet { "fleet" } else { "replica" };
+    let page = format!("/api/v1/counters?scope={scope}&domain={domain}{entries}");
     target.print(
         &fetch::send(&target.service.url, &page, None, &[])?,
         counter_text,
@@ -206,7 +213,7 @@ fn change_text(change: &CounterChange) -> String {
 const NONE: &str = "-";
 
 /// Names and values of the fields of a counter.
-fn fields(counter: &CounterView) -> [(&'static str, String); 12] {
+fn fields(counter: &CounterView) -> [(&'static str, String); 13] {
     let limit = counter.limit.as_ref();
     let over_limit = if counter.over_limit { "yes" } else { "no" };
     [
@@ -220,12 +227,22 @@ fn fields(counter: &CounterView) -> [(&'static str, String); 12] {
         ),
         ("burst", cell(limit.and_then(|limit| limit.burst))),
         ("used", cell(counter.used)),
+        ("leased", leased(counter)),
         ("remaining", cell(counter.remaining)),
         ("over limit", over_limit.to_owned()),
         ("resets in, s", cell(counter.resets_in_seconds)),
         ("counted in", cell(counter.counted_in.map(CountedIn::name))),
         ("shown as", cell(counter.hashed.as_ref().map(shown_as))),
     ]
+}
+
+/// Leased hits, and the replicas without an answer.
+fn leased(counter: &CounterView) -> String {
+    let leased = cell(counter.leased);
+    match counter.missing.as_deref() {
+        None | Some([]) => leased,
+        Some(missing) => format!("{leased}; no answer of {}", Escaped(missing.join(", "))),
+    }
 }
 
 /// A descriptor as pages have it for callers without a token.
@@ -244,9 +261,8 @@ mod tests {
     use super::*;
     use crate::report::counter::CounterLimit;
 
-    #[test]
-    fn a_change_is_shown_before_and_after() {
-        let counter = |used: u32| CounterView {
+    fn counter(used: u32) -> CounterView {
+        CounterView {
             domain: "shop".to_owned(),
             rule: Some("shop.user".to_owned()),
             key: Some("k\u{1b}".to_owned()),
@@ -257,12 +273,19 @@ mod tests {
                 burst: None,
             }),
             used: Some(used.into()),
+            leased: Some(3),
+            replicas: None,
+            missing: None,
             remaining: Some(5 - used),
             resets_in_seconds: Some(9),
             over_limit: used == 5,
             counted_in: Some(CountedIn::Redis),
             hashed: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_change_is_shown_before_and_after() {
         let text = change_text(&CounterChange {
             before: counter(5),
             after: Some(counter(2)),
@@ -273,10 +296,24 @@ mod tests {
             "key           k\\u{1b}       k\\u{1b}",
             "burst         -             -",
             "used          5             2",
+            "leased        3             3",
             "over limit    yes           no",
         ];
         for line in lines {
             assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
         }
+    }
+
+    #[test]
+    fn replicas_without_an_answer_are_named() {
+        let missing = |names: &[&str]| {
+            let missing = names.iter().map(|name| (*name).to_owned());
+            leased(&CounterView {
+                missing: Some(missing.collect()),
+                ..counter(5)
+            })
+        };
+        assert_eq!(missing(&[]), "3");
+        assert_eq!(missing(&["b", "c\u{1b}"]), "3; no answer of b, c\\u{1b}");
     }
 }

@@ -12,7 +12,7 @@ use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::RulesFile;
 use crate::config::tollgate::Block;
 use crate::config::yaml::{Diagnostic, Located, Location, shortened};
-use crate::limit::{Algorithm, Terms, Unit};
+use crate::limit::{Algorithm, Consistency, Terms, Unit};
 use crate::rules::key::KeyHead;
 use crate::rules::tree::{Domain, Level, RuleSet};
 
@@ -21,8 +21,8 @@ use crate::rules::tree::{Domain, Level, RuleSet};
 pub(crate) struct Compiler<'o> {
     options: &'o CompileOptions,
     overlay: &'o Overlay,
-    /// DEFAULT_ALGORITHM as a block.
-    setting: Option<(Block, Arc<str>)>,
+    /// DEFAULT_ALGORITHM and DEFAULT_CONSISTENCY as blocks.
+    settings: Vec<(Block, Arc<str>)>,
     domains: HashMap<String, Building>,
 }
 
@@ -38,20 +38,25 @@ struct Building {
 
 impl<'o> Compiler<'o> {
     pub(crate) fn new(options: &'o CompileOptions, overlay: &'o Overlay) -> Self {
-        let setting = options.default_algorithm.map(|value| {
+        let algorithm = options.default_algorithm.map(|algorithm| {
             let block = Block {
-                algorithm: Some(Located {
-                    value,
-                    location: Location::default(),
-                }),
+                algorithm: Some(unlocated(algorithm)),
                 ..Block::default()
             };
             (block, "DEFAULT_ALGORITHM".into())
         });
+        let is_leased = options.default_consistency == Consistency::Leased;
+        let consistency = is_leased.then(|| {
+            let block = Block {
+                consistency: Some(unlocated(options.default_consistency)),
+                ..Block::default()
+            };
+            (block, "DEFAULT_CONSISTENCY".into())
+        });
         Self {
             options,
             overlay,
-            setting,
+            settings: algorithm.into_iter().chain(consistency).collect(),
             domains: HashMap::new(),
         }
     }
@@ -108,7 +113,7 @@ impl<'o> Compiler<'o> {
             metric_path: &name,
             defaults: block.and_then(|block| block.defaults.as_ref()),
             overlay: &overlay,
-            setting: self.setting.as_ref(),
+            settings: &self.settings,
             by_value: false,
             source,
             options: self.options,
@@ -151,6 +156,13 @@ impl Building {
             block_from: None,
             all_or_nothing: None,
         }
+    }
+}
+
+fn unlocated<T>(value: T) -> Located<T> {
+    Located {
+        value,
+        location: Location::default(),
     }
 }
 

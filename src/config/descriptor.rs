@@ -11,7 +11,7 @@ use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
+use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
@@ -30,7 +30,7 @@ pub(crate) struct Context<'c> {
     pub(crate) metric_path: &'c str,
     pub(crate) defaults: Option<&'c Block>,
     pub(crate) overlay: &'c DomainOverlay<'c>,
-    pub(crate) setting: Option<&'c (Block, Arc<str>)>,
+    pub(crate) settings: &'c [(Block, Arc<str>)],
     /// `value_to_metric` on a descriptor above.
     pub(crate) by_value: bool,
     pub(crate) source: &'c Source,
@@ -125,10 +125,9 @@ impl Context<'_> {
             return None;
         };
         let findings = &mut findings.at(".rate_limit");
-        let resolved = ResolvedOptions::new(self.layers(spec));
-        let options = resolved.effective();
+        let mut resolved = ResolvedOptions::new(self.layers(spec));
         let terms = self.terms(rate_limit, &resolved);
-        let allowance = allowance(spec, rate_limit, &resolved, terms, findings);
+        let allowance = allowance(spec, rate_limit, &mut resolved, terms, findings);
         check_replaces(rate_limit, findings);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
@@ -137,6 +136,7 @@ impl Context<'_> {
         };
         let allowance = allowance?;
         warn_about_limit(spec, &allowance, &resolved, findings);
+        let options = resolved.effective();
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
         let metadata = spec
             .metadata
@@ -146,6 +146,13 @@ impl Context<'_> {
             .replaces
             .iter()
             .map(|name| name.value.as_str().into());
+        let stats = self.options.stats.of_rule(&metric_name);
+        let lease = match &allowance {
+            Allowance::Limited(limit) if resolved.takes_ahead(limit) => {
+                Some(stats.lease(resolved.hit_lease().map(|option| *option)))
+            }
+            _ => None,
+        };
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -157,7 +164,8 @@ impl Context<'_> {
             quota_mode: spec.quota_mode,
             metadata,
             naming,
-            stats: self.options.stats.of_rule(&metric_name),
+            stats,
+            lease,
             key_tail: match &allowance {
                 Allowance::Limited(limit) => {
                     KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
@@ -208,7 +216,8 @@ impl Context<'_> {
         );
         self.overlay.add_layers(self.path, &mut layers);
         layers.extend(
-            self.setting
+            self.settings
+                .iter()
                 .map(|(block, file)| layer(block, Provenance::Setting, file)),
         );
         layers
@@ -219,7 +228,7 @@ impl Context<'_> {
 fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
-    options: &ResolvedOptions<'_>,
+    options: &mut ResolvedOptions<'_>,
     terms: Option<Terms>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
@@ -250,26 +259,24 @@ fn allowance(
     if options.is_faulty() {
         return None;
     }
-    let mut problem = |location, text: String| {
+    let mut problems = options.conflicts(descriptor);
+    let limit = Limit::new(&terms);
+    match &limit {
+        Ok(limit) => problems.extend(options.settle_leases(&terms, limit)),
+        Err(error) => {
+            let location = options.location_of(error).unwrap_or(spec.location);
+            problems.push((location, error.to_string()));
+        }
+    }
+    let is_valid = problems.is_empty();
+    for (location, text) in problems {
         findings.problem(Diagnostic {
             location,
             text,
             hint: options.inherited(),
         });
-    };
-    let conflicts = options.conflicts(descriptor);
-    let has_conflicts = !conflicts.is_empty();
-    for (location, conflict) in conflicts {
-        problem(location, conflict);
     }
-    match Limit::new(&terms) {
-        Ok(limit) => (!has_conflicts).then_some(Allowance::Limited(limit)),
-        Err(error) => {
-            let location = options.location_of(&error).unwrap_or(spec.location);
-            problem(location, error.to_string());
-            None
-        }
-    }
+    limit.ok().filter(|_| is_valid).map(Allowance::Limited)
 }
 
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
@@ -305,6 +312,15 @@ fn warn_about_limit(
         findings.warning(Diagnostic::new(location, text).hint(
             "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
         ));
+    }
+    if let Some(location) = options.own_leased()
+        && limit.capacity < LEASED_LIMIT_MIN
+    {
+        let text = format!(
+            "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
+            limit.capacity
+        );
+        findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
     }
     let without_effect = [
         ("on_limit: queue", options.own_queue()),

@@ -1,13 +1,16 @@
 //! Derives from the options in force for a rule the terms of its limit, what happens over the
 //! limit, and which options contradict each other.
 
+use crate::base::time::Span;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Location;
-use crate::limit::{Algorithm, LimitError, LimitOption, Terms};
+use crate::limit::{
+    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, Terms,
+};
 use crate::rules::{OnLimit, Provenance};
 
-impl ResolvedOptions<'_> {
+impl<'b> ResolvedOptions<'b> {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
             .map_or(Algorithm::FixedWindow, |option| *option)
@@ -38,9 +41,64 @@ impl ResolvedOptions<'_> {
                 .max_wait
                 .filter(|_| self.queues())
                 .map(|option| *option),
-            lease: self.lease.map(|option| *option),
+            lease: self
+                .lease
+                .filter(|_| self.algorithm().counts_holders())
+                .map(|option| *option),
             ..rate
         }
+    }
+
+    fn leased(&self) -> Option<Sourced<'b, Consistency>> {
+        self.consistency
+            .filter(|option| **option == Consistency::Leased)
+    }
+
+    /// A `lease` in a block for many rules may be meant for holders, unless the block has
+    /// `consistency: leased`.
+    pub(crate) fn lease_beside_consistency(&self) -> Option<Sourced<'b, Span>> {
+        let layer = self.leased()?.layer;
+        let located = layer.block.lease.as_ref()?;
+        Some(Sourced { located, layer })
+    }
+
+    /// The `lease` of hits that are taken ahead, or one that has no meaning.
+    pub(crate) fn hit_lease(&self) -> Option<Sourced<'b, Span>> {
+        self.lease.filter(|_| !self.algorithm().counts_holders())
+    }
+
+    /// Whether the rule has a `lease` without `consistency: leased` beside it.
+    fn has_misplaced_lease(&self) -> bool {
+        let leased = self.leased().map(|option| option.layer.provenance);
+        self.hit_lease()
+            .is_some_and(|lease| leased != Some(lease.layer.provenance))
+    }
+
+    /// Why hits of the limit, which was made from `terms`, cannot be taken ahead although the rule
+    /// itself says so, and where. What a block for many rules says is dropped if it does not apply.
+    pub(crate) fn settle_leases(
+        &mut self,
+        terms: &Terms,
+        limit: &Limit,
+    ) -> Option<(Location, String)> {
+        let leased = self.leased()?;
+        let lifetime = self.hit_lease();
+        let stated = lifetime.map(|option| *option);
+        let error = LeaseTerms::check(terms, limit, stated).err()?;
+        let of_lifetime = lifetime.filter(|_| matches!(error, LeaseError::OutOfRange { .. }));
+        if leased.layer.provenance == Provenance::Rule {
+            let own = of_lifetime.map_or(leased.located.location, |option| option.located.location);
+            // A limit of 0 is often a temporary one.
+            return (error != LeaseError::NoHits).then(|| (own, error.to_string()));
+        }
+        self.lease = self.lease.filter(|_| lifetime.is_none());
+        self.consistency = self.consistency.filter(|_| of_lifetime.is_some());
+        None
+    }
+
+    /// Whether checks of the limit can have leases.
+    pub(crate) fn takes_ahead(&self, limit: &Limit) -> bool {
+        self.leased().is_some() && LeaseTerms::new(limit, None).is_some()
     }
 
     pub(crate) fn on_limit(&self) -> OnLimit {
@@ -79,6 +137,12 @@ impl ResolvedOptions<'_> {
         let option = self.on_limit?;
         (option.layer.provenance == Provenance::Rule && *option == OnLimitWord::Queue)
             .then_some(option.located.location)
+    }
+
+    /// The location of `consistency: leased` in the rule itself.
+    pub(crate) fn own_leased(&self) -> Option<Location> {
+        let option = self.leased()?;
+        (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
     }
 
     /// The location of `enforce_percent` in the rule itself.
@@ -130,6 +194,7 @@ impl ResolvedOptions<'_> {
         let stated = [
             (LimitOption::LeaseBy, self.lease_by.is_some()),
             (LimitOption::UnitMultiplier, self.unit_multiplier.is_some()),
+            (LimitOption::Lease, self.has_misplaced_lease()),
         ];
         for (option, is_stated) in stated {
             if is_stated && !algorithm.takes(option) {

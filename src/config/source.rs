@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
-use crate::limit::{Algorithm, Months};
+use crate::limit::{Algorithm, Consistency, Months};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
@@ -56,6 +56,8 @@ pub struct CompileOptions {
     pub key_format: KeyFormat,
     /// DEFAULT_ALGORITHM: for rules that no block gives an algorithm.
     pub default_algorithm: Option<Algorithm>,
+    /// DEFAULT_CONSISTENCY: for rules that no block gives one.
+    pub default_consistency: Consistency,
     /// USE_CALENDAR_MONTH_RATE_LIMIT.
     pub months: Months,
     /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
@@ -74,6 +76,7 @@ impl CompileOptions {
             key_prefix: Box::default(),
             key_format: KeyFormat::Reference,
             default_algorithm: None,
+            default_consistency: Consistency::Exact,
             months: Months::ThirtyDays,
             metric_dots: Dots::Keep,
             overlay: None,

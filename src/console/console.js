@@ -161,7 +161,7 @@ function isWanted({ domain, rule, descriptor }) {
   );
 }
 
-function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: retryAfter, decided_by: decidedBy }) {
+function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: retryAfter, source }) {
   const row = document.createElement("tr");
   row.className = "new";
   cell(row, clockTime(new Date(time)));
@@ -176,7 +176,7 @@ function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: r
   else link(cell(row, ""), `/console/key?${keyUrl}`, key);
   cell(row, limit);
   cell(row, retryAfter === undefined ? "never" : `${retryAfter} s`);
-  cell(row, decidedBy);
+  cell(row, source);
   return row;
 }
 

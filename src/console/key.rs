@@ -30,7 +30,9 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         .collect();
     let title = entries.join(", ");
     let counters = &parts.api.counters;
-    let answer = counters.read_by_query(pairs, viewer.values()).await;
+    let answer = counters
+        .read_by_query(&parts.api.replica, pairs, viewer.values())
+        .await;
     let is_hashed = is_hashed(pairs);
     let hour = hour(parts, &domain, pairs).await;
     let content = html! {
@@ -103,12 +105,21 @@ fn shown(counter: &CounterView) -> Markup {
                 @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
             } dd.note { (bar(used, capacity.into())) } }
             div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
+            div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (holders(counter)) } }
             div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
             div.tile { dt { "Resets in" } dd.figure { (duration(reset)) } dd.note { (name(counter.algorithm.map(Algorithm::name))) } }
             div.tile { dt { "Counted in" } dd.figure { (name(counter.counted_in.map(CountedIn::name))) } dd.note {
                 @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (clamped(counter.key.as_deref().unwrap_or("–"))) } }
             } }
         }
+    }
+}
+
+/// The replicas whose leased hits are counted.
+fn holders(counter: &CounterView) -> String {
+    match &counter.replicas {
+        None => "this replica".to_owned(),
+        Some(replicas) => format!("{} replicas", replicas.len()),
     }
 }
 

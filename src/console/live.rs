@@ -107,7 +107,7 @@ fn form(filter: &Filter, scope: Scope) -> Markup {
 }
 
 fn feed(filter: &Filter, links: Links) -> Markup {
-    let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Decided by"];
+    let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Source"];
     let Filter { domain, rule, key } = filter;
     html! {
         p.lead { "Requests over limit of this replica as they are decided; above 10 a second of all rules, a sample." }

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
+use crate::check::LeaseEvent;
 use crate::console::parts::Parts;
 use crate::console::rules::{algorithm, amount, chart_of};
 use crate::console::top_keys;
@@ -46,6 +47,9 @@ pub(crate) async fn content(
             }
             div.tile { dt { "Hits" } dd { (hits) } dd.note { "this replica, " (since) } }
             div.tile { dt { "Over limit" } dd { (over) } dd.note { "this replica, " (since) } }
+            @if let Some(leased) = &rule.lease {
+                div.tile { dt { "Leased" } dd { (leased.hits.held()) } dd.note { "unused, of " (leased.hits.get(LeaseEvent::Taken)) " taken by this replica, " (since) } }
+            }
             div.tile { dt { "Source" } dd { code { (rule.origin) } } }
         }
         section aria-labelledby="hour" {

@@ -66,7 +66,7 @@ impl FileWatch {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn start_with<S: Watched>(subject: S, load: Arc<Notify>) -> anyhow::Result<Self> {
-        let thread = Thread::spawn(subject.name(), run(subject, load.clone()))?;
+        let thread = Thread::spawn(subject.name(), run(Box::new(subject), load.clone()))?;
         Ok(Self {
             load,
             _thread: thread,
@@ -79,10 +79,10 @@ impl FileWatch {
     }
 }
 
-async fn run<S: Watched>(mut subject: S, load: Arc<Notify>) {
+async fn run(mut subject: Box<dyn Watched>, load: Arc<Notify>) {
     let changed = Arc::new(Notify::new());
-    let mut events = Events::new(&subject, changed.clone());
-    events.watch(&subject);
+    let mut events = Events::new(&*subject, changed.clone());
+    events.watch(&*subject);
     // For changes between the first load and the watch.
     subject.load();
     loop {
@@ -96,7 +96,7 @@ async fn run<S: Watched>(mut subject: S, load: Arc<Notify>) {
         };
         if commanded || subject.has_changed() {
             // A directory may have been replaced by another of the same name.
-            events.watch(&subject);
+            events.watch(&*subject);
             subject.load();
         }
     }
@@ -112,7 +112,7 @@ async fn debounce(changed: &Notify) {
 }
 
 impl Events {
-    fn new(subject: &impl Watched, changed: Arc<Notify>) -> Self {
+    fn new(subject: &dyn Watched, changed: Arc<Notify>) -> Self {
         let (subject, every) = (subject.name(), subject.poll_interval());
         let handler = move |event: notify::Result<notify::Event>| {
             // Reading a file is not a change.
@@ -129,7 +129,7 @@ impl Events {
         }
     }
 
-    fn watch(&mut self, subject: &impl Watched) {
+    fn watch(&mut self, subject: &dyn Watched) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };

@@ -170,8 +170,9 @@ impl LimitOption {
                 "buckets",
                 "write algorithm: leaky_bucket, or on_limit: reject",
             ),
-            Self::Lease | Self::LeaseBy => {
-                ("concurrency", "remove it, or write algorithm: concurrency")
+            Self::LeaseBy => ("concurrency", "remove it, or write algorithm: concurrency"),
+            Self::Lease => {
+                return "lease is the time until what is held returns, only for algorithm: concurrency and consistency: leased; remove it, or write one of these beside it".to_owned();
             }
             Self::UnitMultiplier => {
                 return format!(

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, DecidedBy, Hits, Source, StoreError, Verdict, Verdicts};
+use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::response::Status;
 use crate::report::outcome::Outcome;
 use crate::rules::query::Query;
@@ -25,8 +25,6 @@ pub(crate) struct Decision<'d, 'q, 'r> {
     pub(crate) plan: &'d Plan<'r>,
     /// A verdict for each check of the plan, by the store or by the fallback.
     pub(crate) verdicts: &'d Verdicts,
-    /// The source of verdicts by the store.
-    pub(crate) store: DecidedBy,
     pub(crate) store_errors: &'d StoreErrors,
     /// See [`crate::check::CheckRequest::is_blocked`].
     pub(crate) blocked: bool,
@@ -51,16 +49,6 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
     /// Why the store gave no verdict on a step.
     pub(crate) fn store_error(&self, step: &Step<'r>) -> Option<StoreError> {
         *self.store_errors.get(step.check()?)?
-    }
-
-    /// The source of the verdict on a step; `None` if nothing is counted.
-    pub(crate) fn decided_by(&self, step: &Step<'r>) -> Option<DecidedBy> {
-        let (_, verdict) = self.counted(step)?;
-        Some(match self.store_error(step) {
-            Some(_) => DecidedBy::Fallback,
-            None if verdict.source == Source::OverLimitCache => DecidedBy::Cache,
-            None => self.store,
-        })
     }
 
     pub(crate) fn domain(&self) -> Cow<'q, str> {
@@ -97,14 +85,15 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
         let outcome = |step| {
             let status = self.status(step);
             let limit = status.limit.map(|(limit, _)| limit);
+            let counted = self.counted(step);
             Outcome {
                 rule: step.path(),
-                key: self.counted(step).map(|(check, _)| check.key.clone()),
+                key: counted.map(|(check, _)| check.key.clone()),
                 over_limit: status.over_limit,
                 limit,
                 remaining: status.remaining,
                 reset: limit.map(|_| Span::from_secs(status.reset_secs)),
-                store_error: self.store_error(step),
+                source: counted.map(|(_, verdict)| verdict.source),
             }
         };
         steps.map(outcome).collect()

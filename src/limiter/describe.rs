@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 
 use crate::base::text::Text;
 use crate::base::time::Span;
+use crate::check::Source;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
@@ -51,6 +52,12 @@ pub(crate) fn end_span(
     if response.degraded {
         span.set_attribute("tollgate.degraded", "over limit, but on_limit is degrade");
     }
+    let is_of = |source: &Source| decision.verdicts.iter().any(|one| one.source == *source);
+    let sources = Source::ALL.into_iter().filter(is_of).map(Source::name);
+    let sources = sources.collect::<Vec<_>>().join(",");
+    if !sources.is_empty() {
+        span.set_attribute("tollgate.source", sources);
+    }
     let mut steps = decision.plan.steps.iter();
     if let Some(policy) = steps.find_map(|step| store_policy(step, decision, fallback)) {
         span.set_attribute("tollgate.store_policy", policy);
@@ -86,6 +93,7 @@ pub(crate) fn log_over_limit(
         rule = path(step),
         limit = %check.limit,
         retry_after_secs = verdict.retry_after.map(Span::ceil_secs),
+        source = verdict.source.name(),
         store_policy = store_policy(step, decision, fallback),
         dropped,
         "over limit"

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::time::{Clock, Span, Time};
 use crate::check::{
-    Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict, Verdicts,
+    Check, CheckError, CheckRequest, Decisions, Hits, Source, StoreError, Verdict, Verdicts,
 };
 use crate::limiter::decision::StoreErrors;
 use crate::rules::{OnStoreError, Plan, Step};
@@ -142,10 +142,16 @@ impl Fallback {
             .into_iter();
         let verdicts = decisions.iter().zip(&policies).zip(checks);
         let verdicts = verdicts.map(|((decision, policy), check)| {
-            decision.unwrap_or_else(|_| match policy {
-                OnStoreError::Local => local.next().expect("one verdict for each local check"),
-                OnStoreError::Deny => denied(check),
-                OnStoreError::Allow | OnStoreError::Error => allowed(check),
+            decision.unwrap_or_else(|_| {
+                let verdict = match policy {
+                    OnStoreError::Local => local.next().expect("one verdict for each local check"),
+                    OnStoreError::Deny => denied(check),
+                    OnStoreError::Allow | OnStoreError::Error => allowed(check),
+                };
+                Verdict {
+                    source: Source::Fallback,
+                    ..verdict
+                }
             })
         });
         let errors = decisions

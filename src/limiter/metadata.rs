@@ -54,7 +54,7 @@ pub(crate) fn dynamic_metadata(
 /// The rule, limit and source of the decisive step, and each rule that is over limit.
 fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
     let steps = &decision.plan.steps;
-    let (check, _) = decision.counted(&steps[decisive])?;
+    let (check, verdict) = decision.counted(&steps[decisive])?;
     let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
         let (_, verdict) = decision.counted(step).filter(|_| status.over_limit)?;
         let retry_after = verdict.retry_after.map(|_| status.reset_secs);
@@ -64,7 +64,7 @@ fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize
         "rule": steps[decisive].path().as_deref(),
         "limit": check.limit.to_string(),
         "algorithm": check.limit.algorithm.name(),
-        "decided_by": decision.decided_by(&steps[decisive])?.name(),
+        "source": verdict.source,
         "over_limit": over_limit.collect::<Value>(),
     }))
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Time};
+use crate::check::Source;
 use crate::limiter::decision::Decision;
 use crate::limiter::describe;
 use crate::limiter::error::LimiterError;
@@ -125,7 +126,6 @@ impl Worker {
         let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
         if observers.feed.is_read()
             && let Some((check, verdict)) = decision.counted(step)
-            && let Some(decided_by) = decision.decided_by(step)
         {
             observers.feed.send(&OverLimit {
                 rules: decision.rules,
@@ -133,8 +133,7 @@ impl Worker {
                 descriptor,
                 step,
                 check,
-                retry_after: verdict.retry_after,
-                decided_by,
+                verdict,
                 now,
             });
         }
@@ -173,7 +172,7 @@ impl Worker {
             };
             // The fallback does not know what is used.
             if let Step::Counted { rule, .. } = step
-                && decision.store_error(step).is_none()
+                && verdict.source != Source::Fallback
             {
                 rule.stats.set_usage(verdict, decision.now);
             }

@@ -29,10 +29,10 @@ pub struct Settings {
     /// failure_mode_deny decides)
     #[arg(long, env, default_value = "local", value_name = "POLICY")]
     pub on_store_error: OnStoreError,
-    /// Number of replicas that share the limits during a store outage, unless their heartbeats in
-    /// Redis are known
-    #[arg(long, env, default_value = "1", value_name = "NUMBER")]
-    pub replicas: NonZeroU32,
+    /// Number of replicas that share the limits during a store outage, and that leases are divided
+    /// by, unless their heartbeats in Redis are known [default: 1]
+    #[arg(long, env, value_name = "NUMBER")]
+    pub replicas: Option<NonZeroU32>,
     /// Ratio of a limit above which hits count as near_limit
     #[arg(long, env, default_value = "0.8", value_name = "RATIO")]
     pub near_limit_ratio: f32,

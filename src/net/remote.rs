@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tower::Service as _;
 
@@ -32,6 +32,11 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// The protocol to negotiate. gRPC servers require it.
 const ALPN: &[u8] = b"h2";
 
+/// A connection to a server without TLS.
+pub(crate) type Socket = Either<TcpStream, UnixStream>;
+/// A connection to a server.
+pub(crate) type Connection = TokioIo<Either<Socket, TlsStream<Socket>>>;
+
 /// A server, and how to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Server {
@@ -51,9 +56,7 @@ impl Server {
 
     /// # Errors
     /// A TLS file is invalid, the server is unreachable, or its certificate is not trusted.
-    pub(crate) async fn connect(
-        &self,
-    ) -> anyhow::Result<TokioIo<impl AsyncRead + AsyncWrite + Send + Unpin + use<>>> {
+    pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
         let host = match &self.address {
             Address::Tcp { host, .. } => host,
             Address::Unix(_) => "localhost",

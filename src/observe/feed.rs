@@ -12,7 +12,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
 use crate::base::time::{Span, Time};
-use crate::check::{Check, DecidedBy};
+use crate::check::{Check, Verdict};
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
@@ -45,9 +45,7 @@ pub(crate) struct OverLimit<'o, 'q> {
     /// The step that decided it.
     pub(crate) step: &'o Step<'o>,
     pub(crate) check: &'o Check,
-    /// `None` is never.
-    pub(crate) retry_after: Option<Span>,
-    pub(crate) decided_by: DecidedBy,
+    pub(crate) verdict: &'o Verdict,
     pub(crate) now: Time,
 }
 
@@ -153,8 +151,8 @@ impl Shared {
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
             limit: over.check.limit.to_string(),
-            retry_after_seconds: over.retry_after.map(Span::ceil_secs),
-            decided_by: over.decided_by,
+            retry_after_seconds: over.verdict.retry_after.map(Span::ceil_secs),
+            source: over.verdict.source,
         };
         json(&event).into()
     }
@@ -187,6 +185,7 @@ mod tests {
     use super::*;
     use crate::base::hash_key::HashKey;
     use crate::base::time::Span;
+    use crate::check::Source;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::tree::tests::rules_of;
 
@@ -217,8 +216,11 @@ descriptors:
                 descriptor,
                 step,
                 check: &plan.request.checks[step.check().expect("it has a limit")],
-                retry_after: Some(Span::from_micros(1_500_000)),
-                decided_by: DecidedBy::Memory,
+                verdict: &Verdict {
+                    retry_after: Some(Span::from_micros(1_500_000)),
+                    source: Source::Lease,
+                    ..Verdict::default()
+                },
                 now,
             });
         }
@@ -239,7 +241,7 @@ descriptors:
         let expected = json!({
             "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
             "descriptor": [["plan", "free"], ["user", "a\nb"]],
-            "limit": "5 per day, fixed_window, over-limit hits count", "retry_after_seconds": 2, "decided_by": "memory",
+            "limit": "5 per day, fixed_window, over-limit hits count", "retry_after_seconds": 2, "source": "lease",
         });
         assert_eq!(next(&mut reader), Some(expected));
         assert_eq!(next(&mut reader), None);

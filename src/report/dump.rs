@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::base::text::Escaped;
 use crate::base::time::Span;
-use crate::limit::{Limit, LimitOption, OverLimitHits, Unit};
+use crate::limit::{Consistency, LeaseTerms, Limit, LimitOption, OverLimitHits, Unit};
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
 use crate::report::serialize::json;
 use crate::rules::tree::{Domain, Node};
@@ -132,6 +132,7 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
         && rule.on_limit == (OnLimit::Reject { body: None })
         && rule.on_store_error.is_none()
         && rule.enforced_share == EnforcedShare::ALL
+        && rule.lease.is_none()
         && !domain.all_or_nothing
 }
 
@@ -142,13 +143,24 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
         LimitOption::Buckets => (limit.buckets > 0).then(|| limit.buckets.into()),
         LimitOption::LeaseBy => Some((*node.key).into()),
         LimitOption::Lease => Some(duration(limit.period).into()),
-        LimitOption::OverLimitHits => Some(limit.over_limit_hits.name().into()),
+        // Leased limits drop over-limit hits, and have another key if the rule says so itself.
+        LimitOption::OverLimitHits => {
+            let counts = limit.over_limit_hits == OverLimitHits::Count;
+            (rule.lease.is_none() || !counts).then(|| limit.over_limit_hits.name().into())
+        }
         // The one is a part of the period, the other of `on_limit`.
         LimitOption::UnitMultiplier | LimitOption::MaxWait => None,
     };
     let mut options = vec![("algorithm", limit.algorithm.name().into())];
     let of_limit = limit.algorithm.traits().options.iter();
     options.extend(of_limit.filter_map(|option| Some((option.name(), value(*option)?))));
+    let lease = rule.lease.as_ref();
+    if let Some(terms) = lease.and_then(|lease| LeaseTerms::new(limit, lease.lifetime)) {
+        options.extend([
+            ("consistency", Consistency::Leased.name().into()),
+            ("lease", duration(terms.lifetime).into()),
+        ]);
+    }
     match &rule.on_limit {
         OnLimit::Reject { body } => {
             options.push(("on_limit", "reject".into()));

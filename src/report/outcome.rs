@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::time::Span;
-use crate::check::{Key, StoreError};
+use crate::check::{Key, Source};
 use crate::limit::Limit;
 
 /// A descriptor of a request as one rule set decided it.
@@ -23,6 +23,6 @@ pub(crate) struct Outcome {
     /// When over limit, time until the same hits would be admitted; else until nothing is used.
     /// Whole seconds, as in the response; `None` if nothing is counted.
     pub(crate) reset: Option<Span>,
-    /// Why the store gave no verdict, so that the fallback decided.
-    pub(crate) store_error: Option<StoreError>,
+    /// What decided it; `None` if nothing is counted.
+    pub(crate) source: Option<Source>,
 }

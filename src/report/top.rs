@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::check::DecidedBy;
+use crate::check::Source;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
 
@@ -70,7 +70,9 @@ pub(crate) struct OverLimitEvent<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub(crate) retry_after_seconds: Option<u64>,
-    pub(crate) decided_by: DecidedBy,
+    /// What decided it. `lease`: hits that the replica took ahead were used up, and Redis had none
+    /// left
+    pub(crate) source: Source,
 }
 
 impl KeyHits {

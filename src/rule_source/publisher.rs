@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use crate::base::shutdown::Lifecycle;
 use crate::config::error::{Finding, reported};
 use crate::config::{self, CompileOptions, Input, Source};
-use crate::limit::Months;
+use crate::limit::{Consistency, Months};
 use crate::report;
 use crate::rule_source::files::read_overlay;
 use crate::rule_source::findings::LastFindings;
@@ -185,6 +185,8 @@ impl RulePublisher {
         let overlay = overlay.map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes()));
         let algorithm = self.options.default_algorithm;
         let algorithm = algorithm.map(|one| ("DEFAULT_ALGORITHM", one.name().as_bytes()));
+        let consistency = (self.options.default_consistency == Consistency::Leased)
+            .then_some(("DEFAULT_CONSISTENCY", "leased".as_bytes()));
         let months = (self.options.months == Months::Calendar)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         hash_of(
@@ -192,6 +194,7 @@ impl RulePublisher {
                 .into_iter()
                 .chain(overlay)
                 .chain(algorithm)
+                .chain(consistency)
                 .chain(months),
         )
     }

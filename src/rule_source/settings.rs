@@ -10,7 +10,7 @@ use crate::base::environment::Environment;
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::config::CompileOptions;
-use crate::limit::{Algorithm, LimitOption, Months};
+use crate::limit::{Algorithm, Consistency, LimitOption, Months};
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
 use crate::rule_source::xds::stream::XdsOptions;
@@ -102,6 +102,9 @@ pub struct Reading {
     /// or leaky_bucket [default: fixed_window]
     #[arg(long, env, value_name = "ALGORITHM", value_parser = default_algorithm)]
     pub default_algorithm: Option<Algorithm>,
+    /// Consistency of rules that name none: exact, or leased, where hits can be taken ahead
+    #[arg(long, env, default_value = "exact", value_name = "CONSISTENCY")]
+    pub default_consistency: Consistency,
     /// Count fixed windows of a month by calendar month in UTC instead of 30 days
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = months, num_args = 0..=1, default_missing_value = "true")]
     pub use_calendar_month_rate_limit: Months,
@@ -184,6 +187,7 @@ impl Reading {
             key_prefix: self.cache_key_prefix.as_str().into(),
             key_format: self.cache_key_format,
             default_algorithm: self.default_algorithm,
+            default_consistency: self.default_consistency,
             months: self.use_calendar_month_rate_limit,
             metric_dots: self.sanitize_descriptor_metric_dots,
             ..CompileOptions::new(stats)

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use crate::base::named_enum::named_enum;
 use crate::base::text::{Escaped, Text};
 use crate::base::time::Time;
-use crate::check::Hits;
-use crate::limit::{Algorithm, Limit};
+use crate::check::{Check, Hits};
+use crate::limit::{Algorithm, LeaseTerms, Limit};
 use crate::rules::enforced_share::EnforcedShare;
-use crate::rules::key::{KeyFormat, KeyTail};
+use crate::rules::key::KeyFormat;
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Query};
@@ -72,7 +72,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         for note in notes {
             let _ = writeln!(text, "  {note}");
         }
-        let _ = writeln!(text, "  {}", outcome(step, &plan, domain));
+        let _ = writeln!(text, "  {}", outcome(step, &plan));
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
     let outcome = if is_unmatched {
@@ -137,43 +137,54 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
     notes
 }
 
-fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
-    match step {
-        Step::NoRule => "=> not limited".to_owned(),
-        Step::Unlimited(_) => "=> unlimited: passes, and is not counted".to_owned(),
-        Step::Replaced(rule) => format!(
-            "=> not counted: another rule of the request replaces `{}`",
-            rule.name
-        ),
-        Step::Override { check, .. } | Step::Counted { check, .. } => {
-            let check = &plan.request.checks[*check];
-            let rule = step.rule();
-            let format = match step {
-                Step::Counted { rule, .. } => rule.key_tail.format(),
-                _ => KeyTail::new(domain.key_head.format(), &check.limit, 1).format(),
-            };
-            let mut text = format!(
-                "=> limit {}\n     key   {} ({})",
-                check.limit,
-                Escaped(&check.key),
-                key_note(format, &check.limit)
-            );
-            if let Some(holder) = &check.holder {
-                let _ = write!(text, "\n     holder {}", Escaped(Text(holder)));
+fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> String {
+    let (check, format) = match step {
+        Step::NoRule => return "=> not limited".to_owned(),
+        Step::Unlimited(_) => return "=> unlimited: passes, and is not counted".to_owned(),
+        Step::Replaced(rule) => {
+            let name = &rule.name;
+            return format!("=> not counted: another rule of the request replaces `{name}`");
+        }
+        Step::Counted { check, rule, .. } => (*check, rule.key_tail.format()),
+        Step::Override {
+            check, key_format, ..
+        } => (*check, *key_format),
+    };
+    let check = &plan.request.checks[check];
+    let mut text = format!(
+        "=> limit {}\n     key   {} ({})",
+        check.limit,
+        Escaped(&check.key),
+        key_note(format, &check.limit)
+    );
+    if let Some(holder) = &check.holder {
+        let _ = write!(text, "\n     holder {}", Escaped(Text(holder)));
+    }
+    text += &hits_note(check.hits);
+    if let Some(rule) = step.rule() {
+        text += &over_the_limit(rule, step);
+        for choice in &rule.options {
+            let _ = write!(text, "\n     {choice}");
+            if choice.key == "consistency" {
+                text += &leases_note(check);
             }
-            text += &hits_note(check.hits);
-            if let Some(rule) = rule {
-                text += &over_the_limit(rule, step);
-                for choice in &rule.options {
-                    let _ = write!(text, "\n     {choice}");
-                }
-                if rule.quota_mode && matches!(step, Step::Counted { .. }) {
-                    text += "\n     quota_mode: rejects when every quota of the request is used up";
-                }
-            }
-            text
+        }
+        if rule.quota_mode && matches!(step, Step::Counted { .. }) {
+            text += "\n     quota_mode: rejects when every quota of the request is used up";
         }
     }
+    text
+}
+
+/// The bounds of the leases of a counter, if it can have some.
+fn leases_note(check: &Check) -> String {
+    let lease = check.lease.as_ref();
+    let terms = lease.and_then(|lease| LeaseTerms::new(&check.limit, lease.lifetime));
+    let (held, all) = (check.limit.held_max(), check.limit.capacity);
+    terms.map_or_else(String::new, |terms| {
+        let lifetime = terms.lifetime;
+        format!(": at most {held} of {all} hits held, given back after {lifetime}")
+    })
 }
 
 /// The origin of a limit in a request.

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits};
-use crate::limit::Limit;
-use crate::rules::key::{self, KeyTail};
+use crate::check::{Check, CheckRequest, Hits, Leased};
+use crate::limit::{LeaseTerms, Limit, OverLimitHits};
+use crate::rules::key::{self, KeyFormat, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::metric_name;
 use crate::rules::query::{Descriptor, Override, Query};
@@ -47,6 +47,8 @@ pub enum Step<'r> {
         check: usize,
         /// Whether the rule's `enforce_percent` includes its key.
         enforced: bool,
+        /// The form of its key.
+        key_format: KeyFormat,
         /// Name of its metrics.
         metric_name: String,
     },
@@ -159,6 +161,14 @@ pub fn plan<'r>(
     })
 }
 
+impl<'r> Matched<'r> {
+    /// A limit in a request may have none although its rule has them.
+    fn lease(&self, limit: &Limit) -> Option<&'r Arc<Leased>> {
+        let lease = self.rule?.lease.as_ref()?;
+        (!self.is_override || LeaseTerms::new(limit, None).is_some()).then_some(lease)
+    }
+}
+
 impl Planner<'_, '_> {
     /// Adds the check of a descriptor.
     fn count<'r>(
@@ -188,6 +198,11 @@ impl Planner<'_, '_> {
                 Hits::Refund(_) => Hits::Refund(1),
                 Hits::Peek => Hits::Peek,
             };
+        }
+        check.lease = matched.lease(&limit).cloned();
+        if check.lease.is_some() {
+            // Hits that come back must be usable. The key stays: counts survive a change.
+            check.limit.over_limit_hits = OverLimitHits::Drop;
         }
         let enforced = rule.is_none_or(|rule| {
             let share = rule.enforced_share;
@@ -219,6 +234,7 @@ impl Planner<'_, '_> {
                 rule: *rule,
                 check,
                 enforced,
+                key_format: tail.format(),
                 metric_name: metric_name::of_override(self.domain, key_entries()),
             },
         })

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
+use crate::check::Leased;
 use crate::limit::{Limit, Terms};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
@@ -21,7 +22,7 @@ pub struct Rule {
     /// The limit, if any.
     pub allowance: Allowance,
     /// The terms of a limit in a request, except for number and unit. `None` if no `tollgate` block
-    /// and no DEFAULT_ALGORITHM applies to the rule.
+    /// and no DEFAULT_ALGORITHM or DEFAULT_CONSISTENCY applies to the rule.
     pub override_terms: Option<Box<Terms>>,
     /// The name that `replaces` and clients use; may be empty.
     pub name: Box<str>,
@@ -39,6 +40,8 @@ pub struct Rule {
     pub naming: Naming,
     /// The counters, unless `naming` says that they depend on the request.
     pub stats: Arc<RuleStats>,
+    /// Its checks carry it; `None` if the store decides each call.
+    pub lease: Option<Arc<Leased>>,
     /// The end of its counter keys, and their format.
     pub key_tail: KeyTail,
     /// See [`OnLimit`].
@@ -75,7 +78,7 @@ named_enum! {
         OverlayOfPath = "the overlay's rules",
         /// The overlay, for the domain.
         OverlayOfDomain = "the overlay's defaults",
-        /// DEFAULT_ALGORITHM.
+        /// DEFAULT_ALGORITHM or DEFAULT_CONSISTENCY.
         Setting = "the setting",
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 
+use crate::check::LeaseEvent;
 use crate::rules::metric_name;
 use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{self, Metrics, Series, Source};
@@ -252,6 +253,9 @@ impl Source for StatsTable {
                     series.push(rule_series(family, metric, help, name, count, of_client));
                 }
             }
+            if stats.leased(LeaseEvent::Taken) > 0 {
+                series.extend(LeaseEvent::ALL.map(|event| lease_series(name, stats, event)));
+            }
         }
         for (domain, count) in &names.unknown_domains {
             let shown = metric_name::sanitized(domain.to_string());
@@ -265,6 +269,18 @@ impl Source for StatsTable {
             });
         }
     }
+}
+
+fn lease_series(name: &str, stats: &RuleStats, event: LeaseEvent) -> Series {
+    let mut labels = metric_name::labels(name);
+    labels.push(("event", event.name().to_owned()));
+    Series::counter(
+        "tollgate_rule_lease_hits_total",
+        "Hits of a rule that were taken ahead, and what became of them.",
+        labels,
+        stats.leased(event),
+        None,
+    )
 }
 
 /// A counter of a rule. Client-supplied names are only label values.

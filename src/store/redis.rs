@@ -24,6 +24,7 @@ pub mod connect;
 pub(crate) mod direct_mapped;
 pub mod fallback;
 pub(crate) mod lateness;
+pub(crate) mod leases;
 mod operator;
 pub mod over_limit_cache;
 pub mod settings;
@@ -52,6 +53,7 @@ impl Redis {
         tokio::join!(
             join_all(pools),
             redis.run_fallback(&lifecycle),
+            self.keep_leases(&lifecycle),
             redis.report(&lifecycle),
         );
     }

@@ -90,7 +90,7 @@ impl Settings {
     /// A setting of Redis, or a file that it names, cannot be used.
     pub(crate) fn resolve(
         &self,
-        replicas: NonZeroU32,
+        replicas: Option<NonZeroU32>,
         key_prefix: &str,
         environment: &Environment,
     ) -> Result<(BackendChoice, Vec<String>), String> {

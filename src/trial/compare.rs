@@ -6,6 +6,7 @@
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
+use crate::check::Source;
 use crate::report::comparison::StatedLimit;
 use crate::report::outcome::Outcome;
 
@@ -46,6 +47,8 @@ named_enum! {
         RuleMissing = "rule_missing",
         /// The limits differ.
         LimitDiffers = "limit_differs",
+        /// Hits that were taken ahead decided ours, or their lack.
+        Leased = "leased",
         /// Our rule is a bucket whose burst is not its number of requests.
         Burst = "burst",
         /// Our rule is not a fixed window.
@@ -102,7 +105,7 @@ pub(crate) fn compare(
 }
 
 fn classify(here: &Outcome, there: &Status, began: Time, now: Time) -> Class {
-    if here.store_error.is_some() {
+    if here.source == Some(Source::Fallback) {
         return Class::StoreError;
     }
     let (limit, stated) = match (&here.limit, there.limit) {
@@ -112,6 +115,9 @@ fn classify(here: &Outcome, there: &Status, began: Time, now: Time) -> Class {
     };
     if differs(StatedLimit::from(limit), stated) {
         return Class::LimitDiffers;
+    }
+    if here.source == Some(Source::Lease) {
+        return Class::Leased;
     }
     if limit.algorithm.is_bucket() && limit.capacity != limit.requests {
         return Class::Burst;

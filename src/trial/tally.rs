@@ -217,7 +217,7 @@ mod tests {
         let of_rule = &tally.rules["d.user"];
         assert_eq!(counts(of_rule), [5, 1, 1, 2]);
         let classes = Class::ALL.map(|class| of_rule.classes[class as usize]);
-        assert_eq!(classes, [1, 0, 0, 0, 0, 0, 2, 1, 0]);
+        assert_eq!(classes, [1, 0, 0, 0, 0, 0, 0, 2, 1, 0]);
     }
 
     #[test]

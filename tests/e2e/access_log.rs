@@ -44,10 +44,10 @@ fn access_log_names_the_rule_that_decided() {
         let lines = lines(&file);
         assert_eq!(lines.len(), 6, "{lines:#?}");
         let by = if env.store() == Store::Memory {
-            ["memory"; 2]
+            ["store"; 2]
         } else {
             // The first rejection is Redis's, the second one of the over-limit cache.
-            ["redis", "cache"]
+            ["store", "over_limit_cache"]
         };
         for (index, line) in lines.iter().enumerate() {
             let decision = &line["rate_limit"];
@@ -57,7 +57,7 @@ fn access_log_names_the_rule_that_decided() {
                 ("rule", RULE),
                 ("limit", LIMIT),
                 ("algorithm", "fixed_window"),
-                ("decided_by", by),
+                ("source", by),
             ] {
                 assert_eq!(decision[field], expected, "{field}: {line:#}");
             }
@@ -89,9 +89,9 @@ fn access_log_names_fallback_verdicts() {
     env.redis().stop();
     assert_eq!(env.get("/search").outcome(), Outcome::OverLimit);
     env.envoy.stop();
-    let decided: Vec<Value> = lines(&file)
+    let sources: Vec<Value> = lines(&file)
         .iter()
-        .map(|line| line["rate_limit"]["decided_by"].clone())
+        .map(|line| line["rate_limit"]["source"].clone())
         .collect();
-    assert_eq!(decided, [json!("redis"), json!("fallback")]);
+    assert_eq!(sources, [json!("store"), json!("fallback")]);
 }

@@ -13,6 +13,7 @@ mod concurrency;
 mod connections;
 mod costs;
 mod headers;
+mod leases;
 mod limits;
 mod llm;
 mod outages;

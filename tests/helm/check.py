@@ -345,6 +345,9 @@ def metrics_page(text, port="metrics"):
     with start(text) as service:
         for _ in range(3):
             service.ask("shop", demo="once_a_minute")
+        # Enough to take hits ahead where this rule is leased.
+        for _ in range(50):
+            service.ask("shop", tenant="hot")
         return service.fetch(port, "/metrics")[1]
 
 

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use crate::support::repository::Repository;
 use crate::support::{
-    limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_stdin, write,
+    limit_of, sample, tollgate, tollgate_on_a_terminal, tollgate_with_env, tollgate_with_stdin,
+    write,
 };
 
 const INVALID: &str = "domain: shop\ndescriptors: [{kee: user}]\n";
@@ -176,6 +177,26 @@ fn warnings_fail_if_they_are_denied_and_notes_do_not() {
     let ran = tollgate(&["check", &config, "--deny-warnings"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.starts_with("note: "), "{ran:?}");
+}
+
+#[test]
+fn leased_rules_have_one_note_if_one_process_counts() {
+    const RULES: &str = "
+domain: d
+descriptors:
+  - {key: exact, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: one, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {tollgate: {consistency: leased}}}
+  - {key: two, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {tollgate: {consistency: leased}}}
+";
+    let note =
+        "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact";
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "rules.yaml", RULES);
+    for (backend, notes) in [("memory", 1), ("redis", 0), ("", 0)] {
+        let ran = tollgate_with_env(&["check", &file], &[("BACKEND_TYPE", backend)]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.stdout.matches(note).count(), notes, "{ran:?}");
+    }
 }
 
 #[test]

@@ -136,6 +136,7 @@ async fn counts_are_those_of_metrics() {
     let key = text(&server, "/console/key?domain=shop&e=user%3Dann");
     for shown in [
         "over limit",
+        "Leased 0 of used, held by this replica",
         "Remaining 0 hits",
         "Counted in memory",
         "3 hits 1 over limit at most 3 in 5 minutes",

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tollgate::settings::Settings;
 
 use crate::support::certificates::{Authority, KeyForm};
+use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually, sample, tollgate, write};
 
 mod bounds;
@@ -104,10 +105,13 @@ descriptors:
     value: fixed
     rate_limit: {unit: year, requests_per_unit: 0}
     metadata: {tollgate: {on_limit: degrade}}
+  - key: hot
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+    metadata: {tollgate: {consistency: leased}}
 ";
 
 /// One process with files, the memory store and a trial, one with Redis, xDS, TLS, traces and metrics by OTLP: together they
-/// register every metric. Nothing answers at the addresses.
+/// register every metric but those of leases, which one on a Redis has. Nothing answers at the other addresses.
 #[tokio::test]
 async fn metrics_page_is_current() {
     let authority = Authority::new();
@@ -152,8 +156,19 @@ async fn metrics_page_is_current() {
         .with_env("GRPC_SERVER_TLS_CERT", &identity.cert.display().to_string())
         .with_env("GRPC_SERVER_TLS_KEY", &identity.key.display().to_string())
         .start();
+    let redis = RedisProcess::start();
+    let leased = TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    let mut client = leased.client().await;
+    eventually("hits are taken ahead", async || {
+        client.ask("d", &[("hot", "")]).await;
+        let page = leased.admin("/metrics");
+        page.contains("tollgate_rule_lease_hits_total")
+    })
+    .await;
     let mut rows = BTreeMap::new();
-    for server in [local, remote] {
+    for server in [local, remote, leased] {
         rows.append(&mut families(&server.admin("/metrics")));
     }
     let mut page = METRICS.to_owned();
@@ -173,7 +188,7 @@ async fn metrics_page_is_current() {
 #[test]
 fn schemas_are_current_and_describe_keys_as_the_pages_do() {
     for (kind, page, rows) in [
-        ("rules", "docs/rules.md", 27),
+        ("rules", "docs/rules.md", 28),
         ("tests", "docs/testing.md", 13),
         ("overlay", "docs/rules.md", 0),
     ] {

@@ -11,6 +11,7 @@ mod clocks;
 mod cluster;
 mod deadlines;
 mod fault_log;
+mod leases;
 mod outages;
 mod outcomes;
 mod over_limit_cache;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::base::time::Time;
 use tollgate::check::Key;
 use tollgate::config::{self, CompileOptions, Source};
-use tollgate::limit::{Algorithm, Months, Unit};
+use tollgate::limit::{Algorithm, Consistency, Months, Unit};
 use tollgate::rules::explain::explain;
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
@@ -73,6 +73,41 @@ fn key_formats_are_as_documented() {
             .zip(&cells[1..])
         {
             assert_eq!(key_of(&rules("", format), &query(cells[0])), *key, "{line}");
+        }
+    }
+}
+
+/// So counts survive a change of it in both directions, and envoyproxy/ratelimit finds them.
+#[test]
+fn keys_do_not_depend_on_consistency() {
+    for format in KeyFormat::ALL {
+        let exact = rules("", format);
+        let leased = loaded(RULES, |options| {
+            (options.key_format, options.default_consistency) = (format, Consistency::Leased);
+        });
+        let mut of_leased = Vec::new();
+        for line in KEYS.trim().lines() {
+            let (descriptor, _) = line.split_once(" | ").expect("a descriptor and keys");
+            for query in [query(descriptor), limited(descriptor, Unit::Hour)] {
+                assert_eq!(key_of(&leased, &query), key_of(&exact, &query), "{line}");
+                let plan = plan(&leased, &query, Modes::default(), Time::default());
+                let check = &plan.expect("its unit is one").request.checks[0];
+                if check.lease.is_some() {
+                    of_leased.push((descriptor, check.limit.algorithm));
+                }
+            }
+        }
+        for (descriptor, algorithm) in [
+            ("user=1", Algorithm::FixedWindow),
+            ("drop=1", Algorithm::FixedWindow),
+            ("fading=1", Algorithm::SlidingWindow),
+            ("strict=1", Algorithm::SlidingWindow),
+            ("bucket=1", Algorithm::TokenBucket),
+        ] {
+            let of_both = of_leased
+                .iter()
+                .filter(|one| **one == (descriptor, algorithm));
+            assert_eq!(of_both.count(), 2, "{descriptor}: {of_leased:?}");
         }
     }
 }
@@ -209,6 +244,16 @@ fn explain_names_the_rule_of_a_request_limit() {
         ),
         "{alone}"
     );
+    let leased = explained("user=1", |options| {
+        options.default_consistency = Consistency::Leased;
+    });
+    for part in [
+        "everything else by rule shop.user\n",
+        "=> limit 9 per hour, fixed_window, over-limit hits drop\n     key   shop_user_1_ (reference form;",
+        "consistency: leased (by the setting, DEFAULT_CONSISTENCY): at most 0 of 9 hits held, given back after 2 s\n",
+    ] {
+        assert!(leased.contains(part), "{part}: {leased}");
+    }
     let by_setting = explained("nobody=1", |options| {
         options.default_algorithm = Some(Algorithm::TokenBucket);
     });

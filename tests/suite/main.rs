@@ -28,6 +28,7 @@ mod in_process;
 mod json;
 mod keys;
 mod laws;
+mod leases;
 mod lifecycle;
 mod limit_changes;
 mod local_share;

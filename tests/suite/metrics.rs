@@ -740,6 +740,39 @@ async fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
     }
 }
 
+#[test]
+fn leased_rules_have_a_gauge_of_what_replicas_hold() {
+    let server = TestServer::with_rules(
+        "
+domain: d
+metadata: {tollgate: {defaults: {consistency: leased}}}
+descriptors:
+  - {key: one, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: many, rate_limit: {unit: hour, requests_per_unit: 1009}}
+  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 500}}}
+  - {key: exact, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {consistency: exact}}}
+  - {key: log, value: a, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {tollgate: {algorithm: sliding_log}}}
+",
+    )
+    .start();
+    let bounds = [("d.bucket", "50"), ("d.many", "100"), ("d.one_a", "100")];
+    assert_eq!(
+        by_rule(&server, "tollgate_rule_lease_bound{"),
+        expected(bounds)
+    );
+    let limits = [
+        ("d.exact_a", "1000"),
+        ("d.log_a", "1000"),
+        ("d.one_a", "1000"),
+    ];
+    assert_eq!(by_rule(&server, "tollgate_rule_limit{"), expected(limits));
+    assert!(
+        !server
+            .admin("/metrics")
+            .contains("tollgate_rule_lease_hits_total")
+    );
+}
+
 #[tokio::test]
 async fn gauges_of_rules_follow_reloads() {
     let server = TestServer::with_rules(&fixed_rules(&[("a", 2), ("b", 2)])).start();

@@ -57,6 +57,7 @@ async fn over_limit_line_has_request_rule_limit_and_retry() {
         r#"...""#,
         " rule=d.user.path ",
         r#" limit="1 per year, fixed_window, over-limit hits count" "#,
+        " source=store ",
         "dropped=0",
     ] {
         assert!(line.contains(part), "no {part} in {line}");
@@ -85,7 +86,7 @@ async fn over_limit_line_names_the_fallback_policy() {
         server.client().await.ask("d", &[("k", "")]).await,
         Code::OverLimit
     );
-    server.assert_logged(r#"store_policy="deny ("#);
+    server.assert_logged(r#"source=fallback store_policy="deny ("#);
 }
 
 #[tokio::test]

@@ -216,10 +216,72 @@ fn default_algorithm_is_how_rules_count_that_say_nothing() {
 }
 
 #[test]
-fn default_algorithm_must_need_no_more_than_its_name() {
+fn consistency_has_the_precedence_of_algorithm() {
+    let rules = rules();
+    let (header, log): (&[&str], &[&str]) = (&[ROUTE, "rule-0-match-0=one"], &["own=x"]);
+    let held = "at most 10 of 100 hits held, given back after";
+    for (overlay, setting, entries, expected) in [
+        ("[]", "", header, None),
+        (
+            "[]",
+            "leased",
+            header,
+            Some(format!(
+                "leased (by the setting, DEFAULT_CONSISTENCY): {held} 2 s"
+            )),
+        ),
+        (
+            "[{domain: '*', rules: [{path: '*', tollgate: {consistency: leased, lease: 5s}}]}]",
+            "exact",
+            header,
+            Some(format!(
+                "leased (by the overlay's rules, FILE:1): {held} 5 s"
+            )),
+        ),
+        (
+            "[{domain: '*', tollgate: {defaults: {lease: 5s}}, rules: [{path: '*', tollgate: {consistency: leased}}]}]",
+            "",
+            header,
+            Some(format!(
+                "leased (by the overlay's rules, FILE:1): {held} 2 s"
+            )),
+        ),
+        (
+            "[{domain: '*', tollgate: {defaults: {consistency: exact}}}]",
+            "leased",
+            header,
+            Some("exact (by the overlay's defaults, FILE:1)".to_owned()),
+        ),
+        // Its hits have times.
+        (
+            "[{domain: '*', tollgate: {defaults: {consistency: leased}}}]",
+            "leased",
+            log,
+            None,
+        ),
+    ] {
+        let file = OverlayFile::new(&format!("overlays: {overlay}\n"));
+        let (rules, path) = (rules.path().display().to_string(), file.text());
+        let variables = [
+            ("TOLLGATE_OVERLAY", &*path),
+            ("DEFAULT_CONSISTENCY", setting),
+        ];
+        let arguments = [&["explain", &rules, "default/eg/http"], entries].concat();
+        let said = tollgate_with_env(&arguments, &variables).stdout;
+        let shown = said
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("consistency: "));
+        let expected = expected.map(|text| text.replace("FILE", &path));
+        assert_eq!(shown, expected.as_deref(), "{overlay} {setting}: {said}");
+    }
+}
+
+#[test]
+fn defaults_of_the_process_must_need_no_more_than_their_names() {
     assert_settings_rejected(
         || TestServer::with_rules(RULES),
         "
+DEFAULT_CONSISTENCY=foo => write one of exact, leased
 DEFAULT_ALGORITHM=concurrency => DEFAULT_ALGORITHM
 DEFAULT_ALGORITHM=gcra => write one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket",
     );
@@ -300,6 +362,9 @@ pub(crate) const FINDINGS: &str = "
 [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}] => warning: overlay.yaml: there is no such rule
 [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}] => warning: overlay.yaml: `burst` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it
 [{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}] => warning: overlay.yaml: `algorithm` has no effect on any matching rule
+[{domain: '*', rules: [{path: own, tollgate: {consistency: leased}}]}] => warning: overlay.yaml: `consistency` has no effect on any matching rule
+[{domain: '*', rules: [{path: '*', tollgate: {lease: 5s}}]}] => warning: overlay.yaml: `lease` has no effect on any matching rule
+[{domain: '*', rules: [{path: '*', tollgate: {consistency: fast}}]}] => overlay.yaml: 'fast' is no value of `consistency`
 [{tollgate: {}}] => overlay.yaml: an overlay without `domain`
 [{domain: '*', rules: [{path: own}]}] => overlay.yaml: rules of an overlay need `path` and `tollgate`
 {domain: '*'} => overlay.yaml: expected a list

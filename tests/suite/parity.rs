@@ -7,6 +7,7 @@
 //! fits, or expires; and clocks go back.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -22,7 +23,7 @@ use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
 use tollgate::store::redis::client::script::{Form, Script};
 
 use crate::support::redis::RedisProcess;
-use crate::support::twins::{Found, Twins, Writes};
+use crate::support::twins::{Ask, Found, Marks, Twins, Writes};
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);
@@ -82,6 +83,9 @@ struct Call {
     holder: u8,
     /// The longest wait, in quarters of what its rule allows.
     patience: u64,
+    ahead: Option<(u64, u64)>,
+    /// When the call begins to change nothing, in µs after or before it comes.
+    until: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -139,8 +143,8 @@ impl History {
             });
             now = batch.gap.after(now, &limits, &retries, &resets);
             let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
-            let asks: Vec<(Mode, CheckRequest)> =
-                batch.asks.iter().map(|group| group.ask(&limits)).collect();
+            let asks = batch.asks.iter().map(|group| group.ask(&limits, now));
+            let asks: Vec<Ask> = asks.collect();
             let verdicts = twins
                 .ask(&asks, batch.writes, now)
                 .map_err(|error| format!("batch {index}: {error}"))?;
@@ -155,19 +159,19 @@ impl History {
 }
 
 impl Group {
-    fn ask(&self, limits: &[Limit; KEYS]) -> (Mode, CheckRequest) {
-        let checks = self
-            .calls
-            .iter()
-            .map(|call| call.check(&limits[call.counter]));
-        (
-            self.mode,
-            CheckRequest {
-                checks: checks.collect(),
+    fn ask(&self, limits: &[Limit; KEYS], now: Time) -> Ask {
+        let calls = || self.calls.iter().map(|call| (call, &limits[call.counter]));
+        Ask {
+            mode: self.mode,
+            request: CheckRequest {
+                checks: calls().map(|(call, limit)| call.check(limit)).collect(),
                 all_or_nothing: self.mode == Mode::Atomic,
                 deadline: None,
             },
-        )
+            marks: calls()
+                .map(|(call, limit)| call.marks(self.mode, limit, now))
+                .collect(),
+        }
     }
 }
 
@@ -180,7 +184,31 @@ impl Call {
             enforcing: self.enforcing,
             holder,
             book_ahead,
+            lease: self.takes(limit).then(Arc::default),
             ..check(self.counter, *limit, self.size.hits(limit))
+        }
+    }
+}
+
+impl Call {
+    /// Whether hits can be taken ahead after it.
+    fn takes(&self, limit: &Limit) -> bool {
+        let is_leased = match limit.algorithm {
+            Algorithm::FixedWindow => limit.over_limit_hits == OverLimitHits::Drop,
+            Algorithm::SlidingWindow | Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
+            Algorithm::SlidingLog | Algorithm::Concurrency => false,
+        };
+        is_leased && self.ahead.is_some() && !matches!(self.size, Size::GiveBack(_))
+    }
+
+    fn marks(&self, mode: Mode, limit: &Limit, now: Time) -> Marks {
+        let until = |after| Time::from_micros(now.as_micros().saturating_add_signed(after));
+        let has_end = matches!(mode, Mode::Independent | Mode::Grant);
+        Marks {
+            ahead: self
+                .ahead
+                .filter(|_| mode != Mode::Atomic && self.takes(limit)),
+            until: self.until.filter(|_| has_end).map(until),
         }
     }
 }
@@ -456,13 +484,21 @@ fn amounts() -> impl Strategy<Value = Amount> {
 fn calls() -> impl Strategy<Value = Call> {
     let size = prop_oneof![8 => amounts().prop_map(Size::Add), 2 => Just(Size::Look), 3 => amounts().prop_map(Size::GiveBack)];
     let caller = (any::<bool>(), 0..5_u8, 0..5_u64);
-    (0..KEYS, size, caller).prop_map(|(counter, size, (enforcing, holder, patience))| Call {
-        counter,
-        size,
-        enforcing,
-        holder,
-        patience,
-    })
+    let wanted = prop_oneof![8 => 0..20_u64, 1 => Just(1 << 32)];
+    let parts = prop_oneof![2 => Just(1_u64), 2 => 2..5_u64, 1 => 30..33_u64];
+    let ahead = prop::option::weighted(0.25, (wanted, parts));
+    let until = prop::option::weighted(0.1, prop_oneof![Just(-1), Just(0), Just(1)]);
+    (0..KEYS, size, caller, (ahead, until)).prop_map(
+        |(counter, size, (enforcing, holder, patience), (ahead, until))| Call {
+            counter,
+            size,
+            enforcing,
+            holder,
+            patience,
+            ahead,
+            until,
+        },
+    )
 }
 
 fn gaps() -> impl Strategy<Value = Gap> {
@@ -770,6 +806,16 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
         batch(Gap::Micros(1), blocked(1)),
         batch(Gap::Micros(1), blocked(3)),
+        // Equal arguments before and after those of the request.
+        batch(
+            Gap::Micros(1),
+            [
+                alone(Size::Add(Amount::Hits(1))),
+                blocked(2),
+                alone(Size::Add(Amount::Hits(1))),
+            ]
+            .concat(),
+        ),
         // In debt, as much is spent after it as before, but at other times.
         batch(
             Gap::Micros(1_000_000),
@@ -882,6 +928,8 @@ fn hit(counter: usize) -> Call {
         enforcing: true,
         holder: 0,
         patience: 4,
+        ahead: None,
+        until: None,
     }
 }
 
@@ -932,14 +980,16 @@ pub(crate) fn goes_by_the_servers_clock(
     let mut connection = server.connection();
     let limit = table_limits()[0];
     let check = check(0, limit, Hits::Add(1));
-    let lines = [EncodedCheck::new(
+    let mut line = EncodedCheck::new(
         &check,
         Counter::charge(&check.limit, check.call()),
         0,
         START,
         Mode::Independent,
         Span::ZERO,
-    )];
+    );
+    line.use_script();
+    let lines = [line];
     let mut call = redis::pipe();
     call.cmd("TIME")
         .add_command(script.command(

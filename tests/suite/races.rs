@@ -6,12 +6,13 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use tokio::runtime;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, request};
 
-const SERVICES: usize = 3;
-const CLIENTS: usize = 8;
+pub(crate) const SERVICES: usize = 3;
+pub(crate) const CLIENTS: usize = 8;
 const ROUNDS: usize = 100;
 /// Calls of each client in a round: all together, twice what the limit allows.
 const CALLS: usize = 4;
@@ -62,38 +63,59 @@ fn grants_exactly_the_limit(algorithm: &str) {
             .start()
     };
     let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
-    let granted: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
+    let granted = race(&services, ROUNDS, CALLS, |call| {
+        let caller = if names_holders {
+            format!("{} {}", call.client, call.number)
+        } else {
+            String::new()
+        };
+        let round = call.round.to_string();
+        request("d", &[&[("round", &round), ("caller", &caller)]])
+    });
+    assert_eq!(granted, [LIMIT; ROUNDS]);
+}
+
+/// One call of a race.
+pub(crate) struct RaceCall {
+    pub(crate) round: usize,
+    client: usize,
+    number: usize,
+}
+
+/// Eight clients of each service make so many calls in each round, all at the same time. Returns
+/// how many of each round were admitted.
+pub(crate) fn race(
+    services: &[TestServer],
+    rounds: usize,
+    calls: usize,
+    request_of: impl Fn(RaceCall) -> RateLimitRequest + Sync,
+) -> Vec<usize> {
+    let granted: Vec<AtomicUsize> = (0..rounds).map(|_| AtomicUsize::new(0)).collect();
     let errors = Mutex::new(Vec::new());
-    let barrier = Barrier::new(SERVICES * CLIENTS);
+    let barrier = Barrier::new(services.len() * CLIENTS);
     thread::scope(|scope| {
-        for (number, service) in services
+        for (client, service) in services
             .iter()
             .flat_map(|service| [service; CLIENTS])
             .enumerate()
         {
-            let (granted, barrier, errors) = (&granted, &barrier, &errors);
+            let (granted, barrier, errors, request_of) = (&granted, &barrier, &errors, &request_of);
             scope.spawn(move || {
                 let runtime = runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()
                     .expect("a runtime can be built");
                 runtime.block_on(async {
-                    let mut client = service.client().await;
+                    let mut connection = service.client().await;
                     for (round, granted) in granted.iter().enumerate() {
                         barrier.wait();
-                        for call in 0..CALLS {
-                            let caller = if names_holders {
-                                format!("{number} {call}")
-                            } else {
-                                String::new()
+                        for number in 0..calls {
+                            let call = RaceCall {
+                                round,
+                                client,
+                                number,
                             };
-                            match client
-                                .call(request(
-                                    "d",
-                                    &[&[("round", &round.to_string()), ("caller", &caller)]],
-                                ))
-                                .await
-                            {
+                            match connection.call(request_of(call)).await {
                                 Ok(answer) if answer.overall_code() == Code::Ok => {
                                     _ = granted.fetch_add(1, Relaxed);
                                 }
@@ -116,6 +138,5 @@ fn grants_exactly_the_limit(algorithm: &str) {
         errors.len(),
         errors[0]
     );
-    let granted: Vec<usize> = granted.into_iter().map(AtomicUsize::into_inner).collect();
-    assert_eq!(granted, [LIMIT; ROUNDS]);
+    granted.into_iter().map(AtomicUsize::into_inner).collect()
 }

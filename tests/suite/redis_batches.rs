@@ -1,9 +1,13 @@
 //! Many checks go to Redis in one call: how many calls there are, and what each check gets from a
 //! real Redis. When a call goes out, and with which others, is tested in `in_process/batches.rs`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use redis::Value;
+use tollgate::algorithm::Counter;
 use tollgate::base::time::{Clock, Time};
-use tollgate::check::{Check, CheckError, Hits, Key, StoreError};
+use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 
 use crate::support::kept::redis_key;
@@ -161,6 +165,121 @@ async fn hits_of_a_batch_on_one_window_are_one_command() {
             used,
             "{before:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn leased_windows_drop_hits_over_the_limit_by_one_command() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
+    let leased = |hits| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, Hits::Add(hits))
+    };
+    let checks: Vec<Check> = [1, 4, 2, 3, 1, 9].map(leased).into();
+    let key = String::from_utf8(redis_key(&checks[0], START)).expect("it is text");
+    for (before, is_known) in [None, Some(0), Some(3), Some(9), Some(12), Some(-5)]
+        .into_iter()
+        .flat_map(|before| [(before, true), (before, false)])
+    {
+        bench.server.command::<()>(&["FLUSHDB"]);
+        if !is_known {
+            bench.server.command::<()>(&["SCRIPT", "FLUSH"]);
+        }
+        if let Some(before) = before {
+            let text = before.to_string();
+            let set = ["SET", &key, &text, "EX", "86400"];
+            bench.server.command::<()>(&set);
+        }
+        bench.count_anew();
+        let request = request_of(checks.clone());
+        let decisions = bench.remote.decide(&request, START, None).await;
+        assert_eq!(bench.calls("incrby"), 1, "{before:?}");
+        let used = u64::try_from(before.unwrap_or(0)).unwrap_or(0);
+        let mut counter = Counter::of(&limit, START, used);
+        for (check, decision) in checks.iter().zip(decisions) {
+            let (after, verdict) = counter.decide(&limit, START, check.call());
+            assert_eq!(decision, Ok(verdict), "{before:?}");
+            counter = after;
+        }
+        // What was dropped is given back when nobody asks.
+        let used = counter.spent_at(&limit, START);
+        while bench.server.command::<u64>(&["GET", &key]) != used {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        bench.lifetimes_are_set().await;
+        // The script decides the same.
+        let request = request_of([check("leased:", limit, Hits::Peek)]);
+        let peek = bench.remote.decide(&request, START, None).await[0];
+        assert_eq!(peek.map(|verdict| verdict.used), Ok(used), "{before:?}");
+    }
+}
+
+#[tokio::test]
+async fn leased_windows_are_charged_in_order_by_commands_and_script() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
+    let leased = |hits| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, hits)
+    };
+    let hits = [
+        Hits::Add(4),
+        Hits::Peek,
+        Hits::Add(3),
+        Hits::Add(3),
+        Hits::Refund(1),
+        Hits::Add(3),
+        Hits::Add(1),
+    ];
+    let request = request_of(hits.map(leased));
+    let decisions = bench.remote.decide(&request, START, None).await;
+    let mut counter = Counter::new(&limit);
+    for (hits, decision) in hits.into_iter().zip(decisions) {
+        let (after, verdict) = counter.decide(&limit, START, hits);
+        assert_eq!(decision, Ok(verdict), "{hits:?}");
+        counter = after;
+    }
+}
+
+/// Those that are over limit are given back first in the next batch.
+#[tokio::test]
+async fn concurrent_leased_hits_use_all_of_a_window() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 40, OverLimitHits::Drop);
+    let leased = |_| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, Hits::Add(1))
+    };
+    let key = String::from_utf8(redis_key(&leased(0), START)).expect("it is text");
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let answers = bench.ask_each(&[0; 9].map(leased), START).await;
+        let passes = |answer: &&Result<Verdict, CheckError>| answer.is_ok_and(|it| !it.over);
+        admitted += answers.iter().filter(passes).count();
+    }
+    assert_eq!(admitted, 40);
+    while bench.server.command::<u64>(&["GET", &key]) != 40 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn leased_hits_that_never_fit_change_nothing() {
+    let bench = bench_at_start().await;
+    let limit = limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop);
+    let leased = |hits| Check {
+        lease: Some(Arc::default()),
+        ..check("leased:", limit, hits)
+    };
+    for (hits, over) in [(Hits::Add(10), true), (Hits::Peek, false)] {
+        bench.count_anew();
+        let request = request_of([leased(hits)]);
+        let verdict = bench.remote.decide(&request, START, None).await[0];
+        assert_eq!(verdict.map(|verdict| verdict.over), Ok(over));
+        let counts = ["evalsha", "incr", "incrby"].map(|name| bench.calls(name));
+        assert_eq!(counts, [1, 0, 0]);
+        assert_eq!(bench.server.command::<u64>(&["DBSIZE"]), 0);
     }
 }
 

@@ -26,6 +26,12 @@ algorithm: token_bucket, burst: 4294967296
 algorithm: token_bucket, burst: "16"
 algorithm: sliding_window, buckets: 100
 algorithm: sliding_window, buckets: 101
+algorithm: token_bucket, consistency: leased, lease: 1s
+algorithm: leaky_bucket, consistency: leased
+algorithm: token_bucket, on_limit: queue, max_wait: 1s, consistency: leased
+consistency: leased, over_limit_hits: drop, on_limit: degrade
+consistency: leased, over_limit_hits: count
+consistency: fast
 algorithm: Token_bucket
 algorithm: null
 unit_multiplier: 0
@@ -131,12 +137,19 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: concurrency without anything",
             "tollgate_block: all that a rule mixes up is reported at once",
             "tollgate_block: a burst without a bucket",
+            "leased: a lease without leased or concurrency",
+            "leased: a lease beside exact",
+            "leased: leased with over-limit hits that count by the domain",
             "[{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
         ],
     ),
     (
         "a bound depends on several numbers, or is that of a duration or of a time",
         &[
+            "leased: leased with sub-windows below a second",
+            "leased: a lease of hits below 20 ms",
+            "leased: a lease of hits of more than half of the window",
+            "leased: a lease of hits of more than half of the time in which the bucket refills",
             "tollgate_block: a lease that no number holds",
             "tollgate_block: a lease beyond a hundred years",
             "tollgate_block: a max_wait beyond an hour",

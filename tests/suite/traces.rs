@@ -154,6 +154,7 @@ async fn requests_have_the_spans_of_the_reference() {
             (execution, "domain", "d"),
             (execution, "request string", asked),
             (execution, "tollgate.code", "OK"),
+            (execution, "tollgate.source", "store"),
             (trip, "pipeline length", "1"),
             (trip, "perSecondPipeline length", "0"),
         ] {
@@ -195,6 +196,7 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
         attribute(&execution, "tollgate.store_policy").starts_with("deny ("),
         "{execution:#?}"
     );
+    assert_eq!(attribute(&execution, "tollgate.source"), "fallback");
 }
 
 #[tokio::test]

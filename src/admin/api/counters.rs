@@ -9,8 +9,10 @@ use http::StatusCode;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
+use crate::admin::api::fleet::Replies;
+use crate::admin::api::fleet::reply::LeasedReply;
 use crate::admin::api::idempotency::Failed;
-use crate::admin::api::top::{Key, Top, entries_of};
+use crate::admin::api::top::{Key, Scope, Top, busy, entries_of, one_of, query_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -64,32 +66,63 @@ impl Counters {
     }
 
     /// GET: one descriptor, with an entry for each `e` in the query string. With `hashed=1` its
-    /// values are hashes; then a caller that does not see values gets no name of the counter.
-    pub(crate) async fn read_by_query(&self, pairs: &Pairs, values: Values) -> Answer<CounterView> {
+    /// values are hashes; then a caller that does not see values gets no name of the counter. With
+    /// `scope=fleet` this replica, `own` by its name, asks the others for what they hold.
+    pub(crate) async fn read_by_query(
+        &self,
+        own: &str,
+        pairs: &Pairs,
+        values: Values,
+    ) -> Answer<CounterView> {
+        let key;
         let domain = pairs.first("domain");
         if domain.is_empty() || pairs.all("e").next().is_none() {
             let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
             return Err(Rejected::bad_request(reason));
         }
-        let query = Query::of_entries(domain, pairs.all("e"))
+        let mut query = Query::of_entries(domain, pairs.all("e"))
             .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
-        if !is_hashed(pairs) {
-            let mut counters = self.read(query).await?;
-            return Ok(counters.swap_remove(0));
+        let scope = one_of(pairs, "scope", Scope::Replica)?;
+        let is_hashed = is_hashed(pairs);
+        if is_hashed {
+            key = self.key_of_hash(&query).await?;
+            query.descriptors = query_of("", &key).descriptors;
         }
-        let key = self.key_of_hash(&query).await?;
-        let descriptor = Descriptor::new(key.iter());
-        let found = Query {
-            descriptors: [descriptor].into_iter().collect(),
-            ..query
+        let mut read = self.read(query.clone()).await;
+        if is_hashed {
+            // The explanation of an error has the values.
+            read = read.map_err(Rejected::unexplained);
+        }
+        let mut counter = read?.swap_remove(0);
+        if is_hashed && values != Values::Clear {
+            counter.key = None;
+        }
+        if scope == Scope::Fleet {
+            self.add_leased_by_others(&mut counter, &query, own).await?;
+        }
+        Ok(counter)
+    }
+
+    async fn add_leased_by_others(
+        &self,
+        counter: &mut CounterView,
+        query: &Query<'_>,
+        own: &str,
+    ) -> Result<(), Rejected> {
+        let fleet = &self.top.fleet;
+        let Replies { answers, missing } = match self.top.counter_path(query) {
+            Some(path) => fleet.ask(&path, own).await.ok_or_else(busy)?,
+            None => fleet.without_replies(own),
         };
-        // The explanation of an error has the values.
-        let mut counters = self.read(found).await.map_err(Rejected::unexplained)?;
-        let counter = counters.swap_remove(0);
-        Ok(CounterView {
-            key: counter.key.filter(|_| values == Values::Clear),
-            ..counter
-        })
+        let mut replicas = vec![own.to_owned()];
+        for LeasedReply { replica, leased } in answers {
+            replicas.push(replica);
+            let leased = leased.unwrap_or_default();
+            counter.leased = counter.leased.map(|sum| sum.saturating_add(leased));
+        }
+        counter.replicas = Some(replicas);
+        counter.missing = Some(missing);
+        Ok(())
     }
 
     /// The key that a query with hashes names.
@@ -135,7 +168,10 @@ impl Counters {
             Store::Memory(_) => CountedIn::Memory,
             Store::Redis(_) => CountedIn::Redis,
         };
-        let shown = |reading: &Reading| counter(&query, step, check, reading, counted_in);
+        let shown = |reading: &Reading| {
+            let leased = store.leased(check);
+            counter(&query, step, check, reading, leased, counted_in)
+        };
         let before = store.peek(check, now).await.map_err(unchanged)?;
         match change.action {
             Action::Reset => store.reset(check, now).await,
@@ -168,7 +204,8 @@ impl Counters {
             };
             let check = &plan.request.checks[check];
             let (reading, counted_in) = self.read_check(check, now).await;
-            counter(&query, step, check, &reading, counted_in)
+            let leased = self.store().leased(check);
+            counter(&query, step, check, &reading, leased, counted_in)
         });
         let mut counters = join_all(counters).await;
         let hashed = self.top.as_hashed(&query).unwrap_or_default();
@@ -263,6 +300,7 @@ fn counter(
     step: &Step<'_>,
     check: &Check,
     reading: &Reading,
+    leased: u64,
     counted_in: CountedIn,
 ) -> CounterView {
     let verdict = &reading.verdict;
@@ -271,6 +309,7 @@ fn counter(
         algorithm: Some(check.limit.algorithm),
         limit: Some(limit(&check.limit)),
         used: Some(verdict.used),
+        leased: Some(leased),
         remaining: Some(verdict.remaining),
         resets_in_seconds: Some(verdict.reset_after.ceil_secs()),
         over_limit: reading.is_exhausted,
@@ -288,6 +327,9 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         algorithm: None,
         limit: None,
         used: None,
+        leased: None,
+        replicas: None,
+        missing: None,
         remaining: None,
         resets_in_seconds: None,
         over_limit: false,

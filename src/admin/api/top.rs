@@ -48,7 +48,7 @@ pub(crate) struct Top {
     rules: Arc<LiveRules>,
     /// For callers without a token; `None` shows values as they are.
     redaction: Option<Arc<Redaction>>,
-    fleet: Arc<Fleet>,
+    pub(crate) fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -238,6 +238,22 @@ impl Top {
         }
     }
 
+    /// The path at which other replicas have the counter of a request, with values as callers
+    /// without a token see them; `None` if these see none.
+    pub(crate) fn counter_path(&self, query: &Query<'_>) -> Option<String> {
+        let (entries, hashed) = match self.redaction {
+            None => (key_of(query), "0"),
+            Some(_) => (self.as_hashed(query)?.swap_remove(0), "1"),
+        };
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let domain = encoded(&Text(query.domain).shown());
+        let mut path = format!("/api/v1/counters?hashed={hashed}&domain={domain}");
+        for [key, value] in entries {
+            path += &format!("&e={}", encoded(&format!("{key}={value}")));
+        }
+        Some(path)
+    }
+
     /// The descriptors of a request as callers without a token see them; `None` unless values are
     /// replaced by hashes.
     pub(crate) fn as_hashed(&self, query: &Query<'_>) -> Option<Vec<Entries>> {
@@ -278,7 +294,7 @@ pub(crate) fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
     }
 }
 
-fn busy() -> Rejected {
+pub(crate) fn busy() -> Rejected {
     let reason = "other requests ask the fleet at this moment (fleet_queries_max); repeat it";
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
 }
@@ -308,9 +324,9 @@ impl TopQuery {
                 domain: text("domain"),
                 rule: text("rule"),
             },
-            window: one_of("window", text("window"), Window::Minute)?,
-            by: one_of("by", text("by"), By::OverLimit)?,
-            scope: one_of("scope", text("scope"), Scope::Replica)?,
+            window: one_of(&pairs, "window", Window::Minute)?,
+            by: one_of(&pairs, "by", By::OverLimit)?,
+            scope: one_of(&pairs, "scope", Scope::Replica)?,
         })
     }
 
@@ -329,14 +345,15 @@ impl TopQuery {
 }
 
 /// The value of a parameter that has a few.
-fn one_of<T: FromStr<Err = String>>(
+pub(crate) fn one_of<T: FromStr<Err = String>>(
+    pairs: &Pairs,
     name: &str,
-    value: Option<String>,
     default: T,
 ) -> Result<T, Rejected> {
-    let Some(value) = value else {
+    let value = Text(pairs.first(name)).shown();
+    if value.is_empty() {
         return Ok(default);
-    };
+    }
     value
         .parse()
         .map_err(|error| Rejected::bad_request(format!("{name} is {value:?}: {error}")))

@@ -49,6 +49,18 @@ pub(super) fn queues(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     findings(found, files)
 }
 
+/// Leased rules where each process counts alone.
+pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
+    let all = rules.rules();
+    let mut leased = all.into_iter().filter(|rule| rule.lease.is_some());
+    let found = leased.next().map(|rule| {
+        let text = "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact";
+        let hint = "write consistency: exact, or set REDIS_URL";
+        (rule, text.to_owned(), hint.to_owned())
+    });
+    findings(found.into_iter(), files)
+}
+
 /// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved
 /// for the response.
 fn timeout_for(wait: Span) -> Span {

@@ -18,7 +18,7 @@ use crate::config::tollgate::value::{
     ResponseBody,
 };
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, LimitOption, OverLimitHits};
+use crate::limit::{Algorithm, Consistency, LimitOption, OverLimitHits};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// A block that applies to a rule.
@@ -115,13 +115,15 @@ macro_rules! options {
                     |value| can_be(*value, form),
                 );
                 form.on_limit = on_limit.map_or(OnLimitWord::Reject, |option| *option);
-                Self {
+                let mut resolved = Self {
                     $($key: {
                         let applies: fn(&$type, Form) -> bool = $applies;
                         first(&layers, |block| block.$key.as_ref(), |value| applies(value, form))
                     },)*
                     layers,
-                }
+                };
+                resolved.lease = resolved.lease.or_else(|| resolved.lease_beside_consistency());
+                resolved
             }
 
             /// All options in force, and where each was set.
@@ -163,7 +165,10 @@ options! {
     /// Key of the rule's last descriptor, which has no `value`: its value in a request is the name
     /// of the holder
     lease_by: Box<str> = Text, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
-    /// Time after which an unreleased holder expires, such as `30s`
+    /// `exact` (default), or `leased`: replicas take hits of hot counters ahead
+    consistency: Consistency = Consistency, |_, _| true;
+    /// Time until what is held returns, such as `30s`: the slot of an unreleased holder, or unused
+    /// hits of `consistency: leased`, in the block with that
     lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
 }
 
@@ -173,6 +178,7 @@ values! {
         schemas.subschema_for::<Options>(),
         {"allOf": Algorithm::ALL.map(without_misplaced)},
         {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
+        leased(),
     ]};
 }
 
@@ -182,6 +188,8 @@ fn without_misplaced(algorithm: Algorithm) -> Json {
     for option in LimitOption::ALL {
         let allowed = match option {
             option if algorithm.takes(option) => continue,
+            // Also for hits that are taken ahead.
+            LimitOption::Lease => continue,
             // What all algorithms but one do by default has no effect.
             LimitOption::OverLimitHits => json!({"const": OverLimitHits::Drop.name()}),
             _ => false.into(),
@@ -196,6 +204,18 @@ fn without_options_of_others(on_limit: OnLimitWord) -> Json {
     let others = others.filter(|other| *other != on_limit);
     let options = others.map(|other| (other.option().to_owned(), false.into()));
     when("on_limit", on_limit.name(), &options.collect())
+}
+
+fn leased() -> Json {
+    let algorithms = Algorithm::ALL.into_iter();
+    let algorithms = algorithms.filter(|algorithm| algorithm.lease_error().is_none());
+    let others = json!({
+        "algorithm": {"enum": algorithms.collect::<Vec<_>>()},
+        "on_limit": {"not": {"const": OnLimitWord::Queue}},
+        "over_limit_hits": {"const": OverLimitHits::Drop},
+    });
+    let others = others.as_object().cloned().unwrap_or_default();
+    when("consistency", Consistency::Leased.name(), &others)
 }
 
 /// What other options may be in a block with this one.
@@ -287,6 +307,7 @@ mod tests {
             "lease_by",
             "algorithm: concurrency, lease_by: key, lease: 9s",
         ),
+        ("consistency", "consistency: leased"),
         ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
     ];
 

@@ -11,7 +11,7 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::values;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, BUCKETS_MAX, OverLimitHits};
+use crate::limit::{Algorithm, BUCKETS_MAX, Consistency, OverLimitHits};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -111,7 +111,13 @@ macro_rules! words {
     };
 }
 
-words!(Algorithm, OverLimitHits, OnLimitWord, OnStoreError);
+words!(
+    Algorithm,
+    Consistency,
+    OverLimitHits,
+    OnLimitWord,
+    OnStoreError
+);
 
 impl OptionValue for u32 {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {

@@ -14,6 +14,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tower::service_fn;
+use tower::util::BoxService;
 
 use crate::base::backoff::Backoff;
 use crate::net::remote::{CONNECT_TIMEOUT, Server};
@@ -62,13 +63,15 @@ pub(crate) async fn channel(server: &Server) -> anyhow::Result<Channel> {
         .keep_alive_timeout(PING_TIMEOUT);
     // A channel reconnects at once; the client backs off instead.
     let mut once = Some(server.clone());
-    let connecting = endpoint.connect_with_connector(service_fn(move |_| {
+    let connector = service_fn(move |_| {
         let server = once.take();
         async {
             let server = server.context("the connection was lost")?;
             server.connect().await
         }
-    }));
+    });
+    // Boxed as that of OTLP, so that tonic's client is compiled once for both.
+    let connecting = endpoint.connect_with_connector(BoxService::new(connector));
     timeout(CONNECT_TIMEOUT, connecting)
         .await
         .with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limit::Unit;
 use crate::rules::query::Entry;
 use crate::rules::tree::tests::rules_of;
 
@@ -19,6 +20,7 @@ descriptors:
         detailed_metric: true
         value_to_metric: true
         metadata: {tollgate: {algorithm: concurrency, lease_by: id}}
+  - {key: leased, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {tollgate: {consistency: leased}}}
   - {key: other, value: o, rate_limit: {unlimited: true, replaces: [{name: replaced}]}}
   - key: gone
     descriptors:
@@ -219,4 +221,32 @@ fn a_holder_makes_no_metric_of_its_own() {
         },
     );
     assert_eq!(metric_name.as_deref(), Some("d.api_pay.id"));
+}
+
+#[test]
+fn checks_of_a_leased_rule_may_use_leases_and_drop_over_limit_hits() {
+    let leased = |limit: Option<Override>| {
+        let request = asked(&["leased=1"], Modes::default(), |query| {
+            query.descriptors[0].limit = limit;
+        });
+        let check = &request.checks[0];
+        assert_eq!(
+            check.lease.is_some(),
+            check.limit.over_limit_hits == OverLimitHits::Drop
+        );
+        // A `lease` of the domain without `consistency` is for holders.
+        check.lease.as_ref().map(|lease| lease.lifetime)
+    };
+    let stated = |requests_per_unit| {
+        Some(Override {
+            requests_per_unit,
+            unit: Some(Unit::Minute),
+            wire_unit: 2,
+        })
+    };
+    assert_eq!(leased(None), Some(None));
+    assert_eq!(leased(stated(500)), Some(None));
+    assert_eq!(leased(stated(0)), None, "there is nothing to take");
+    let exact = asked(&["reject=1"], Modes::default(), |_| {});
+    assert!(exact.checks[0].lease.is_none());
 }

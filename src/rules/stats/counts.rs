@@ -1,12 +1,13 @@
 //! The counters and the usage of one rule, and the reference's arithmetic.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::base::time::Time;
-use crate::check::{Check, HITS_MAX, Hits, Source, Verdict};
+use crate::base::time::{Span, Time};
+use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
 /// The counters of one rule.
@@ -18,6 +19,8 @@ pub struct RuleStats {
     /// the epoch at which the counter is unused again. One word, so that a request stores it at
     /// once.
     usage: AtomicU64,
+    /// Empty until a rule has `consistency: leased`.
+    lease_hits: OnceLock<Arc<LeaseHits>>,
 }
 
 /// Hits, and those of them that were over limit, as in the metrics of a rule
@@ -173,8 +176,20 @@ impl RuleStats {
         [Count::TotalHits, Count::OverLimit].map(|count| self.get(count))
     }
 
+    /// Leases whose hits it counts.
+    pub(crate) fn lease(&self, lifetime: Option<Span>) -> Arc<Leased> {
+        let hits = self.lease_hits.get_or_init(Arc::default).clone();
+        Arc::new(Leased { lifetime, hits })
+    }
+
+    /// Hits that were taken ahead.
+    pub(super) fn leased(&self, event: LeaseEvent) -> u64 {
+        self.lease_hits.get().map_or(0, |hits| hits.get(event))
+    }
+
     pub(super) fn is_zero(&self) -> bool {
-        self.counts.iter().all(|count| count.load(Relaxed) == 0)
+        let is_unleased = self.leased(LeaseEvent::Taken) == 0;
+        is_unleased && self.counts.iter().all(|count| count.load(Relaxed) == 0)
     }
 }
 

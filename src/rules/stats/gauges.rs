@@ -1,23 +1,25 @@
-//! Gauges of rules that have one counter: what it admits, and what is in use.
+//! Gauges of rules that have one counter: what it admits, and what is in use; and of leased rules:
+//! what replicas may hold.
 //!
 //! They are read from the rules in force when metrics are collected. A request only stores the
 //! usage that its verdict states anyway. Rules whose keys clients choose have a counter for each
-//! key, so they have no gauges.
+//! key, so they have no usage.
 
 use std::sync::Arc;
 
 use crate::base::time::Clock;
-use crate::limit::Limit;
 use crate::rules::live::LiveRules;
 use crate::rules::metric_name;
 use crate::rules::rule::Rule;
 use crate::rules::tree::Node;
 use crate::telemetry::metric::{Gauge, Metrics, Series, Source};
 
-/// Rules with `tollgate_rule_limit` and `tollgate_rule_used`.
+/// Rules with `tollgate_rule_limit` and `tollgate_rule_used`, or with `tollgate_rule_lease_bound`.
 // bound rule_gauges_max: the rule has no gauges; tollgate_rule_gauges_left_out
 pub(crate) const RULE_GAUGES_MAX: usize = 10_000;
 const LIMIT_HELP: &str = "Most hits in use of a rule whose keys clients do not choose: its requests per period, or its burst.";
+const BOUND_HELP: &str =
+    "Most hits of each counter of a leased rule that all replicas together hold unused.";
 const USED_HELP: &str = "Hits in use of a rule whose keys clients do not choose, as of its last request here; 0 once its counter is unused.";
 
 /// The gauges of the rules in force.
@@ -39,7 +41,7 @@ impl RuleGauges {
     ) -> Self {
         let left_out = metrics.gauge(
             "tollgate_rule_gauges_left_out",
-            "Rules without tollgate_rule_limit and tollgate_rule_used on this page because rule_gauges_max was reached.",
+            "Rules without their gauges, such as tollgate_rule_limit, on this page because rule_gauges_max was reached.",
         );
         Self {
             rules,
@@ -57,21 +59,32 @@ impl Source for RuleGauges {
         let mut count = 0;
         for domain in rules.iter().flat_map(|rules| rules.domains()) {
             domain.visit(&mut |nodes| {
-                let Some((rule, limit)) = with_one_counter(nodes) else {
+                let Some(rule) = nodes.last().and_then(|node| node.rule.as_deref()) else {
                     return;
                 };
+                let Some(limit) = rule.limit() else {
+                    return;
+                };
+                let has_one_counter = has_one_counter(nodes, rule);
+                if !has_one_counter && rule.lease.is_none() {
+                    return;
+                }
                 count += 1;
                 if count > self.rules_max {
                     return;
                 }
                 let mut labels = metric_name::labels(&rule.path);
                 labels.push(("rule", rule.path.to_string()));
-                let capacity = u64::from(limit.capacity);
-                let limit =
-                    Series::gauge("tollgate_rule_limit", LIMIT_HELP, labels.clone(), capacity);
-                let used = rule.stats.used(now);
-                let used = Series::gauge("tollgate_rule_used", USED_HELP, labels, used);
-                series.extend([limit, used]);
+                if rule.lease.is_some() {
+                    let (name, bound) = ("tollgate_rule_lease_bound", limit.held_max().into());
+                    series.push(Series::gauge(name, BOUND_HELP, labels.clone(), bound));
+                }
+                if has_one_counter {
+                    let (name, capacity) = ("tollgate_rule_limit", limit.capacity.into());
+                    series.push(Series::gauge(name, LIMIT_HELP, labels.clone(), capacity));
+                    let (name, used) = ("tollgate_rule_used", rule.stats.used(now));
+                    series.push(Series::gauge(name, USED_HELP, labels, used));
+                }
             });
         }
         let left_out = i64::try_from(count.saturating_sub(self.rules_max));
@@ -79,18 +92,13 @@ impl Source for RuleGauges {
     }
 }
 
-/// The rule of a descriptor and its limit, unless values of requests are part of its counter's key.
-fn with_one_counter<'r>(nodes: &[&'r Node]) -> Option<(&'r Rule, &'r Limit)> {
-    let rule = nodes.last()?.rule.as_deref()?;
-    let limit = rule.limit()?;
+/// Whether no values of requests are part of the keys of a rule, which is that of the last node.
+fn has_one_counter(nodes: &[&Node], rule: &Rule) -> bool {
     // The last entry names a holder, which is no part of the key.
     let counted = nodes.len() - usize::from(rule.names_holders());
     let is_fixed = |node: &&Node| {
         let is_shared = node.share_threshold || !node.value.contains('*');
         !node.value.is_empty() && is_shared && !node.key.contains('*')
     };
-    nodes[..counted]
-        .iter()
-        .all(is_fixed)
-        .then_some((rule, limit))
+    nodes[..counted].iter().all(is_fixed)
 }

@@ -1,5 +1,5 @@
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, Key, Verdict};
+use crate::check::{Check, Hits, Key, LeaseEvent, Verdict};
 use crate::limit::{Algorithm, Limit, Terms, Unit};
 use crate::rules::stats::counts::Disposition;
 use crate::rules::stats::{
@@ -137,6 +137,32 @@ fn names_from_clients_are_values_of_labels() {
         .filter(|line| line.starts_with("# TYPE") && line.contains("quoted"))
         .count();
     assert_eq!(families, 0, "{page}");
+}
+
+#[test]
+fn hits_taken_ahead_are_exposed_once_there_are_some() {
+    let metrics = Metrics::new();
+    let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+    let hits = table.of_rule("d.key.sub.more").lease(None).hits.clone();
+    assert!(!metrics.page().contains("lease"));
+    hits.add(LeaseEvent::Taken, 9);
+    hits.add(LeaseEvent::Used, 5);
+    hits.add(LeaseEvent::GivenBack, 3);
+    let page = metrics.page();
+    for (event, count) in [
+        ("taken", 9),
+        ("used", 5),
+        ("given_back", 3),
+        ("stranded", 0),
+    ] {
+        let line = format!(
+            r#"tollgate_rule_lease_hits_total{{domain="d",key1="key",key2="sub",event="{event}"}} {count}"#
+        );
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    drop(hits);
+    table.forget_retired();
+    assert_eq!(metrics.page(), page, "counts stay when their rule is gone");
 }
 
 #[test]

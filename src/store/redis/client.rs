@@ -2,7 +2,8 @@
 //! redirections.
 //!
 //! ```text
-//!   decide -> over-limit cache -> encode -> batcher of each node -> pipeline -> decode -> verdicts
+//!   decide -> over-limit cache, leases -> encode -> batcher of each node -> pipeline -> decode
+//!          -> verdicts
 //! ```
 //!
 //! A decision is made within the caller's time: a verdict for each check, or why there is none.
@@ -25,6 +26,7 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::traces::LiveSpan;
 
+mod ahead;
 mod all_or_nothing;
 mod batcher;
 mod batchers;
@@ -80,9 +82,6 @@ impl<'s> NodeOutcome<'s> {
     }
 }
 
-/// Verdicts from the over-limit cache.
-type Cached = SmallVec<[Option<Verdict>; 2]>;
-
 impl RedisClient {
     /// A client for the worker that this is called on. It starts to connect to all known servers.
     pub(crate) fn new(shared: Arc<Redis>) -> Self {
@@ -114,21 +113,13 @@ impl RedisClient {
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
             left_out: StoreError::Unreachable,
         };
-        let cache = self.shared.over_limit_cache.as_ref();
-        let cached: Cached = match cache {
-            Some(cache) => request
-                .checks
-                .iter()
-                .map(|check| cache.get(check, now))
-                .collect(),
-            None => Cached::new(),
-        };
-        let decisions = if cached.iter().any(Option::is_some) {
+        let decisions = match self.decide_locally(&request) {
+            None => self.send(&request).await,
+            Some(local) if local.is_complete() => local.decisions(),
             // Boxed to keep the future of other requests small.
-            Box::pin(self.send_uncached(&request, cached)).await
-        } else {
-            self.send(&request).await
+            Some(local) => Box::pin(self.send_rest(&request, local)).await,
         };
+        let cache = self.shared.over_limit_cache.as_ref();
         for check in request.checks {
             // Whatever the reply: Redis may have counted the refund.
             if let (Some(cache), Hits::Refund(_)) = (cache, check.hits) {
@@ -152,35 +143,6 @@ impl RedisClient {
         };
         let mut batches = self.encode_by_redis_time(&mut request).await;
         self.send_batches(&request, &mut batches).await
-    }
-
-    /// Sends the checks that the cache did not decide.
-    async fn send_uncached(&self, request: &Request<'_>, cached: Cached) -> Decisions {
-        let known = || request.checks.iter().zip(&cached);
-        let blocked = request.mode == Mode::Atomic
-            && known().any(|(check, verdict)| check.enforcing && verdict.is_some());
-        let unknown = known().filter(|(_, verdict)| verdict.is_none());
-        let (checks, mode): (Vec<Check>, _) = if blocked {
-            let peeks = unknown.map(|(check, _)| as_peek(check)).collect();
-            (peeks, Mode::Independent)
-        } else {
-            let checks = unknown.map(|(check, _)| check.clone()).collect();
-            (checks, request.mode)
-        };
-        let uncached = Request {
-            checks: &checks,
-            mode,
-            ..*request
-        };
-        let mut sent = self.send(&uncached).await.into_iter();
-        let mut next = || {
-            sent.next()
-                .unwrap_or(Err(StoreError::Rejected.not_counted()))
-        };
-        cached
-            .into_iter()
-            .map(|verdict| verdict.map_or_else(&mut next, Ok))
-            .collect()
     }
 
     async fn send(&self, request: &Request<'_>) -> Decisions {

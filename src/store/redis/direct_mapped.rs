@@ -51,6 +51,20 @@ impl<const N: usize> DirectMappedTable<N> {
         })
     }
 
+    /// Replaces the numbers of a hash, which are `None` if it has none.
+    pub(crate) fn update<T>(
+        &self,
+        hash: u64,
+        change: impl FnOnce(Option<[u64; N]>) -> ([u64; N], T),
+    ) -> T {
+        self.with(hash, |slot| {
+            let known = (slot.0 == hash).then_some(slot.1);
+            let (numbers, result) = change(known);
+            *slot = (hash, numbers);
+            result
+        })
+    }
+
     fn with<T>(&self, hash: u64, run: impl FnOnce(&mut Slot<N>) -> T) -> T {
         let shard = &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)];
         let mut slots = shard.lock();

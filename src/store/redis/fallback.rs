@@ -11,6 +11,7 @@
 //! have. `write_back` sends them before Redis is used again. Hits whose outcome is unknown are
 //! counted locally and never written back: Redis counts each hit once or not at all.
 
+pub(crate) mod change;
 pub mod local;
 pub(crate) mod membership;
 pub(crate) mod outage;

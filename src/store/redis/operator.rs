@@ -6,6 +6,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, Hits, Reading};
 use crate::store::redis::client::RedisClient;
 use crate::store::redis::client::encode::Mode;
+use crate::store::redis::fallback::change::{Change, key_hash};
 
 /// Time to announce a change of an operator to other replicas.
 // bound announce_timeout: cached verdicts expire by themselves; -
@@ -26,12 +27,23 @@ impl RedisClient {
         Ok(Reading::new(decisions[0]?, one_more))
     }
 
+    /// Unused hits that this process holds of a counter.
+    pub(crate) fn leased(&self, check: &Check) -> u64 {
+        let shared = &self.shared;
+        shared.leases.usable(check, shared.server_now(check))
+    }
+
     /// Deletes a counter, whatever is stored at its key.
     ///
     /// # Errors
     /// Redis gave no verdict.
     pub async fn reset(&self, check: &Check, now: Time) -> Result<(), CheckError> {
-        self.change(Mode::Reset, check.with_hits(Hits::Peek), now)
+        let deleted = Change::Deleted {
+            key: key_hash(&check.key),
+            at: self.shared.server_now(check),
+        };
+        let changes = [Change::Refunded, deleted];
+        self.change(Mode::Reset, check.with_hits(Hits::Peek), &changes, now)
             .await
     }
 
@@ -40,20 +52,26 @@ impl RedisClient {
     /// # Errors
     /// Redis gave no verdict.
     pub async fn grant(&self, check: &Check, hits: u64, now: Time) -> Result<(), CheckError> {
-        self.change(Mode::Grant, check.with_hits(Hits::Refund(hits)), now)
+        let check = check.with_hits(Hits::Refund(hits));
+        self.change(Mode::Grant, check, &[Change::Refunded], now)
             .await
     }
 
     /// Whatever the reply, no process uses an older verdict: Redis may have executed it.
-    async fn change(&self, mode: Mode, check: Check, now: Time) -> Result<(), CheckError> {
-        let checks = [check];
-        let decisions = self.decide_in(mode, &checks, now).await;
-        let (shared, [check]) = (&self.shared, checks);
-        if let Some(cache) = &shared.over_limit_cache {
-            cache.refunded(&check.key, shared.clock.now());
+    async fn change(
+        &self,
+        mode: Mode,
+        check: Check,
+        changes: &[Change],
+        now: Time,
+    ) -> Result<(), CheckError> {
+        let decisions = self.decide_in(mode, &[check], now).await;
+        let shared = &self.shared;
+        for change in changes {
+            shared.on_change(*change);
         }
         if let Some(node) = shared.home() {
-            let announced = shared.membership.announce_change(&node);
+            let announced = shared.membership.announce_changes(&node, changes);
             // Best effort: other processes use a cached verdict for a second at most.
             let _ = tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::base::time::{Clock, Span, Time};
-use crate::limit::{Limit, Share};
+use crate::limit::Limit;
 use crate::store::memory::full_logs;
 use crate::store::redis::connect::connection::Timeouts;
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
@@ -16,6 +16,7 @@ use crate::store::redis::fallback::local::LocalFallback;
 use crate::store::redis::fallback::membership::Membership;
 use crate::store::redis::fallback::usage_cache::UsageCache;
 use crate::store::redis::lateness::Lateness;
+use crate::store::redis::leases::Leases;
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use crate::store::redis::topology::health::HealthMetrics;
@@ -42,8 +43,8 @@ pub struct Options {
     pub expiration_jitter_max: Span,
     /// Memory of the over-limit cache; zero disables it.
     pub over_limit_cache_bytes: u64,
-    /// Replicas that share the limits, until heartbeats count them.
-    pub replicas: NonZeroU32,
+    /// Replicas that share the limits, until heartbeats count them; without a number, one.
+    pub replicas: Option<NonZeroU32>,
     /// The first part of all keys.
     pub key_prefix: Box<str>,
     /// Opens connections.
@@ -59,6 +60,7 @@ pub struct Redis {
     pub(crate) lateness: Lateness,
     pub(crate) expiration_jitter_max: Span,
     pub(crate) over_limit_cache: Option<OverLimitCache>,
+    pub(crate) leases: Leases,
     pub(crate) usage: UsageCache,
     /// Decides while Redis is unavailable.
     pub(crate) local: LocalFallback,
@@ -113,7 +115,7 @@ impl Redis {
         let membership = Membership::new(
             &options.key_prefix,
             options.main.deployment.database(),
-            Share::one_of(options.replicas),
+            options.replicas,
             metrics,
         );
         let cache_bytes = options.over_limit_cache_bytes;
@@ -124,6 +126,7 @@ impl Redis {
             lateness: Lateness::new(options.store_timeout),
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (cache_bytes > 0).then(|| OverLimitCache::new(cache_bytes, metrics)),
+            leases: Leases::new(metrics),
             usage: UsageCache::new(metrics),
             local: LocalFallback::new(metrics),
             membership,

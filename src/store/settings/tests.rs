@@ -53,7 +53,7 @@ fn resolve(
     settings: &Settings,
     environment: &Environment,
 ) -> Result<(BackendChoice, Vec<String>), String> {
-    settings.resolve(NonZeroU32::MIN, "", environment)
+    settings.resolve(Some(NonZeroU32::MIN), "", environment)
 }
 
 /// The display of the store, or of both Redis.

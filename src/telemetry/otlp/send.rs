@@ -5,11 +5,9 @@ use axum::body::{Body, Bytes, to_bytes};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
@@ -17,7 +15,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Extensions};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
+use tower::util::BoxService;
 
+use crate::net::remote::Connection;
 use crate::net::tls::{self, ClientTls};
 use crate::proto::opentelemetry::proto::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
@@ -237,21 +237,16 @@ fn channel(endpoint: Uri, tls: ClientTls) -> Channel {
         .origin(endpoint.clone())
         .user_agent(USER_AGENT)
         .expect("a valid header value");
-    options.connect_with_connector_lazy(service_fn(move |_| {
+    let connector = service_fn(move |_| {
         let (endpoint, tls) = (endpoint.clone(), tls.clone());
-        async move {
-            let connected = connect(&endpoint, &tls, HTTP_2).await;
-            connected.map_err(Box::<dyn std::error::Error + Send + Sync>::from)
-        }
-    }))
+        async move { connect(&endpoint, &tls, HTTP_2).await }
+    });
+    // Boxed as that of xDS, so that tonic's client is compiled once for both.
+    options.connect_with_connector_lazy(BoxService::new(connector))
 }
 
 /// Connects to a collector; `protocol` is its ALPN name.
-async fn connect(
-    endpoint: &Uri,
-    tls: &ClientTls,
-    protocol: &[u8],
-) -> anyhow::Result<TokioIo<Either<TcpStream, TlsStream<TcpStream>>>> {
+async fn connect(endpoint: &Uri, tls: &ClientTls, protocol: &[u8]) -> anyhow::Result<Connection> {
     let host = endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_encrypted = endpoint.scheme() == Some(&Scheme::HTTPS);
     let default_port = if is_encrypted { 443 } else { 80 };
@@ -259,7 +254,7 @@ async fn connect(
     let plain = async {
         let stream = TcpStream::connect(address).await.context("connect")?;
         stream.set_nodelay(true)?;
-        anyhow::Ok(stream)
+        anyhow::Ok(Either::Left(stream))
     };
     tls::connect(is_encrypted.then_some(tls), host, protocol, plain).await
 }

@@ -1,7 +1,6 @@
 //! Each class, in a situation that it explains.
 
 use super::*;
-use crate::check;
 use crate::limit::{Algorithm, Limit, Terms, Unit};
 
 /// A descriptor under a limit of ten per minute, which each case changes.
@@ -14,8 +13,6 @@ struct Case {
     /// before.
     began_at: Option<u64>,
 }
-
-const FAILED: check::StoreError = check::StoreError::TimedOut;
 
 type Change = fn(&mut Case);
 
@@ -84,21 +81,21 @@ fn statuses_agree_if_both_are_over_limit_or_neither() {
         let case = Case::over(over, over).change(other_limit);
         assert_eq!(case.compared(), Comparison::Agreed);
     }
-    let fallback = Case::over(true, true).change(|case| case.own().store_error = Some(FAILED));
+    let fallback = Case::over(true, true).change(|case| case.own().source = Some(Source::Fallback));
     assert_eq!(fallback.compared(), Comparison::Agreed);
 }
 
 #[test]
 fn each_class_explains_a_disagreement() {
     use Class::{
-        ErrorThere, LimitDiffers, RuleMissing, StoreError, Unexplained, WarmUp, WindowEdge,
+        ErrorThere, Leased, LimitDiffers, RuleMissing, StoreError, Unexplained, WarmUp, WindowEdge,
     };
     use Comparison::{NoStatus, OverHere, OverThere};
     let unit = |case: &mut Case, unit| {
         let stated = StatedLimit { requests: 10, unit };
         case.stated().limit = Some(stated);
     };
-    let cases: [(&str, Case, Comparison); 21] = [
+    let cases: [(&str, Case, Comparison); 24] = [
         (
             "an error there",
             Case::over(true, false).change(|case| case.there = None),
@@ -111,7 +108,7 @@ fn each_class_explains_a_disagreement() {
         ),
         (
             "a fallback here",
-            Case::over(true, false).change(|case| case.own().store_error = Some(FAILED)),
+            Case::over(true, false).change(|case| case.own().source = Some(Source::Fallback)),
             OverHere(StoreError),
         ),
         (
@@ -139,6 +136,23 @@ fn each_class_explains_a_disagreement() {
         (
             "an unknown unit is not compared",
             Case::over(true, false).change(|case| unit(case, None)),
+            OverHere(Unexplained),
+        ),
+        (
+            "a hold of a lease here",
+            Case::over(true, false).change(|case| case.own().source = Some(Source::Lease)),
+            OverHere(Leased),
+        ),
+        (
+            "hits of a lease here",
+            Case::over(false, true).change(|case| case.own().source = Some(Source::Lease)),
+            OverThere(Leased),
+        ),
+        (
+            "the over-limit cache here",
+            Case::over(true, false).change(|case| {
+                case.own().source = Some(Source::OverLimitCache);
+            }),
             OverHere(Unexplained),
         ),
         (
@@ -225,11 +239,14 @@ fn each_class_explains_a_disagreement() {
 /// Each change makes another class fit, and the former ones still do.
 #[test]
 fn the_first_class_that_fits_wins() {
-    let changes: [(Class, Change); 7] = [
+    let changes: [(Class, Change); 8] = [
         (Class::WindowEdge, |case| case.at = 1),
         (Class::WarmUp, |case| case.began_at = Some(1)),
         (Class::Algorithm, |case| {
             case.own().limit = Some(limit(10, Unit::Minute, Algorithm::SlidingLog));
+        }),
+        (Class::Leased, |case| {
+            case.own().source = Some(Source::Lease);
         }),
         (Class::LimitDiffers, |case| {
             case.stated().limit = Some(StatedLimit {
@@ -239,7 +256,7 @@ fn the_first_class_that_fits_wins() {
         }),
         (Class::RuleMissing, |case| case.stated().limit = None),
         (Class::StoreError, |case| {
-            case.own().store_error = Some(FAILED);
+            case.own().source = Some(Source::Fallback);
         }),
         (Class::ErrorThere, |case| case.there = None),
     ];

@@ -12,6 +12,7 @@ use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, Options, RootBlock, read_block};
 use crate::config::yaml::{self, Located, Location, Node};
 use crate::config::{self, CompileOptions, Input, Source};
+use crate::limit::Consistency;
 use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
 use crate::rules::{OnStoreError, Origin, RuleSet};
 
@@ -39,6 +40,7 @@ pub(crate) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::
     let page: RulesView = serde_json::from_str(page).with_context(read)?;
     let options = CompileOptions {
         default_algorithm: None,
+        default_consistency: Consistency::Exact,
         overlay: None,
         ..options
     };
@@ -206,6 +208,8 @@ descriptors:
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 0}, metadata: {tollgate: {algorithm: token_bucket}}}
   - {key: queue, rate_limit: {unit: second, requests_per_unit: 10}, metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1500us}}}
   - {key: cut, rate_limit: {unit: hour, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4, on_limit: degrade, request_headers: {X-Degraded: yes please}}}}
+  - {key: loan, rate_limit: {unit: hour, requests_per_unit: 700}, metadata: {tollgate: {consistency: leased}}}
+  - {key: loans, rate_limit: {unit: second, requests_per_unit: 70}, metadata: {tollgate: {algorithm: token_bucket, burst: 700, consistency: leased, lease: 25ms, over_limit_hits: drop}}}
   - key: path
     value: /a/*
     share_threshold: true

@@ -86,21 +86,32 @@ fn replica(redis: &RedisProcess, host: &str) -> Builder {
     server("1").with_envs(&[("REDIS_URL", &redis.url()), ("DEBUG_HOST", host)])
 }
 
-fn get(server: &TestServer) -> Value {
-    let reply = http::get(server.admin, FLEET);
+fn get(server: &TestServer, path: &str) -> Value {
+    let reply = http::get(server.admin, path);
     assert_eq!(reply.status, 200, "{reply:?}");
     serde_json::from_str(&reply.body).expect("it is JSON")
 }
 
-/// Publishes heartbeats until an answer has this number of replicas in a list.
+/// [`answer_of`] [`FLEET`].
 fn answer_with(server: &TestServer, redis: &RedisProcess, peers: &[Peer], list: &str) -> Value {
+    answer_of(server, FLEET, redis, peers, list)
+}
+
+/// Publishes heartbeats until the answer has this number of replicas in a list.
+fn answer_of(
+    server: &TestServer,
+    path: &str,
+    redis: &RedisProcess,
+    peers: &[Peer],
+    list: &str,
+) -> Value {
     let expected = peers.len() + usize::from(list == "replicas");
     let mut answer = Value::Null;
     look_until("the peers are known", || {
         for peer in peers {
             peer.publish(redis);
         }
-        answer = get(server);
+        answer = get(server, path);
         answer[list]
             .as_array()
             .is_some_and(|names| names.len() == expected)
@@ -169,6 +180,76 @@ async fn hits_of_replicas_saturate() {
         (&key["hits"], &key["over_limit"]),
         (&json!(u64::MAX), &json!(3))
     );
+}
+
+/// Hits that other replicas hold of a counter; a peer gets hashes of its values only.
+#[tokio::test]
+async fn leased_hits_of_replicas_are_added_up() {
+    const COUNTER: &str = "/api/v1/counters?scope=fleet&domain=d&e=k%3Dann%40example";
+    let redis = RedisProcess::start();
+    let most = u64::MAX.to_string();
+    for (redact, leased, expected) in [
+        ("none", ["7", "null", "30"], 37),
+        ("hash", ["7", "0", "1"], 8),
+        ("none", [&most, &most, "1"], u64::MAX),
+    ] {
+        let server = replica(&redis, "127.0.0.1").with_env("ADMIN_REDACT", redact);
+        let server = server.start();
+        let peers: Vec<_> = (1..)
+            .zip(leased)
+            .map(|(number, leased)| {
+                let answer = format!(r#"{{"replica":"NAME","leased":{leased},"used":9}}"#);
+                Peer::start(number, None, &answer)
+            })
+            .collect();
+        let counter = answer_of(&server, COUNTER, &redis, &peers, "replicas");
+        assert_eq!(counter["leased"], expected, "{counter}");
+        assert_eq!(
+            (&counter["missing"], &counter["used"]),
+            (&json!([]), &json!(0))
+        );
+        let asked = peers[0].asked();
+        let shown = asked.iter().any(|path| path.contains("ann"));
+        assert_eq!(shown, redact == "none", "{asked:?}");
+        let own = get(&server, &COUNTER.replace("fleet", "replica"));
+        assert_eq!(
+            (&own["leased"], &own["replicas"]),
+            (&json!(0), &Value::Null)
+        );
+    }
+}
+
+#[tokio::test]
+async fn hostile_counters_of_replicas_are_missing() {
+    const COUNTER: &str = "/api/v1/counters?scope=fleet&domain=d&e=k%3Dann";
+    let redis = RedisProcess::start();
+    let server = replica(&redis, "127.0.0.1").start();
+    for answer in [
+        "-1",
+        "1.5",
+        r#""1""#,
+        "18446744073709551616",
+        "[1]",
+        r#"1,"leased":1"#,
+    ] {
+        let answer = format!(r#"{{"replica":"NAME","leased":{answer}}}"#);
+        let peers = [Peer::start(1, None, &answer)];
+        let counter = answer_of(&server, COUNTER, &redis, &peers, "missing");
+        assert_eq!(
+            (&counter["leased"], &counter["over_limit"]),
+            (&json!(0), &json!(false))
+        );
+    }
+    // The other one would be missing as well.
+    drop(server);
+    // Nobody may see the values, so nobody can be asked.
+    let server = replica(&redis, "127.0.0.1")
+        .with_env("ADMIN_REDACT", "drop")
+        .start();
+    let peers = [Peer::start(2, None, r#"{"replica":"NAME","leased":1}"#)];
+    let counter = answer_of(&server, COUNTER, &redis, &peers, "missing");
+    assert_eq!(counter["missing"], json!([peers[0].name]));
+    assert_eq!(peers[0].asked(), [""; 0]);
 }
 
 /// Figures, lists and names as no status has them.

@@ -43,6 +43,8 @@ pub(crate) enum Fault {
     None,
     /// Every reply comes so much later, and in its order.
     Delay(Duration),
+    /// Every request and every reply comes so much later, and in its order.
+    Distance(Duration),
     /// Half of the connections, those whose number leaves this remainder when it is divided by two,
     /// are reset (RST) when half of a reply has been sent.
     ResetHalf(usize),
@@ -249,6 +251,7 @@ impl Flight {
     fn arrival(&mut self, fault: Fault) -> Instant {
         let late = match fault {
             Fault::Delay(delay) if self.direction == Direction::Reply => delay,
+            Fault::Distance(one_way) => one_way,
             // Each way is half of it. TCP sends again after twice what it takes to and fro, and
             // then after twice as long each time.
             Fault::Lossy(round_trip) => {

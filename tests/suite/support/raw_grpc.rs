@@ -119,20 +119,30 @@ impl Call {
     }
 
     /// Sends the last of the body, and waits for the end.
-    pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
+    pub(crate) async fn finish(self, bytes: &[u8]) -> Ended {
+        let ended = self.try_finish(bytes).await;
+        ended.expect("the call is answered")
+    }
+
+    /// The same; `None` if the server has ended before it answered.
+    pub(crate) async fn try_finish(mut self, bytes: &[u8]) -> Option<Ended> {
         self.send_last(bytes);
-        self.ended().await
+        self.try_ended().await
     }
 
     /// Waits for the end, and sends nothing.
     pub(crate) async fn ended(self) -> Ended {
+        self.try_ended().await.expect("the call is answered")
+    }
+
+    async fn try_ended(self) -> Option<Ended> {
         // The stream of the body is open until the call has ended.
         let Self {
             body: _body,
             response,
         } = self;
         let ending = async {
-            let response = response.await.expect("the call is answered");
+            let response = response.await.ok()?;
             // Without a message the status is in the head.
             let status_of = |headers: &http::HeaderMap| {
                 headers
@@ -140,25 +150,21 @@ impl Call {
                     .map(|status| tonic::Code::from_bytes(status.as_bytes()))
             };
             if let Some(status) = status_of(response.headers()) {
-                return Ended {
+                return Some(Ended {
                     status,
                     message: None,
-                };
+                });
             }
             let mut body = response.into_body();
             let mut frames = Vec::new();
             while let Some(frame) = body.data().await {
-                frames.extend_from_slice(&frame.expect("the stream is whole"));
+                frames.extend_from_slice(&frame.ok()?);
             }
-            let trailers = body
-                .trailers()
-                .await
-                .expect("the stream is whole")
-                .expect("there are trailers");
-            Ended {
+            let trailers = body.trailers().await.ok()?.expect("there are trailers");
+            Some(Ended {
                 status: status_of(&trailers).expect("there is a status"),
                 message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)),
-            }
+            })
         };
         tokio::time::timeout(PATIENCE, ending)
             .await

@@ -125,7 +125,7 @@ pub(crate) fn options(
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 0,
-        replicas: NonZeroU32::MIN,
+        replicas: Some(NonZeroU32::MIN),
         key_prefix: Box::default(),
         dialer: Dialer::default(),
     }

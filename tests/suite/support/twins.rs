@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
+use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Verdict};
@@ -41,6 +42,25 @@ pub(crate) struct Twins<'s> {
     /// How much longer than their windows keys of windows live.
     jitter: Span,
 }
+
+/// Checks that are decided together or one by one.
+pub(crate) struct Ask {
+    pub(crate) mode: Mode,
+    pub(crate) request: CheckRequest,
+    /// The marks of each check.
+    pub(crate) marks: Vec<Marks>,
+}
+
+/// What precedes a check in a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks {
+    /// The most hits to take ahead, and the parts of what is left of which they are one.
+    pub(crate) ahead: Option<(u64, u64)>,
+    pub(crate) until: Option<Time>,
+}
+
+/// The verdict of a check, and the hits that were taken ahead.
+type Decided = Result<(Verdict, u64), &'static str>;
 
 /// Whether Redis takes what is written to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +192,7 @@ impl<'s> Twins<'s> {
     /// In what they differ.
     pub(crate) fn ask(
         &mut self,
-        asks: &[(Mode, CheckRequest)],
+        asks: &[Ask],
         writes: Writes,
         now: Time,
     ) -> Result<Vec<Result<Verdict, &'static str>>, String> {
@@ -181,19 +201,19 @@ impl<'s> Twins<'s> {
         let full = self.model.full_logs(now);
         let mut keys: BTreeSet<Vec<u8>> =
             self.model.states.keys().chain(&expired).cloned().collect();
-        let expected: Vec<Result<Verdict, &str>> = asks
+        let expected: Vec<Decided> = asks
             .iter()
-            .flat_map(|(mode, request)| self.model.decide(*mode, request, self.jitter, now))
+            .flat_map(|ask| self.model.decide(ask, self.jitter, now))
             .collect();
         keys.extend(
             asks.iter()
-                .flat_map(|(_, request)| &request.checks)
+                .flat_map(|ask| &ask.request.checks)
                 .map(|check| redis_key(check, now)),
         );
 
         let lines: Vec<(Mode, SmallVec<[EncodedCheck; 2]>)> = asks
             .iter()
-            .map(|(mode, request)| (*mode, self.lines(*mode, request, now)))
+            .map(|ask| (ask.mode, self.lines(ask, now)))
             .collect();
         let groups = lines.iter().map(|(mode, lines)| (*mode, lines.as_slice()));
         let mut call = redis::pipe();
@@ -242,7 +262,7 @@ impl<'s> Twins<'s> {
                 replies.now
             ));
         }
-        let checks = asks.iter().flat_map(|(_, request)| &request.checks);
+        let checks = asks.iter().flat_map(|ask| &ask.request.checks);
         let lines = lines.iter().flat_map(|(_, lines)| lines);
         for (index, ((check, line), (told, expected))) in checks
             .zip(lines)
@@ -250,7 +270,7 @@ impl<'s> Twins<'s> {
             .enumerate()
         {
             let said = match told {
-                Ok(reply) => Ok(reply.verdict(line, check, now)),
+                Ok(reply) => Ok((reply.verdict(line, check, now), reply.granted(line))),
                 Err(ReplyError::Rejected(text)) => Err(text.as_str()),
                 Err(redirection) => return Err(format!("{redirection:?}")),
             };
@@ -280,16 +300,24 @@ impl<'s> Twins<'s> {
                 .compare(key, &value, life, passed)
                 .map_err(|error| format!("{name} at {now:?}: {error}"))?;
         }
-        Ok(expected)
+        let verdicts = expected.into_iter();
+        Ok(verdicts
+            .map(|decided| decided.map(|(verdict, _)| verdict))
+            .collect())
     }
 
-    fn lines(&self, mode: Mode, request: &CheckRequest, now: Time) -> SmallVec<[EncodedCheck; 2]> {
-        request
-            .checks
-            .iter()
-            .map(|check| {
+    fn lines(&self, ask: &Ask, now: Time) -> SmallVec<[EncodedCheck; 2]> {
+        let checks = ask.request.checks.iter().zip(&ask.marks);
+        checks
+            .map(|(check, marks)| {
                 let charge = Counter::charge(&check.limit, check.call());
-                let mut line = EncodedCheck::new(check, charge, 0, now, mode, self.jitter);
+                let mut line = EncodedCheck::new(check, charge, 0, now, ask.mode, self.jitter);
+                if let Some((hits, parts)) = marks.ahead {
+                    line.take_ahead(hits, parts);
+                }
+                if let Some(until) = marks.until {
+                    line.until(until);
+                }
                 // `redis_batches.rs` tests the commands of windows.
                 line.use_script();
                 line
@@ -324,46 +352,18 @@ impl Model {
         Ok(expired)
     }
 
-    fn decide(
-        &mut self,
-        mode: Mode,
-        request: &CheckRequest,
-        jitter: Span,
-        now: Time,
-    ) -> Vec<Result<Verdict, &'static str>> {
-        match mode {
-            Mode::Independent => request
-                .checks
-                .iter()
-                .map(|check| self.decide_one(check, jitter, now))
-                .collect(),
-            Mode::Atomic => self.decide_atomically(request, jitter, now),
-            Mode::DryRun => request
-                .checks
-                .iter()
-                .map(|check| self.try_one(check, now))
-                .collect(),
-            Mode::Reset => request
-                .checks
-                .iter()
-                .map(|check| {
-                    self.delete(&redis_key(check, now))?;
-                    self.decide_one(check, jitter, now)
-                })
-                .collect(),
-            Mode::Grant => request
-                .checks
-                .iter()
-                .map(|check| self.grant_one(check, jitter, now))
-                .collect(),
+    fn decide(&mut self, ask: &Ask, jitter: Span, now: Time) -> Vec<Decided> {
+        if ask.mode == Mode::Atomic {
+            let verdicts = self.decide_atomically(&ask.request, jitter, now);
+            return verdicts
+                .into_iter()
+                .map(|verdict| verdict.map(|verdict| (verdict, 0)))
+                .collect();
         }
-    }
-
-    /// Says what would be said, and keeps nothing, so it does not matter whether Redis takes what
-    /// is written.
-    fn try_one(&self, check: &Check, now: Time) -> Result<Verdict, &'static str> {
-        let loaded = self.load(&redis_key(check, now), &check.limit, now)?;
-        Ok(loaded.counter.decide(&check.limit, now, check.call()).1)
+        let checks = ask.request.checks.iter().zip(&ask.marks);
+        checks
+            .map(|(check, marks)| self.decide_one(ask.mode, check, *marks, jitter, now))
+            .collect()
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), &'static str> {
@@ -375,49 +375,36 @@ impl Model {
         Ok(())
     }
 
+    /// A dry run keeps nothing, so it does not matter whether Redis takes what is written.
     fn decide_one(
         &mut self,
+        mode: Mode,
         check: &Check,
+        marks: Marks,
         jitter: Span,
         now: Time,
-    ) -> Result<Verdict, &'static str> {
-        let decide = |counter: Counter| counter.decide(&check.limit, now, check.call());
-        self.change_one(check, jitter, now, decide)
-    }
-
-    /// Only a refund is a grant.
-    fn grant_one(
-        &mut self,
-        check: &Check,
-        jitter: Span,
-        now: Time,
-    ) -> Result<Verdict, &'static str> {
-        match check.hits {
-            Hits::Refund(_) => self.change_one(check, jitter, now, |counter| {
-                counter.grant(&check.limit, now, check.call())
-            }),
-            Hits::Add(_) | Hits::Peek => self.decide_one(check, jitter, now),
-        }
-    }
-
-    fn change_one(
-        &mut self,
-        check: &Check,
-        jitter: Span,
-        now: Time,
-        change: impl FnOnce(Counter) -> (Counter, Verdict),
-    ) -> Result<Verdict, &'static str> {
+    ) -> Decided {
         let key = redis_key(check, now);
-        let loaded = self.load(&key, &check.limit, now)?;
-        let (after, verdict) = change(loaded.counter.clone());
-        let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
-        if self.is_read_only && is_written {
-            return Err(READ_ONLY);
+        if mode == Mode::Reset {
+            self.delete(&key)?;
         }
-        if is_written {
+        let loaded = self.load(&key, &check.limit, now)?;
+        let counter = loaded.counter.clone();
+        let (after, verdict) = match (mode, check.hits) {
+            // Only a refund is a grant.
+            (Mode::Grant, Hits::Refund(_)) => counter.grant(&check.limit, now, check.call()),
+            _ => counter.decide(&check.limit, now, check.call()),
+        };
+        let (after, granted) = take_ahead(after, check, marks, now);
+        let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
+        let is_dry = mode == Mode::DryRun || marks.until.is_some_and(|until| now >= until);
+        if is_written && !is_dry {
+            if self.is_read_only {
+                return Err(READ_ONLY);
+            }
             self.keep(key, &check.limit, loaded.fresh, after, jitter, now);
         }
-        Ok(verdict)
+        Ok((verdict, granted))
     }
 
     /// An error of one counter is an error of all.
@@ -623,6 +610,24 @@ impl Loaded {
         let as_of_now = |counter: &Counter| counter.clone().decide(limit, now, Hits::Peek).0;
         !self.kept || as_of_now(&self.counter) != as_of_now(after)
     }
+}
+
+/// Charges as many of the hits as fit into one part of what is left.
+fn take_ahead(mut counter: Counter, check: &Check, marks: Marks, now: Time) -> (Counter, u64) {
+    let Some((hits, parts)) = marks.ahead else {
+        return (counter, 0);
+    };
+    let (limit, call) = (&check.limit, check.call());
+    let charge = Counter::charge(limit, call);
+    let price = match limit.algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => limit.period_ticks(),
+        _ => 1,
+    };
+    let left = charge.full.saturating_sub(counter.spent_at(limit, now)) / price;
+    let hits = hits.min(left / parts);
+    let cost = (hits * price).cast_signed();
+    counter.apply(limit, now, call, Charge { cost, ..charge });
+    (counter, hits)
 }
 
 /// Which of the counters of an ask a check has changed that has more than a number, even if a later

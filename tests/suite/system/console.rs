@@ -125,7 +125,7 @@ async fn feed_shows_what_the_filter_asks_for() {
     }
     // An event of ann would have been shown before.
     browser.wait_for("2 per year, fixed_window");
-    browser.wait_for(" s\tmemory");
+    browser.wait_for(" s\tstore");
     assert!(!browser.shown().contains("ann"), "{}", browser.shown());
     browser.click("link", "fleet");
     browser.wait_for("1 replica, last minute");

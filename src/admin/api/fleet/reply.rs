@@ -50,6 +50,23 @@ impl Reply for TopReply {
     }
 }
 
+/// The answer of a replica to `/api/v1/counters`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct LeasedReply {
+    pub(crate) replica: String,
+    pub(crate) leased: Option<u64>,
+}
+
+impl Reply for LeasedReply {
+    fn replica(&self) -> &str {
+        &self.replica
+    }
+
+    fn entries(&self) -> usize {
+        1
+    }
+}
+
 impl Reply for ReplicaStatus {
     fn replica(&self) -> &str {
         &self.replica

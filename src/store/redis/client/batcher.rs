@@ -121,7 +121,7 @@ impl Batcher {
 impl Task {
     async fn run(mut self) {
         loop {
-            if !self.repairs.is_empty() && !self.waiting.has_requests() {
+            while !self.repairs.is_empty() && !self.waiting.has_requests() {
                 self.repair().await;
             }
             if !self.waiting.wait().await {
@@ -212,8 +212,12 @@ impl Task {
         }
         let mut replies = replies.iter();
         let is_confirmed = |reply: Option<&Value>| reply.is_some_and(Repair::is_confirmed);
+        let has_replied = replies.len() > 0;
         self.repairs.retain(|_| !is_confirmed(replies.next()));
+        let rejected = self.repairs.iter().filter(|_| has_replied);
+        let again = rejected.filter_map(Repair::with_script).collect();
         self.keep_lifetimes();
+        self.repairs = again;
     }
 
     /// Redis may have decided the checks, but there is no reply.
@@ -267,6 +271,8 @@ impl Server {
         } else if node.relocation.is_suspected() && request.has_written(&reply) {
             node.relocation.record_write(connection.id);
         }
+        let again = reply.unconfirmed.iter().filter_map(Repair::with_script);
+        reply.repairs.extend(again);
         let unconfirmed = reply.unconfirmed.drain(..);
         let unconfirmed = unconfirmed.filter_map(Repair::into_lifetime);
         node.lifetimes.add(unconfirmed);
@@ -317,10 +323,10 @@ impl Server {
 
     /// Remembers the usage of counters, and records error replies.
     fn observe(&self, mode: Mode, reply: &NodeReply, now: Time) {
-        for (check, reply) in reply.checks.iter().zip(&reply.replies) {
-            match reply {
-                Ok(reply) if mode != Mode::DryRun => {
-                    self.shared.usage.record(check.hash, reply.used(check), now);
+        for (check, read) in reply.checks.iter().zip(&reply.replies) {
+            match read {
+                Ok(read) if mode != Mode::DryRun && check.has_usage_of(reply.now) => {
+                    self.shared.usage.record(check.hash, read.used(check), now);
                 }
                 Err(ReplyError::Rejected(text)) => self.node.health.record_error_reply(text),
                 _ => {}

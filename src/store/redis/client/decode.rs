@@ -7,8 +7,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
-use crate::check::{Call, Check, Verdict};
-use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
+use crate::check::{Call, Check, Hits, Verdict};
+use crate::limit::LOG_ENTRIES_MAX;
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::connect::address::short;
@@ -47,10 +47,9 @@ pub struct ScriptReply {
 }
 
 impl CheckReply {
-    /// The reply of the script to hits on a window in which `before` were spent.
-    pub(crate) fn of_window(before: u64, hits: u64) -> Self {
-        let spent = before.saturating_add(hits).min(EXACT_MAX - 1);
-        Self::from(spent.cast_signed())
+    /// Adds the number of hits that were taken ahead.
+    pub(crate) fn add_granted(&mut self, hits: u64) {
+        self.extra.push(hits);
     }
 
     /// The verdict of the check at the server's time `now`.
@@ -70,16 +69,34 @@ impl CheckReply {
         over: bool,
         now: Time,
     ) -> Verdict {
-        let at = match Kind::of(&check.limit) {
-            Kind::FixedWindow => encoded.at,
-            _ => now,
-        };
-        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), &self.extra)
+        let (at, extra) = (encoded.charged_at(check, now), self.extra(encoded));
+        Counter::verdict_of_reply(&check.limit, at, now, call, over, self.spent(), extra)
     }
 
-    /// Hits in use after the check.
+    /// The counter after the check at the server's time `now`, with the hits that were taken ahead.
+    pub(crate) fn counter(&self, encoded: &EncodedCheck, check: &Check, now: Time) -> Counter {
+        let at = encoded.charged_at(check, now);
+        let mut counter = Counter::of_reply(&check.limit, at, self.spent(), self.extra(encoded));
+        let granted = Counter::charge(&check.limit, Hits::Add(self.granted(encoded)));
+        counter.apply(&check.limit, at, Call::PEEK, granted);
+        counter
+    }
+
+    /// Values that the algorithm needs.
+    fn extra(&self, encoded: &EncodedCheck) -> &[u64] {
+        let granted = usize::from(encoded.ahead().is_some());
+        &self.extra[..self.extra.len().saturating_sub(granted)]
+    }
+
+    /// Hits that were taken ahead after the check.
+    pub fn granted(&self, encoded: &EncodedCheck) -> u64 {
+        let granted = encoded.ahead().and(self.extra.last());
+        granted.copied().unwrap_or(0)
+    }
+
+    /// Hits in use after the check, with those taken ahead.
     pub(crate) fn used(&self, encoded: &EncodedCheck) -> u64 {
-        self.spent().div_ceil(encoded.price)
+        self.spent().div_ceil(encoded.price) + self.granted(encoded)
     }
 
     /// Whether its sliding log has as many entries as it may have.

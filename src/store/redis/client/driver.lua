@@ -1,8 +1,9 @@
 -- Decides many checks in one call. KEYS has the key of each check; ARGV has the time (empty: Redis' clock), then the argument of each check.
--- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run; `D`: its
--- counter is deleted before. A refund that drops is a grant: what is spent over the limit comes back, too.
+-- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run; `U` and a time: it is one
+-- from then on; `D`: its counter is deleted before; `A` and three doubles, the wanted hits, the price of a hit, and parts: after it hits are
+-- taken ahead, not in all or nothing. A refund that drops is a grant: what is spent over the limit comes back, too.
 -- The reply is the time, then for each check what is spent after it, as -1 - spent if it was over limit, for some algorithms in a list with
--- more numbers; or the text of an error, which is that check's alone.
+-- more numbers, the last of which is the number of hits that were taken ahead; or the text of an error, which is that check's alone.
 -- Locals are found faster than globals.
 -- equivalent: `local` -> ``: the same tables
 local redis, struct, math, string = redis, struct, math, string
@@ -73,10 +74,18 @@ local function reply_of(algorithm, key, state, spent, over, cost, full)
   return reply
 end
 
+-- Takes hits ahead: at most those wanted, and at most one of equal parts of what is left. Returns what is spent after it, and the hits.
+-- No algorithm whose charge depends on the argument of the check has them.
+local function take(algorithm, spent, state, ahead, full)
+  local hits, price, parts = struct.unpack('<ddd', ahead, 2)
+  hits = math.max(math.min(hits, math.floor(math.floor((full - spent) / price) / parts)), 0)
+  return charge(algorithm, spent, state, hits * price, true, full, full), hits
+end
+
 -- What was read of the argument of the check before: those of one rule are equal.
 local known, algorithm, drops, enforcing, cost, full, deepest, life, rate
 
-local function decide(key, argument, tried, deleted)
+local function decide(key, argument, tried, deleted, ahead)
   if deleted then
     redis.call('DEL', key)
   end
@@ -90,6 +99,14 @@ local function decide(key, argument, tried, deleted)
   local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
   local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
   local reply = reply_of(algorithm, key, state, after, over, cost, full)
+  if ahead then
+    local hits
+    after, hits = take(algorithm, after, state, ahead, full)
+    if not algorithm.extra_reply then
+      reply = {reply}
+    end
+    reply[#reply + 1] = hits
+  end
   if not tried and (changed or after ~= spent or not kept) then
     algorithm.keep(key, after, state, now, life, rate)
   end
@@ -148,27 +165,32 @@ local function text_of(trouble)
 end
 
 local replies = {now}
-local key, argument, tried, deleted = 1, 2, false, false
+local key, argument, tried, deleted, ahead = 1, 2, false, false, nil
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
-  -- equivalent: `==` -> `>=`: no argument begins with a greater byte
-  if code == 84 then -- T
+  -- equivalent: `65` -> `64`: the argument of a check begins with a number below 7
+  if code < 65 then
+    local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried, deleted, ahead)
+    replies[key + 1] = ok and reply or text_of(reply)
+    key, argument, tried, deleted, ahead = key + 1, argument + 1, false, false, nil
+  elseif code == 84 then -- T
     local length = tonumber(string.sub(ARGV[argument], 2))
     local ok, checks = pcall(decide_all_or_nothing, key, argument + 1, length)
     for index = 0, length - 1 do
       replies[key + index + 1] = ok and checks[index].reply or text_of(checks)
     end
     key, argument = key + length, argument + 1 + length
-  -- equivalent: `==` -> `>=`: only T is greater, and was handled above
+  -- equivalent: `==` -> `>=`: only T is greater as well, and was handled above
+  elseif code == 85 then -- U
+    argument, tried = argument + 1, now >= tonumber(string.sub(ARGV[argument], 2))
+  -- equivalent: `==` -> `>=`: only T and U are greater, and were handled above
   elseif code == 76 then -- L
     argument, tried = argument + 1, true
-  -- equivalent: `==` -> `>=`: only L and T are greater, and were handled above
+  -- equivalent: `==` -> `>=`: only L, T and U are greater, and were handled above
   elseif code == 68 then -- D
     argument, deleted = argument + 1, true
-  else
-    local ok, reply = pcall(decide, KEYS[key], ARGV[argument], tried, deleted)
-    replies[key + 1] = ok and reply or text_of(reply)
-    key, argument, tried, deleted = key + 1, argument + 1, false, false
+  else -- A
+    argument, ahead = argument + 1, ARGV[argument]
   end
 end
 return replies

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::check::{Check, Key};
+use crate::check::{Check, HITS_MAX, Key};
 use crate::limit::{EXACT_MAX, Limit, Months};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
 use crate::store::redis::topology::lifetimes::Lifetime;
@@ -40,6 +40,24 @@ pub(crate) enum Route {
     Asking,
 }
 
+/// Hits of a counter to take ahead, after a check. Not in an all-or-nothing request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// The most hits.
+    pub hits: u64,
+    /// The script takes at most one of this many equal parts of what is left. A command takes as
+    /// much as is left.
+    pub parts: u64,
+}
+
+/// What precedes a check in a call of the script.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    ahead: Option<Ahead>,
+    /// The check changes nothing from this time of the server on.
+    until: Option<Time>,
+}
+
 /// The cost of a check in the script, in commands.
 const SCRIPT_SIZE: usize = 4;
 
@@ -57,15 +75,20 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
+    /// Boxed: few checks have some, and all are moved.
+    marks: Option<Box<Marks>>,
     /// Whether the check changes its counter if it is not over limit.
     has_cost: bool,
 }
 
-/// Hits on a fixed window that count even over limit.
+/// Hits on a fixed window that are sent by INCR: those that count even over limit, and those of a
+/// limit that may be leased, which are given back if they are over limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) start: Time,
     pub(crate) hits: u64,
+    /// The most that may be used, if hits over it are dropped; `EXACT_MAX` if they count.
+    pub(crate) full: u64,
     pub(crate) lifetime_secs: u64,
     /// EXPIRE is sent with INCR, since the key may be new.
     pub(crate) expires_at_once: bool,
@@ -101,19 +124,27 @@ impl EncodedCheck {
             at,
             hash,
             price: 1,
+            marks: None,
             has_cost: charge.cost != 0,
         };
         let (lifetime, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let (start, lifetime_secs) = encoded.append_window(limit, jitter);
-                if mode == Mode::Independent && !charge.drops && charge.cost > 0 {
+                let counts = !charge.drops && charge.cost > 0;
+                // More hits than the limit would only disturb others until they are given back.
+                let fits = || (0..=charge.full.cast_signed()).contains(&charge.cost);
+                if mode == Mode::Independent && (counts || (check.lease.is_some() && fits())) {
                     encoded.window = Some(Window {
                         start,
-                        hits: charge.cost.unsigned_abs(),
+                        hits: charge.wanted(),
+                        full: if counts { EXACT_MAX } else { charge.full },
                         lifetime_secs,
                         expires_at_once: false,
                     });
-                    return encoded;
+                    // The script reads a window that may not exist, until hits are taken.
+                    if charge.cost > 0 {
+                        return encoded;
+                    }
                 }
                 (lifetime_secs, 0)
             }
@@ -179,18 +210,75 @@ impl EncodedCheck {
         self.key.len() + self.argument.len()
     }
 
-    /// Sends a hit on a fixed window by the script. No effect on other checks.
+    /// Takes hits ahead after the check, which may have none.
+    pub fn take_ahead(&mut self, hits: u64, parts: u64) {
+        let (hits, parts) = (hits.min(HITS_MAX), parts.clamp(1, HITS_MAX));
+        self.marks.get_or_insert_default().ahead = Some(Ahead { hits, parts });
+        if self.window.is_some() && hits > 0 {
+            self.argument.clear();
+        }
+    }
+
+    /// Lets the check change nothing from this time of the server on.
+    pub fn until(&mut self, end: Time) {
+        self.marks.get_or_insert_default().until = Some(end);
+    }
+
+    /// The hits to take ahead.
+    pub(crate) fn ahead(&self) -> Option<Ahead> {
+        self.marks.as_ref()?.ahead
+    }
+
+    /// See [`Self::until`].
+    pub(crate) fn end(&self) -> Option<Time> {
+        self.marks.as_ref()?.until
+    }
+
+    /// Whether the script applies the check at this time of the server, which is in its reply.
+    pub fn applies_at(&self, now: Time) -> bool {
+        self.end().is_none_or(|end| now < end)
+    }
+
+    /// Whether its reply has the usage of this time: not if it was too late, or is for the next
+    /// window.
+    pub(crate) fn has_usage_of(&self, now: Time) -> bool {
+        let is_early = |_| self.window.is_some_and(|window| now < window.start);
+        self.applies_at(now) && !self.ahead().is_some_and(is_early)
+    }
+
+    /// Sends a hit on a fixed window by the script, with the hits to take ahead. No effect on other
+    /// checks.
     pub fn use_script(&mut self) {
         if let Some(window) = self.window.filter(|_| self.is_direct()) {
             // Hits that count are charged whether over limit or not. `decode.rs` compares with the
             // limit.
-            let charge = Charge {
-                cost: window.hits.cast_signed(),
-                drops: false,
-                full: EXACT_MAX,
-                deepest: EXACT_MAX - 1,
-            };
-            self.write_argument(Kind::FixedWindow, false, charge, window.lifetime_secs, 0);
+            self.write_window(window.hits.cast_signed(), window.full, window.lifetime_secs);
+        }
+    }
+
+    fn write_window(&mut self, cost: i64, full: u64, lifetime_secs: u64) {
+        let charge = Charge {
+            cost,
+            drops: full < EXACT_MAX,
+            full,
+            deepest: EXACT_MAX - 1,
+        };
+        self.write_argument(Kind::FixedWindow, false, charge, lifetime_secs, 0);
+    }
+
+    /// A refund of hits on its fixed window, by the script, which creates no key.
+    pub(crate) fn refund(&self, hits: u64) -> Self {
+        let mut refund = self.clone();
+        refund.marks = None;
+        refund.write_window(-hits.cast_signed(), EXACT_MAX, 0);
+        refund
+    }
+
+    /// The time whose window was charged, for a server whose time was `now`.
+    pub(crate) fn charged_at(&self, check: &Check, now: Time) -> Time {
+        match Kind::of(&check.limit) {
+            Kind::FixedWindow => self.at,
+            _ => now,
         }
     }
 
@@ -271,7 +359,17 @@ impl EncodedCheck {
 
     /// Whether a check that was, or was not, over limit has changed its counter.
     pub(crate) fn is_written(&self, over: bool) -> bool {
-        self.window.is_some() || (self.has_cost && !over)
+        let counts = self.window.is_some_and(|window| window.full == EXACT_MAX);
+        counts || self.is_direct() || (self.has_cost && !over && self.end().is_none())
+    }
+}
+
+impl Ahead {
+    /// The mark in a call of the script, for a counter in which a hit has this price.
+    pub(crate) fn argument(self, price: u64) -> Vec<u8> {
+        let numbers = [self.hits, price, self.parts].map(|number| double(number.cast_signed()));
+        let bytes = numbers.map(f64::to_le_bytes);
+        [&b"A"[..], bytes.as_flattened()].concat()
     }
 }
 

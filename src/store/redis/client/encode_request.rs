@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, StoreError};
+use crate::check::{Call, Check, StoreError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{NodeBatches, batch_of};
 use crate::store::redis::client::{RedisClient, Request};
@@ -81,7 +81,8 @@ impl Redis {
     }
 
     /// Encodes a check by the clock of `node`: the one that would have its key without a window in
-    /// it. So all replicas use the same clock, whatever the clocks of other nodes are.
+    /// it. So all replicas use the same clock, whatever the clocks of other nodes are. Without one,
+    /// `now` is the server's time.
     pub(crate) fn encode(
         &self,
         check: &Check,
@@ -96,5 +97,96 @@ impl Redis {
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         EncodedCheck::new(check, charge, hash, at, mode, jitter)
+    }
+
+    /// Encodes a take of the fixed window that begins at this time of the server, before it does;
+    /// its hits are set afterwards.
+    pub(crate) fn encode_next_window(
+        &self,
+        check: &Check,
+        begins: Time,
+        server_now: Time,
+    ) -> EncodedCheck {
+        let charge = Counter::charge(&check.limit, Call::PEEK);
+        let mut encoded = self.encode(check, charge, None, Mode::Independent, begins);
+        if let Some(window) = &mut encoded.window {
+            // The key is created early.
+            window.lifetime_secs += begins.since(server_now).ceil_secs();
+        }
+        encoded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::time::Clock;
+    use crate::check::{Hits, Key};
+    use crate::limit::{Algorithm, Limit, Terms, Unit};
+    use crate::store::redis::connect::dialer::Dialer;
+    use crate::store::redis::connect::parse;
+    use crate::store::redis::shared::Options;
+    use crate::store::redis::topology::deployment::{Deployment, PoolOptions};
+    use crate::telemetry::metric::Metrics;
+
+    fn redis() -> Redis {
+        let server = parse::server_address("127.0.0.1:6379").expect("an address");
+        let options = Options {
+            main: PoolOptions {
+                deployment: Deployment::Single(server.address),
+                connect_timeout: Span::from_secs(1),
+            },
+            per_second: None,
+            store_timeout: Span::from_secs(1),
+            required: false,
+            expiration_jitter_max: Span::ZERO,
+            over_limit_cache_bytes: 0,
+            replicas: None,
+            key_prefix: Box::default(),
+            dialer: Dialer::default(),
+        };
+        let clock = Clock::manual(Time::from_micros(0)).0;
+        Redis::new(options, clock, &Metrics::new())
+    }
+
+    #[test]
+    fn a_take_of_the_next_window_lives_as_long_as_it() {
+        let terms = Terms::new(100, Unit::Minute, Algorithm::FixedWindow);
+        let check = Check {
+            lease: Some(Arc::default()),
+            ..Check::new(
+                Key::from("key:"),
+                Limit::new(&terms).expect("a limit"),
+                Hits::Add(1),
+            )
+        };
+        let begins = Time::from_micros(0).plus(Span::from_secs(3 * 60));
+        for (early, lifetime) in [(1, 61), (1_000_000, 61), (1_000_001, 62), (60_000_000, 120)] {
+            let now = Time::from_micros(begins.as_micros() - early);
+            let mut take = redis().encode_next_window(&check, begins, now);
+            assert!(!take.is_direct(), "nothing to take");
+            take.take_ahead(5, 4);
+            let window = take.window.expect("a window");
+            assert_eq!((window.start, window.hits), (begins, 0));
+            assert_eq!(take.key, Key::from("key:180"));
+            let lifetime = Some(lifetime);
+            assert_eq!(take.lifetime().map(|lifetime| lifetime.secs), lifetime);
+            assert!(!take.has_usage_of(now) && take.has_usage_of(begins));
+        }
+    }
+
+    #[test]
+    fn a_check_with_an_end_applies_before_it() {
+        let terms = Terms::new(100, Unit::Minute, Algorithm::SlidingWindow);
+        let limit = Limit::new(&terms).expect("a limit");
+        let refund = Check::new(Key::from("key"), limit, Hits::Refund(1));
+        let charge = Counter::charge(&limit, refund.call());
+        let [before, end] = [9, 10].map(Time::from_micros);
+        let mut encoded = redis().encode(&refund, charge, None, Mode::Independent, before);
+        assert!(encoded.applies_at(end) && encoded.is_written(false));
+        encoded.until(end);
+        let applies = [before, end].map(|now| (encoded.applies_at(now), encoded.has_usage_of(now)));
+        assert_eq!(applies, [(true, true), (false, false)]);
+        assert!(!encoded.is_written(false), "it may have been too late");
     }
 }

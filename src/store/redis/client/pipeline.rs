@@ -205,9 +205,7 @@ impl<'b> BatchRequest<'b> {
                 batch.unconfirmed.push(repair.clone());
             }
         }
-        let replies = &mut batch.replies;
-        let set = |index, reply| replies[index] = reply;
-        batch.repairs = self.increments.read(&mut take, set);
+        batch.repairs = self.increments.read(&mut take, &mut batch.replies);
         for call in &self.calls {
             let groups = call.groups.iter();
             let indices = || groups.clone().flat_map(|(_, group)| group).copied();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckError, Hits, StoreError, Verdict};
+use crate::check::{CheckError, Hits, StoreError, Verdict};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
-use crate::store::redis::client::encode::{EncodedCheck, Route};
+use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::node_batch::{NodeBatch, batch_of};
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::client::{NodeOutcome, RedisClient, Request};
@@ -36,10 +36,7 @@ impl RedisClient {
         };
         for ((&index, mut encoded), reply) in indices.iter().zip(encoded).zip(replies) {
             let decision = match reply {
-                Ok(reply) => {
-                    let (check, received) = (&request.checks[index], request.received);
-                    Ok(self.verdict(check, &encoded, &reply, received, now, node))
-                }
+                Ok(reply) => Ok(self.verdict(request, index, &encoded, &reply, now, node)),
                 Err(error) => match self.redirect(pool, node, &error) {
                     Some((node, route)) => {
                         encoded.route = route;
@@ -83,19 +80,29 @@ impl RedisClient {
         }
     }
 
-    /// The verdict of a check that was received at `received`, and replied to at the node's time
-    /// `redis_now`. The over-limit cache learns from it.
+    /// The verdict of a check that was replied to at the node's time `redis_now`. The leases or the
+    /// over-limit cache learn from it.
     fn verdict(
         &self,
-        check: &Check,
+        request: &Request<'_>,
+        index: usize,
         encoded: &EncodedCheck,
         reply: &CheckReply,
-        received: Time,
         redis_now: Time,
         node: &Node,
     ) -> Verdict {
+        let (check, received) = (&request.checks[index], request.received);
+        let is_decision = matches!(request.mode, Mode::Independent | Mode::Atomic);
         let mut verdict = reply.verdict(encoded, check, redis_now);
-        if let Some(cache) = &self.shared.over_limit_cache {
+        if check.lease.is_some() {
+            let counter = || reply.counter(encoded, check, redis_now);
+            let leases = &self.shared.leases;
+            if is_decision
+                && let Some(leased) = leases.observe(check, counter, verdict.over, redis_now)
+            {
+                verdict = leased;
+            }
+        } else if let Some(cache) = &self.shared.over_limit_cache {
             let hit = || reply.verdict_of(encoded, check, Hits::Add(1).into(), true, redis_now);
             cache.learn(check, &verdict, hit, received, self.shared.clock.now());
         }

@@ -1,7 +1,7 @@
-//! Repairs of a key after INCR: a lifetime if it is new, or another value if it had one that no
-//! counter has. No caller waits for it.
+//! Repairs of a key after INCR: a lifetime if it is new, another value if it had one that no
+//! counter has, or fewer hits if some were dropped. No caller waits for it.
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Arg, Cmd, Pipeline, Value};
 
 use crate::check::Key;
 use crate::store::redis::topology::lifetimes::Lifetime;
@@ -21,12 +21,18 @@ pub(crate) enum KeyState {
     Negative,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Repair {
     /// Sets the lifetime of a key that INCR created.
     Expire(Lifetime),
     /// Replaces a value that no counter has.
     Reset { lifetime: Lifetime, hits: i64 },
+    /// Gives back hits that were dropped, by the script. Not sent again if there is no reply.
+    GiveBack {
+        refund: Cmd,
+        /// The text to send if the server does not know the script; `None` once it was sent.
+        script: Option<&'static str>,
+    },
 }
 
 impl Repair {
@@ -52,6 +58,7 @@ impl Repair {
                     set.arg(hits).arg("EX").arg(lifetime.secs);
                     set
                 }
+                Self::GiveBack { refund, .. } => refund.clone(),
             });
         }
     }
@@ -68,12 +75,30 @@ impl Repair {
         !matches!(reply, Value::ServerError(_))
     }
 
+    /// The refund to send once more after an error reply: the server may not know the script.
+    pub(crate) fn with_script(&self) -> Option<Self> {
+        let Self::GiveBack { refund, script } = self else {
+            return None;
+        };
+        let mut eval = redis::cmd("EVAL");
+        eval.arg((*script)?);
+        for argument in refund.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                eval.arg(bytes);
+            }
+        }
+        Some(Self::GiveBack {
+            refund: eval,
+            script: None,
+        })
+    }
+
     /// The lifetime to set again if this was not confirmed. A value is not replaced twice: it has
-    /// changed meanwhile.
+    /// changed meanwhile. Hits that were not given back stay charged until their window ends.
     pub(crate) fn into_lifetime(self) -> Option<Lifetime> {
         match self {
             Self::Expire(lifetime) => Some(lifetime),
-            Self::Reset { .. } => None,
+            Self::Reset { .. } | Self::GiveBack { .. } => None,
         }
     }
 }

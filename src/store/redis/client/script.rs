@@ -85,6 +85,12 @@ impl Script {
                     Mode::Reset => drop(command.arg("D")),
                     Mode::Independent | Mode::Atomic | Mode::Grant => {}
                 }
+                if let Some(until) = check.end() {
+                    command.arg(format!("U{}", until.as_micros()));
+                }
+                if let Some(ahead) = check.ahead() {
+                    command.arg(ahead.argument(check.price));
+                }
                 command.arg(check.argument.as_slice());
             }
         }

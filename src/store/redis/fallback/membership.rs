@@ -14,6 +14,8 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use crate::base::shutdown::{Lifecycle, Phase};
 use crate::base::time::{Clock, Time};
 use crate::limit::Share;
 use crate::store::redis::connect::connection::{Connection, Subscription};
+use crate::store::redis::fallback::change::Change;
 use crate::store::redis::fallback::peers::{ASK, FleetKey, HEARTBEAT_INTERVAL, LEAVE, Peers};
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -45,16 +48,16 @@ const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of looking for a server to use.
 const HOME_INTERVAL: Duration = Duration::from_millis(20);
-/// An operator has changed a counter.
-const CHANGE: &str = "!";
 
 #[derive(Debug)]
 pub(crate) struct Membership {
     channel: String,
     /// The random name of this process.
     name: String,
-    /// REPLICAS, until heartbeats say otherwise.
-    configured: Share,
+    /// REPLICAS, if it is set, until heartbeats say otherwise.
+    configured: Option<NonZeroU32>,
+    /// Replicas that share the limits, if their number is known; 0 if not.
+    replicas: AtomicU32,
     /// The address of the admin listener for peers, if they can know it.
     admin: OnceLock<SocketAddr>,
     /// Follows the key that the processes agree on, if they do.
@@ -79,13 +82,14 @@ impl Membership {
     pub(crate) fn new(
         key_prefix: &str,
         database: i64,
-        configured: Share,
+        configured: Option<NonZeroU32>,
         metrics: &Metrics,
     ) -> Self {
         Self {
             channel: format!("{key_prefix}tg:replicas:{database}"),
             name: random_name(),
             configured,
+            replicas: AtomicU32::new(configured.map_or(0, NonZeroU32::get)),
             admin: OnceLock::new(),
             hash_key: OnceLock::new(),
             peers: Mutex::default(),
@@ -136,7 +140,16 @@ impl Membership {
 
     /// This process' share of every limit.
     pub(crate) fn share(&self) -> Share {
-        self.peers().known.unwrap_or(self.configured)
+        self.peers().known.unwrap_or(self.configured_share())
+    }
+
+    /// The number of replicas; `None` until all of them had the time to answer.
+    pub(crate) fn replicas(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.replicas.load(Relaxed))
+    }
+
+    fn configured_share(&self) -> Share {
+        Share::one_of(self.configured.unwrap_or(NonZeroU32::MIN))
     }
 
     /// Waits until the first share is known, or cannot be.
@@ -151,7 +164,7 @@ impl Membership {
     pub(crate) async fn run_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
-        on_change: impl Fn(),
+        on_change: impl Fn(Change),
         clock: &Clock,
         lifecycle: &Lifecycle,
     ) {
@@ -191,18 +204,24 @@ impl Membership {
         }
         // Best effort: peers notice the missing heartbeats otherwise.
         if let Some(node) = home() {
-            self.announce(&node, &format!("{LEAVE}{}", self.name)).await;
+            let leave = format!("{LEAVE}{}", self.name);
+            self.announce(&node, std::iter::once(leave)).await;
         }
     }
 
-    /// Has every process decide its next checks without cached verdicts.
-    pub(crate) async fn announce_change(&self, node: &Node) {
-        self.announce(node, CHANGE).await;
+    /// Has every process, this one included, take changes of counters into account.
+    pub(crate) async fn announce_changes(&self, node: &Node, changes: &[Change]) {
+        let messages = changes.iter().map(|change| change.message());
+        self.announce(node, messages).await;
     }
 
-    async fn announce(&self, node: &Node, message: &str) {
+    async fn announce(&self, node: &Node, messages: impl Iterator<Item = String>) {
         if let Ok(mut connection) = node.connector.connect_background().await {
-            let _ = connection.call(&self.publish(message)).await;
+            let mut commands = Pipeline::new();
+            for message in messages {
+                commands.add_command(self.publish_command(&message));
+            }
+            let _ = connection.call(&commands).await;
         }
     }
 
@@ -211,7 +230,7 @@ impl Membership {
         &self,
         node: &Node,
         home: impl Fn() -> Option<Arc<Node>>,
-        on_change: impl Fn(),
+        on_change: impl Fn(Change),
         clock: &Clock,
     ) -> Result<(), RedisError> {
         let mut messages = node.connector.subscribe(&self.channel).await?;
@@ -227,8 +246,9 @@ impl Membership {
             tokio::select! {
                 message = self.next(&mut messages, node) => {
                     let message = message?;
-                    if message == CHANGE {
-                        on_change();
+                    if let Some(change) = Change::read(&message) {
+                        on_change(change);
+                        continue;
                     }
                     is_asked |= self.peers().on_message(&message, &self.name, clock.now());
                 }
@@ -283,8 +303,11 @@ impl Membership {
 
     fn update(&self, now: Time) {
         let mut peers = self.peers();
-        if let Some(share) = peers.update(&self.name, self.configured, now) {
+        if let Some(share) = peers.update(&self.name, self.configured_share(), now) {
             self.alive.set(share.replicas().get().into());
+            if *self.is_settled.borrow() || peers.have_answered() {
+                self.replicas.store(share.replicas().get(), Relaxed);
+            }
         }
         if let (Some(FleetKey { key, .. }), Some(hash_key)) = (peers.key, self.hash_key.get())
             && hash_key.get() != key
@@ -301,16 +324,11 @@ impl Membership {
         let admin = self.admin.get();
         let admin = admin.map(|admin| format!("{} {admin}", self.name));
         let key = self.peers().key.as_ref().map(FleetKey::message);
-        let mut commands = self.publish(&self.name);
+        let mut commands = Pipeline::new();
+        commands.add_command(self.publish_command(&self.name));
         for message in [admin, key].into_iter().flatten() {
             commands.add_command(self.publish_command(&message));
         }
-        commands
-    }
-
-    fn publish(&self, message: &str) -> Pipeline {
-        let mut commands = Pipeline::new();
-        commands.add_command(self.publish_command(message));
         commands
     }
 

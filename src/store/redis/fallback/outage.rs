@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Span, Time};
 use crate::check::{Check, CheckError, Hits, Verdicts};
+use crate::store::redis::fallback::change::{Change, key_hash};
 use crate::store::redis::fallback::local::{Undecided, WRITE_BACK_TIME_MAX};
 use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::shared::Redis;
@@ -19,9 +20,10 @@ use crate::store::redis::topology::pool::NodePool;
 /// The interval of writing pending hits back to servers in use.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time to set the last expiries at shutdown. A server in use replies in a fraction of it.
+/// Time to set the last expiries at shutdown, and to give leases back. A server in use replies in a
+/// fraction of it.
 // bound finish_timeout: keys without expiry stay; tollgate_store_expiries_unconfirmed_total
-const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redis {
     /// Decides checks without a verdict of Redis, against this replica's share of each limit.
@@ -61,17 +63,31 @@ impl Redis {
 
     /// Runs heartbeats, write-back to servers in use, and expiry, for as long as the process lives.
     pub(crate) async fn run_fallback(&self, lifecycle: &Lifecycle) {
-        let on_change = || {
-            if let Some(cache) = &self.over_limit_cache {
-                cache.all_refunded(self.clock.now());
-            }
-        };
         tokio::join!(
-            self.membership
-                .run_heartbeats(|| self.home(), on_change, &self.clock, lifecycle),
+            self.membership.run_heartbeats(
+                || self.home(),
+                |change| self.on_change(change),
+                &self.clock,
+                lifecycle
+            ),
             self.local.sweep(self.clock.clone()),
             self.write_back_to_all(),
         );
+    }
+
+    /// Uses no verdict or lease that was before a change of an operator.
+    pub(crate) fn on_change(&self, change: Change) {
+        match change {
+            Change::Refunded => {
+                if let Some(cache) = &self.over_limit_cache {
+                    cache.all_refunded(self.clock.now());
+                }
+                self.leases.end_holds();
+            }
+            Change::Deleted { key, at } => {
+                self.leases.drop_deleted(|other| key_hash(other) == key, at);
+            }
+        }
     }
 
     /// Writes back to a server that is reachable again, before it is used. `false` if it is not.
@@ -92,7 +108,7 @@ impl Redis {
     }
 
     /// Sets the lifetimes that no server has confirmed, before the process ends.
-    pub async fn finish(&self) {
+    pub(crate) async fn set_last_lifetimes(&self) {
         for pool in self.pools() {
             let topology = Arc::clone(&pool.topology());
             let nodes = topology.nodes.iter();

@@ -10,7 +10,7 @@ use tollgate::limit::Limit;
 use tollgate::store::redis::topology::cluster;
 
 use super::resp::Reply;
-use super::script::{self, State};
+use super::script::{self, Ahead, Marks, State};
 
 pub(super) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -298,10 +298,17 @@ impl Database {
         let told = arguments[0].is_empty().then_some(now);
         let now = told.unwrap_or_else(|| Time::from_micros(number(&arguments[0]).unsigned_abs()));
         let mut replies = vec![Reply::Int(now.as_micros().cast_signed())];
-        let (mut keys, mut arguments, mut is_tried) = (keys.iter(), arguments[1..].iter(), false);
+        let (mut keys, mut arguments) = (keys.iter(), arguments[1..].iter());
+        let mut marks = Marks::default();
         while let Some(argument) = arguments.next() {
             match argument[0] {
-                b'L' => is_tried = true,
+                b'L' => marks.is_tried = true,
+                b'U' => {
+                    let until = str::from_utf8(&argument[1..]).map(str::parse);
+                    let until = until.expect("text").expect("a time");
+                    marks.is_tried = now >= Time::from_micros(until);
+                }
+                b'A' => marks.ahead = Some(Ahead::read(&argument[1..])),
                 b'T' => {
                     let length = usize::try_from(number(&argument[1..])).expect("a length");
                     let next = |_| {
@@ -319,14 +326,8 @@ impl Database {
                 _ => {
                     let key = keys.next().expect("a key for each check");
                     self.decided += 1;
-                    let decided = script::decide(
-                        self,
-                        key,
-                        argument,
-                        std::mem::take(&mut is_tried),
-                        error,
-                        now,
-                    );
+                    let marks = std::mem::take(&mut marks);
+                    let decided = script::decide(self, key, argument, marks, error, now);
                     replies.push(decided.unwrap_or_else(Reply::Text));
                 }
             }

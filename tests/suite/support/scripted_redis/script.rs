@@ -51,6 +51,22 @@ struct Wanted<'a> {
     holder: &'a [u8],
 }
 
+/// What precedes a check in the arguments.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Marks {
+    /// It changes nothing.
+    pub(super) is_tried: bool,
+    pub(super) ahead: Option<Ahead>,
+}
+
+/// Hits to take ahead after a check.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ahead {
+    hits: u64,
+    price: u64,
+    parts: u64,
+}
+
 /// A counter as a check finds it.
 #[derive(Clone)]
 struct Slot {
@@ -59,12 +75,16 @@ struct Slot {
     life: u64,
 }
 
+impl Ahead {
+    pub(super) fn read(argument: &[u8]) -> Self {
+        let [hits, price, parts] = whole_numbers(argument).map(i64::cast_unsigned);
+        Self { hits, price, parts }
+    }
+}
+
 impl<'a> Wanted<'a> {
     fn read(argument: &'a [u8]) -> Self {
-        let (doubles, _) = argument[3..HOLDER_FROM].as_chunks::<8>();
-        #[expect(clippy::cast_possible_truncation, reason = "whole numbers below 2^53")]
-        let [cost, full, deepest, life, rate]: [i64; 5] =
-            std::array::from_fn(|index| f64::from_le_bytes(doubles[index]) as i64);
+        let [cost, full, deepest, life, rate] = whole_numbers(&argument[3..HOLDER_FROM]);
         let [full, deepest, life, rate] = [full, deepest, life, rate].map(i64::cast_unsigned);
         let charge = Charge {
             cost,
@@ -198,6 +218,22 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    /// `driver.lua`, `take`: the state after it, the hits, and whether there is anything to keep.
+    fn take(&self, state: State, ahead: Ahead, now: Time) -> (State, u64, bool) {
+        let left = self.charge.full.saturating_sub(state.spent_at(now)) / ahead.price;
+        let hits = ahead.hits.min(left / ahead.parts);
+        let taken = Self {
+            charge: Charge {
+                cost: (hits * ahead.price).cast_signed(),
+                drops: true,
+                ..self.charge
+            },
+            ..*self
+        };
+        let (state, _, changed) = taken.charge(state, now);
+        (state, hits, changed)
+    }
+
     /// What is replied to it.
     fn reply(&self, state: &State, over: bool, now: Time) -> Reply {
         let spent = state.spent_at(now).cast_signed();
@@ -290,15 +326,25 @@ pub(super) fn decide(
     database: &mut Database,
     key: &[u8],
     argument: &[u8],
-    is_tried: bool,
+    marks: Marks,
     error: Option<&str>,
     now: Time,
 ) -> Result<Reply, String> {
     let wanted = Wanted::read(argument);
     let state = wanted.load(database.find(key, now)?, now)?;
-    let (state, over, changed) = wanted.charge(state, now);
-    let reply = wanted.reply(&state, over, now);
-    if changed && !is_tried {
+    let (mut state, over, mut changed) = wanted.charge(state, now);
+    let mut reply = wanted.reply(&state, over, now);
+    if let Some(ahead) = marks.ahead {
+        let (after, hits, more) = wanted.take(state, ahead, now);
+        (state, changed) = (after, changed || more);
+        let mut replies = match reply {
+            Reply::List(replies) => replies,
+            number => vec![number],
+        };
+        replies.push(Reply::Int(hits.cast_signed()));
+        reply = Reply::List(replies);
+    }
+    if changed && !marks.is_tried {
         if let Some(error) = error {
             return Err(error.to_owned());
         }
@@ -361,6 +407,13 @@ pub(super) fn decide_all_or_nothing(
         database.keep(key, slot.state, slot.life, now);
     }
     Ok(decided.into_iter().map(|(_, reply)| reply).collect())
+}
+
+/// Doubles that are whole numbers below 2^53.
+fn whole_numbers<const N: usize>(bytes: &[u8]) -> [i64; N] {
+    let (doubles, _) = bytes.as_chunks::<8>();
+    #[expect(clippy::cast_possible_truncation, reason = "whole numbers below 2^53")]
+    std::array::from_fn(|index| f64::from_le_bytes(doubles[index]) as i64)
 }
 
 fn micros(time: Time) -> i64 {

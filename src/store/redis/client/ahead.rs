@@ -1,0 +1,319 @@
+//! Decides checks without a call to Redis: those of counters that are known to be over limit, and
+//! those for which hits were taken ahead.
+//!
+//! ```text
+//!   checks -> over-limit cache, leases -> all decided: done
+//!                     |                -> the rest: sent, reserved hits settled by the replies
+//!                     +-> take: a request of its own, which no caller waits for
+//! ```
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Counter;
+use crate::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
+use crate::base::time::Time;
+use crate::check::{Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict};
+use crate::store::redis::client::decode::{CheckReply, ReplyError};
+use crate::store::redis::client::encode::{EncodedCheck, Mode};
+use crate::store::redis::client::waiting::NodeReply;
+use crate::store::redis::client::{RedisClient, Request, as_peek};
+use crate::store::redis::leases::{Admission, Ahead, DueGiveBack};
+use crate::store::redis::shared::Redis;
+
+/// A request, of which some checks may be decided or reserved here.
+pub(super) struct Local<'r> {
+    shared: &'r Redis,
+    request: Request<'r>,
+    /// For each check.
+    checks: SmallVec<[Ahead; 2]>,
+}
+
+impl RedisClient {
+    /// Decides and reserves what can be without a call. `None` if that is nothing.
+    pub(super) fn decide_locally<'r>(&'r self, request: &Request<'r>) -> Option<Local<'r>> {
+        let shared = &*self.shared;
+        let has_leases = request.checks.iter().any(|check| check.lease.is_some());
+        if !has_leases && shared.over_limit_cache.is_none() {
+            return None;
+        }
+        let replicas = has_leases.then(|| shared.membership.replicas()).flatten();
+        let local = |check| self.ahead(request, check, replicas);
+        let mut local = Local {
+            shared,
+            request: *request,
+            checks: request.checks.iter().map(local).collect(),
+        };
+        let is_local = local.checks.iter().any(|ahead| match ahead {
+            Ahead::Exact => false,
+            Ahead::Ask(asked) => !asked.is_empty(),
+            Ahead::Decided(_) | Ahead::Reserved(_) => true,
+        });
+        if !is_local {
+            return None;
+        }
+        if local.is_complete() || local.is_blocked() {
+            let settled = if local.is_blocked() {
+                Settled::Unused
+            } else {
+                Settled::Used
+            };
+            local.settle_reserved(settled);
+        }
+        Some(local)
+    }
+
+    fn ahead(&self, request: &Request<'_>, check: &Check, replicas: Option<NonZeroU32>) -> Ahead {
+        let (shared, now) = (&self.shared, request.received);
+        if check.lease.is_none() {
+            let cache = shared.over_limit_cache.as_ref();
+            let verdict = cache.and_then(|cache| cache.get(check, now));
+            return verdict.map_or(Ahead::Exact, Ahead::Decided);
+        }
+        let Some(server_now) = shared.server_time(check, now) else {
+            return Ahead::Exact;
+        };
+        let admission = match request.mode {
+            Mode::Atomic => Admission::WithOthers,
+            _ => Admission::Alone,
+        };
+        let (ahead, take) = shared.leases.decide(check, admission, replicas, server_now);
+        if let Some((take, replicas)) = take.zip(replicas) {
+            let (client, check) = (self.clone(), as_peek(check));
+            // Callers may be gone before the reply.
+            let take = async move { client.take(&check, take, replicas).await };
+            shared.leases.spawn(take);
+        }
+        ahead
+    }
+
+    /// Sends the checks that are not decided here.
+    pub(super) async fn send_rest(&self, request: &Request<'_>, mut local: Local<'_>) -> Decisions {
+        let is_blocked = local.is_blocked();
+        let (mut indices, mut checks) = (Vec::new(), Vec::new());
+        for (index, (check, ahead)) in request.checks.iter().zip(&local.checks).enumerate() {
+            let rest = match ahead {
+                Ahead::Decided(_) | Ahead::Reserved(_) => continue,
+                _ if is_blocked => as_peek(check),
+                Ahead::Ask(asked) => check.with_hits(match check.hits {
+                    Hits::Add(hits) => Hits::Add(hits - asked.reserved()),
+                    other => other,
+                }),
+                Ahead::Exact => check.clone(),
+            };
+            indices.push(index);
+            checks.push(rest);
+        }
+        let mode = if is_blocked {
+            Mode::Independent
+        } else {
+            request.mode
+        };
+        let rest = Request {
+            checks: &checks,
+            mode,
+            ..*request
+        };
+        let sent = self.send(&rest).await;
+        let vetoes = |(check, decision): (&Check, &Result<Verdict, CheckError>)| {
+            check.enforcing && decision.is_ok_and(|verdict| verdict.over)
+        };
+        let is_vetoed = mode == Mode::Atomic && checks.iter().zip(&sent).any(vetoes);
+        let settled = if is_blocked || is_vetoed {
+            Settled::Unused
+        } else {
+            Settled::Used
+        };
+        local.settle_reserved(settled);
+        let mut decisions: Decisions = local
+            .checks
+            .iter()
+            .map(|ahead| match ahead {
+                Ahead::Decided(verdict) => Ok(*verdict),
+                _ => Err(StoreError::Rejected.not_counted()),
+            })
+            .collect();
+        for (index, decision) in indices.into_iter().zip(sent) {
+            decisions[index] = local.settle_asked(index, decision, settled);
+        }
+        decisions
+    }
+
+    /// Takes hits ahead.
+    async fn take(&self, check: &Check, take: Take, replicas: NonZeroU32) {
+        let (shared, sent_at) = (&self.shared, self.shared.clock.now());
+        let server_now = shared.server_now(check);
+        let mut encoded = match take.next_window {
+            Some(begins) => shared.encode_next_window(check, begins, server_now),
+            None => {
+                let charge = Counter::charge(&check.limit, check.call());
+                shared.encode(check, charge, None, Mode::Independent, server_now)
+            }
+        };
+        encoded.take_ahead(take.hits, PART_OF_REMAINING * u64::from(replicas.get()));
+        let replied = self.send_alone(check, encoded).await;
+        let server_now = shared.server_now(check);
+        match replied {
+            Ok((encoded, reply, replied_at)) => {
+                let reply = TakeReply {
+                    granted: reply.granted(&encoded),
+                    charged_at: encoded.charged_at(check, replied_at),
+                    counter: reply.counter(&encoded, check, replied_at),
+                    round_trip: shared.clock.now().since(sent_at),
+                };
+                shared.leases.taken(check, take, reply, server_now);
+            }
+            Err(CheckError { effect, .. }) => {
+                shared.leases.take_failed(check, take, effect, server_now);
+            }
+        }
+    }
+
+    /// Refunds unused hits, each at most once.
+    pub(crate) async fn give_back(&self, due: DueGiveBack) {
+        let (shared, check) = (&self.shared, &due.check);
+        let charge = Counter::charge(&check.limit, check.call());
+        let at = due.give_back.window();
+        let mut encoded = shared.encode(check, charge, None, Mode::Independent, at);
+        encoded.until(due.give_back.until());
+        let outcome = match self.send_alone(check, encoded).await {
+            Ok((encoded, _, now)) if encoded.applies_at(now) => Ok(()),
+            // Its window is over: put back, it is stranded.
+            Ok(_) => Err(Effect::None),
+            Err(failed) => Err(failed.effect),
+        };
+        let server_now = shared.server_now(check);
+        shared.leases.given_back(&due, outcome, server_now);
+    }
+
+    /// Sends a check that no caller waits for. A redirection fails it.
+    async fn send_alone(
+        &self,
+        check: &Check,
+        encoded: EncodedCheck,
+    ) -> Result<(EncodedCheck, CheckReply, Time), CheckError> {
+        let pool = self.shared.pool_of(&check.limit);
+        let node = pool.topology().owner(encoded.key.as_bytes()).cloned();
+        let node = node.ok_or(StoreError::Unreachable.not_counted())?;
+        if node.health.breaker.is_open() {
+            return Err(StoreError::Unreachable.not_counted());
+        }
+        let batcher = self.batchers.of(&self.shared, &node);
+        let within = self.shared.store_timeout.into();
+        let sent = batcher.send(vec![encoded], Mode::Independent, within);
+        let NodeReply {
+            mut checks,
+            now,
+            mut replies,
+        } = sent.await?;
+        let reply = checks.pop().zip(replies.pop());
+        match reply.ok_or(StoreError::Rejected.not_counted())? {
+            (encoded, Ok(reply)) => Ok((encoded, reply, now)),
+            (_, Err(error)) => {
+                if !matches!(error, ReplyError::Rejected(_)) {
+                    pool.request_refresh();
+                }
+                Err(StoreError::Rejected.not_counted())
+            }
+        }
+    }
+}
+
+impl Local<'_> {
+    /// Whether every check is decided or reserved.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut checks = self.checks.iter();
+        checks.all(|ahead| matches!(ahead, Ahead::Decided(_) | Ahead::Reserved(_)))
+    }
+
+    /// The decisions of a request that is complete.
+    pub(super) fn decisions(&self) -> Decisions {
+        let checks = self.checks.iter();
+        let decided = checks.filter_map(|ahead| match ahead {
+            Ahead::Decided(verdict) => Some(Ok(*verdict)),
+            _ => None,
+        });
+        decided.collect()
+    }
+
+    /// Whether an all-or-nothing request is over limit by what is decided here.
+    fn is_blocked(&self) -> bool {
+        let mut checks = self.request.checks.iter().zip(&self.checks);
+        self.request.mode == Mode::Atomic
+            && checks.any(|(check, ahead)| {
+                check.enforcing && matches!(ahead, Ahead::Decided(verdict) if verdict.over)
+            })
+    }
+
+    /// Decides the checks of which all hits are reserved.
+    fn settle_reserved(&mut self, settled: Settled) {
+        for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
+            if let Ahead::Reserved(_) = ahead
+                && let Ahead::Reserved(asked) = std::mem::replace(ahead, Ahead::Exact)
+            {
+                let verdict = self.shared.settle(check, asked, settled, false);
+                *ahead = Ahead::Decided(Verdict {
+                    source: Source::Lease,
+                    ..verdict.unwrap_or_default()
+                });
+            }
+        }
+    }
+
+    /// Ends the reservation of a check that was sent. `admitted` is for what is not over limit.
+    fn settle_asked(
+        &mut self,
+        index: usize,
+        decision: Result<Verdict, CheckError>,
+        admitted: Settled,
+    ) -> Result<Verdict, CheckError> {
+        let check = &self.request.checks[index];
+        let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
+            return decision;
+        };
+        let over = decision.is_ok_and(|verdict| verdict.over);
+        let settled = match &decision {
+            Ok(_) if over => Settled::Unused,
+            Ok(_) => admitted,
+            Err(_) => Settled::Failed,
+        };
+        let verdict = self.shared.settle(check, asked, settled, over);
+        decision.map(|sent| verdict.unwrap_or(sent))
+    }
+}
+
+/// A request whose caller is gone uses what it has reserved: it may have been admitted.
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
+            if let Ahead::Ask(asked) | Ahead::Reserved(asked) =
+                std::mem::replace(ahead, Ahead::Exact)
+                && !asked.is_empty()
+            {
+                self.shared.settle(check, asked, Settled::Used, false);
+            }
+        }
+    }
+}
+
+impl Redis {
+    /// The time of the server that cuts the windows of a counter; `None` while it is unknown or
+    /// unreachable.
+    fn server_time(&self, check: &Check, now: Time) -> Option<Time> {
+        let topology = self.pool_of(&check.limit).topology();
+        let node = topology.owner(check.key.as_bytes())?;
+        node.clock.is_known().then(|| node.clock.at(now))
+    }
+
+    /// That time now; this process' own if it is unknown.
+    pub(crate) fn server_now(&self, check: &Check) -> Time {
+        let now = self.clock.now();
+        self.server_time(check, now).unwrap_or(now)
+    }
+
+    fn settle(&self, check: &Check, asked: Asked, settled: Settled, over: bool) -> Option<Verdict> {
+        let now = self.server_now(check);
+        self.leases.settle(check, asked, settled, over, now)
+    }
+}

@@ -1,0 +1,160 @@
+//! Leases of processes whose clocks are wrong, and on a Redis whose clock is set.
+
+use tempfile::TempDir;
+
+use crate::leases::fleet::{Fleet, leased, replica};
+use crate::support::faketime::FakeTime;
+use crate::support::redis::RedisProcess;
+use crate::support::versions::VALKEY_9_1;
+use crate::support::{TestServer, eventually, request};
+
+const HOUR: i64 = 3_600;
+const HELD: &str = "tollgate_leased_hits";
+
+/// A Redis whose clock is set over the end of a window, and back.
+struct Windows {
+    fleet: Fleet,
+    /// The end of the first window, in seconds by the clock of Redis.
+    end: i64,
+    /// How far that clock is ahead.
+    offset: i64,
+    /// Counters that were read to learn the time.
+    reads: u64,
+    /// Where the clocks of the processes are.
+    _homes: [TempDir; 2],
+}
+
+impl Windows {
+    /// Two processes, whose clocks are so many milliseconds ahead, or behind.
+    async fn start(ahead_millis: [i64; 2]) -> Self {
+        let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock();
+        let redis = redis.start();
+        let rules = leased(
+            "rate_limit: {unit: hour, requests_per_unit: 3000}",
+            ", lease: 60s",
+        );
+        let homes = [(); 2].map(|()| TempDir::new().expect("a temporary directory can be made"));
+        let mut services = Vec::new();
+        for (home, ahead_millis) in homes.iter().zip(ahead_millis) {
+            let clock = FakeTime::new(home.path());
+            clock.set_millis(ahead_millis);
+            let mut service = replica(TestServer::with_rules(&rules), &redis.url());
+            for (name, value) in clock.environment() {
+                service = service.with_env(name, &value);
+            }
+            services.push(service.start());
+        }
+        let mut windows = Self {
+            fleet: Fleet::on(redis, services).await,
+            end: 0,
+            offset: 0,
+            reads: 0,
+            _homes: homes,
+        };
+        windows.end = (windows.now() / HOUR + 1) * HOUR;
+        windows
+    }
+
+    /// The time of Redis in seconds.
+    fn now(&self) -> i64 {
+        self.now_millis() / 1_000
+    }
+
+    fn now_millis(&self) -> i64 {
+        let (seconds, micros): (i64, i64) = self.fleet.redis.command(&["TIME"]);
+        seconds * 1_000 + micros / 1_000
+    }
+
+    /// Hits that are charged to the window that begins then.
+    fn charged(&self, start: i64) -> u64 {
+        let key = format!("d_key_hot_{start}");
+        self.fleet
+            .redis
+            .command::<Option<u64>>(&["GET", &key])
+            .unwrap_or(0)
+    }
+
+    /// The clock of Redis is so many seconds after the end of the first window, or before it, and
+    /// every process knows.
+    async fn set(&mut self, seconds: i64) {
+        self.offset += self.end + seconds - self.now();
+        self.fleet.redis.clock().set(self.offset);
+        for service in &self.fleet.services {
+            let mut client = service.client().await;
+            eventually("the process knows the time", async || {
+                self.reads += 1;
+                // Without leases, so that Redis is asked.
+                let value = format!("read-{}", self.reads);
+                let answer = client.answer(request("d", &[&[("key", &value)]])).await;
+                let reset = answer.statuses[0].duration_until_reset.as_ref();
+                let is_first = reset.expect("a reset").seconds < HOUR / 2;
+                is_first == (seconds < 0)
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn hits_are_used_in_their_window_though_the_clock_of_redis_is_set() {
+    let mut windows = Windows::start([0, 0]).await;
+    let (start, end) = (windows.end - HOUR, windows.end);
+    windows.set(-30).await;
+    let first = windows.fleet.in_turn("hot", 150).await;
+    assert_eq!(first, 300);
+    eventually("no take is in flight", async || {
+        windows.charged(start) == first + windows.fleet.sum(HELD)
+    })
+    .await;
+    let held = windows.fleet.sum(HELD);
+    assert!(held > 0, "nothing is held");
+
+    windows.set(30).await;
+    let second = windows.fleet.in_turn("hot", 100).await;
+    assert_eq!(second, 200);
+    eventually("each hit is charged to the second window", async || {
+        windows.charged(end) == second + windows.fleet.sum(HELD)
+    })
+    .await;
+    assert_eq!(windows.charged(start), first + held);
+    assert_eq!(windows.fleet.hits("stranded"), held);
+
+    windows.set(-30).await;
+    let third = windows.fleet.use_up("hot").await;
+    assert!(third > 0 && first + third <= 3_000, "{first} and {third}");
+    eventually("each hit is charged to one window", async || {
+        let fleet = &windows.fleet;
+        let unused = fleet.hits("stranded") + fleet.sum(HELD);
+        windows.charged(start) + windows.charged(end) == first + second + third + unused
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn process_with_a_wrong_clock_uses_hits_in_their_window() {
+    let mut windows = Windows::start([-300, 300]).await;
+    windows.set(-10).await;
+    let admitted = windows.fleet.in_turn("hot", 50).await;
+    eventually("no take is in flight", async || {
+        windows.charged(windows.end - HOUR) == admitted + windows.fleet.sum(HELD)
+    })
+    .await;
+    let (held, used) = (windows.fleet.sum(HELD), windows.fleet.hits("used"));
+    assert!(held > 0 && used > 0, "{held} and {used}");
+    // Processes know the time of Redis as exactly as a call to it is fast.
+    let begun = 1_000 * windows.end + 100;
+    eventually("the second window begins", async || {
+        windows.now_millis() >= begun
+    })
+    .await;
+    // By its own clock the first process is in the first window.
+    for service in [0, 1] {
+        assert_eq!(windows.fleet.ask(service, "hot").await, 1);
+    }
+    assert_eq!(windows.fleet.hits("used"), used);
+    assert!(windows.charged(windows.end) >= 2);
+    eventually("hits of the first window are stranded", async || {
+        windows.fleet.hits("stranded") == held
+    })
+    .await;
+}
