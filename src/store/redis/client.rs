@@ -113,11 +113,11 @@ impl RedisClient {
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
             left_out: StoreError::Unreachable,
         };
-        let decisions = match self.decide_locally(&request) {
+        let decisions = match self.prepare(&request) {
             None => self.send(&request).await,
-            Some(local) if local.is_complete() => local.decisions(),
+            Some(prepared) if prepared.is_complete() => prepared.decisions(),
             // Boxed to keep the future of other requests small.
-            Some(local) => Box::pin(self.send_rest(&request, local)).await,
+            Some(prepared) => Box::pin(self.send_rest(&request, prepared)).await,
         };
         let cache = self.shared.over_limit_cache.as_ref();
         for check in request.checks {

@@ -23,7 +23,7 @@ use crate::store::redis::leases::{Admission, Ahead, DueGiveBack};
 use crate::store::redis::shared::Redis;
 
 /// A request, of which some checks may be decided or reserved here.
-pub(super) struct Local<'r> {
+pub(super) struct Prepared<'r> {
     shared: &'r Redis,
     request: Request<'r>,
     /// For each check.
@@ -32,20 +32,20 @@ pub(super) struct Local<'r> {
 
 impl RedisClient {
     /// Decides and reserves what can be without a call. `None` if that is nothing.
-    pub(super) fn decide_locally<'r>(&'r self, request: &Request<'r>) -> Option<Local<'r>> {
+    pub(super) fn prepare<'r>(&'r self, request: &Request<'r>) -> Option<Prepared<'r>> {
         let shared = &*self.shared;
         let has_leases = request.checks.iter().any(|check| check.lease.is_some());
         if !has_leases && shared.over_limit_cache.is_none() {
             return None;
         }
         let replicas = has_leases.then(|| shared.membership.replicas()).flatten();
-        let local = |check| self.ahead(request, check, replicas);
-        let mut local = Local {
+        let ahead = |check| self.ahead(request, check, replicas);
+        let mut prepared = Prepared {
             shared,
             request: *request,
-            checks: request.checks.iter().map(local).collect(),
+            checks: request.checks.iter().map(ahead).collect(),
         };
-        let is_local = local.checks.iter().any(|ahead| match ahead {
+        let is_local = prepared.checks.iter().any(|ahead| match ahead {
             Ahead::Exact => false,
             Ahead::Ask(asked) => !asked.is_empty(),
             Ahead::Decided(_) | Ahead::Reserved(_) => true,
@@ -53,15 +53,15 @@ impl RedisClient {
         if !is_local {
             return None;
         }
-        if local.is_complete() || local.is_blocked() {
-            let settled = if local.is_blocked() {
+        if prepared.is_complete() || prepared.is_blocked() {
+            let settled = if prepared.is_blocked() {
                 Settled::Unused
             } else {
                 Settled::Used
             };
-            local.settle_reserved(settled);
+            prepared.settle_reserved(settled);
         }
-        Some(local)
+        Some(prepared)
     }
 
     fn ahead(&self, request: &Request<'_>, check: &Check, replicas: Option<NonZeroU32>) -> Ahead {
@@ -89,10 +89,14 @@ impl RedisClient {
     }
 
     /// Sends the checks that are not decided here.
-    pub(super) async fn send_rest(&self, request: &Request<'_>, mut local: Local<'_>) -> Decisions {
-        let is_blocked = local.is_blocked();
+    pub(super) async fn send_rest(
+        &self,
+        request: &Request<'_>,
+        mut prepared: Prepared<'_>,
+    ) -> Decisions {
+        let is_blocked = prepared.is_blocked();
         let (mut indices, mut checks) = (Vec::new(), Vec::new());
-        for (index, (check, ahead)) in request.checks.iter().zip(&local.checks).enumerate() {
+        for (index, (check, ahead)) in request.checks.iter().zip(&prepared.checks).enumerate() {
             let rest = match ahead {
                 Ahead::Decided(_) | Ahead::Reserved(_) => continue,
                 _ if is_blocked => as_peek(check),
@@ -125,8 +129,8 @@ impl RedisClient {
         } else {
             Settled::Used
         };
-        local.settle_reserved(settled);
-        let mut decisions: Decisions = local
+        prepared.settle_reserved(settled);
+        let mut decisions: Decisions = prepared
             .checks
             .iter()
             .map(|ahead| match ahead {
@@ -135,7 +139,7 @@ impl RedisClient {
             })
             .collect();
         for (index, decision) in indices.into_iter().zip(sent) {
-            decisions[index] = local.settle_asked(index, decision, settled);
+            decisions[index] = prepared.settle_asked(index, decision, settled);
         }
         decisions
     }
@@ -220,7 +224,7 @@ impl RedisClient {
     }
 }
 
-impl Local<'_> {
+impl Prepared<'_> {
     /// Whether every check is decided or reserved.
     pub(super) fn is_complete(&self) -> bool {
         let mut checks = self.checks.iter();
@@ -284,7 +288,7 @@ impl Local<'_> {
 }
 
 /// A request whose caller is gone uses what it has reserved: it may have been admitted.
-impl Drop for Local<'_> {
+impl Drop for Prepared<'_> {
     fn drop(&mut self) {
         for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
             if let Ahead::Ask(asked) | Ahead::Reserved(asked) =
