@@ -143,11 +143,11 @@ impl Calm {
         Ok((world.taken > 0).then_some(figures))
     }
 
-    /// Law U: all of each window is admitted.
+    /// Law U: all of each window is admitted, but for hits that return in its last moments.
     fn check_windows(&self, world: &World<'_>, limit: &Limit) -> Kept {
         let windows = world.admitted.windows.values();
         for (_, window) in (0..WINDOWS).zip(windows) {
-            if window.admitted != u64::from(limit.requests) {
+            if window.admitted * 100 < u64::from(limit.requests) * 99 {
                 return Err(self.broken(&format!("U: a window admits {}", window.admitted)));
             }
         }
@@ -187,7 +187,7 @@ impl Class {
     /// The least that one history admits of what `exact` admits.
     fn admitted_min(self) -> f64 {
         match self {
-            Self::FixedWindow => 1.0,
+            Self::FixedWindow => 0.99,
             Self::SubWindows | Self::TokenBucket => 0.98,
             Self::SlidingWindow => 0.97,
         }
@@ -222,7 +222,12 @@ impl Class {
             mean(&less_fair),
             less_fair.iter().copied().fold(0.0, f64::max),
         );
-        let is_kept = mean(&admitted) >= 0.99 && unfair * 50 <= less_fair.len();
+        let mean_min = if self == Self::FixedWindow {
+            0.9999
+        } else {
+            0.99
+        };
+        let is_kept = mean(&admitted) >= mean_min && unfair * 50 <= less_fair.len();
         // A few histories say nothing about all.
         assert!(is_kept || all.len() < 100, "{text}");
         text

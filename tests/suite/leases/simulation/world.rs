@@ -297,6 +297,8 @@ impl<'h> World<'h> {
         let replica = &mut self.replicas[index];
         let mut dropped = Vec::new();
         for (limit, entry) in replica.entries() {
+            // Hits of a window that is over are stranded before, and in another ledger.
+            entry.peek(now)?;
             dropped.push((limit, entry.drop_taken_before(deleted_at)?));
         }
         for (limit, hits) in dropped {
