@@ -9,7 +9,7 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::sub_windows::SubWindows;
 use crate::base::time::Time;
-use crate::check::{Call, Verdict};
+use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit};
 
 /// Lua code without its comment lines: Redis keeps the whole text of a script.
@@ -191,6 +191,11 @@ impl Counter {
             state.advance(limit, now);
             state.apply(limit, now, call, charge);
         });
+    }
+
+    /// Adds hits that were charged elsewhere, or gives them back, as of `now`.
+    pub(crate) fn change(&mut self, limit: &Limit, now: Time, hits: Hits) {
+        self.apply(limit, now, Call::PEEK, Self::charge(limit, hits));
     }
 
     /// Gives the hits of a refund back, and what is spent over the limit.

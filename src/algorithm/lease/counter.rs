@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
-use crate::algorithm::lease::demand::{Demand, take_size};
+use crate::algorithm::lease::demand::{Demand, HOT, take_size};
 use crate::algorithm::lease::held::{Held, Slots};
 use crate::algorithm::lease::moves::{Answer, Asked, Events, GiveBack, Settled, Take, TakeReply};
 use crate::base::time::{Span, Time};
@@ -139,43 +139,21 @@ impl LeasedCounter {
     /// The verdict of a call that was decided here: as of the last reply, less unused hits.
     pub fn verdict(&self, call: Call<'_>, over: bool, now: Time) -> Verdict {
         let mut counter = self.mirror();
-        let unused = Hits::Refund(self.usable(now));
-        let refund = Counter::charge(&self.limit, unused);
-        counter.apply(&self.limit, now, Call::PEEK, refund);
+        counter.change(&self.limit, now, Hits::Refund(self.usable(now)));
         counter.verdict(&self.limit, now, call, over)
     }
 
     /// The hits to take now, if any. They are in flight from then on.
     pub fn wanted_take(&mut self, replicas: NonZeroU32, now: Time) -> Option<Take> {
-        let span = self.terms.span();
-        let demand = self.demand.at(now, span);
-        if self.is_taking || now < self.takes_from || !self.demand.is_hot(now, span) {
+        let demand = self.demand.at(now, self.terms.span());
+        if self.is_taking || now < self.takes_from || demand < HOT {
             return None;
         }
-        let (_, window_ends) = self.limit.usable(now);
-        let is_next_due = self.next.is_none()
-            && self.limit.algorithm.has_windows()
-            && now.plus(self.lead()) >= window_ends;
-        let take = match self.wanted_now(demand, replicas, now) {
-            0 if is_next_due => {
-                let Limit {
-                    requests, capacity, ..
-                } = self.limit;
-                let held = self.slots.from(window_ends);
-                Take {
-                    hits: take_size(demand, requests.into(), held, capacity, replicas),
-                    next_window: Some(window_ends),
-                }
-            }
-            hits => Take {
-                hits,
-                next_window: None,
-            },
-        };
-        (take.hits > 0).then(|| {
-            self.is_taking = true;
-            take
-        })
+        let take = self
+            .wanted_now(demand, replicas, now)
+            .or_else(|| self.wanted_next(demand, replicas, now))?;
+        self.is_taking = true;
+        Some(take)
     }
 
     /// Learns from the reply to a call that asked the store.
@@ -246,8 +224,7 @@ impl LeasedCounter {
                 if let Some(counter) = &mut self.mirror
                     && held.usable(now) > 0
                 {
-                    let refund = Counter::charge(&self.limit, Hits::Refund(held.hits));
-                    counter.apply(&self.limit, now, Call::PEEK, refund);
+                    counter.change(&self.limit, now, Hits::Refund(held.hits));
                 }
             }
             Err(Effect::None) => self.slots.put_back(held, now),
@@ -275,7 +252,7 @@ impl LeasedCounter {
     /// Hits that are charged, and neither used, given back nor stranded.
     pub fn held(&self) -> u64 {
         let next = self.next.as_ref().map_or(0, |(held, _)| held.hits);
-        self.slots.from(Time::default()) + next + self.in_flight
+        self.slots.hits() + next + self.in_flight
     }
 
     /// Whether the state equals that of a new counter, so that it need not be kept.
@@ -317,27 +294,44 @@ impl LeasedCounter {
         self.slots.keep(held);
     }
 
-    /// The hits to take for the present window.
-    fn wanted_now(&self, demand: u64, replicas: NonZeroU32, now: Time) -> u64 {
-        let (_, window_ends) = self.limit.usable(now);
+    /// A take for the present window.
+    fn wanted_now(&self, demand: u64, replicas: NonZeroU32, now: Time) -> Option<Take> {
+        if self.mirror.is_none() || self.usable(now) > self.low_water_mark(demand) {
+            return None;
+        }
         // What arrives after the end of the window cannot be used.
-        let is_late = now.plus(self.round_trip) >= window_ends;
-        if is_late || self.mirror.is_none() || self.usable(now) > self.low_water_mark(demand) {
-            return 0;
+        let (_, window_ends) = self.limit.usable(now);
+        if now.plus(self.round_trip) >= window_ends {
+            return None;
         }
         // What is left then is stranded.
         let span = self.terms.span();
         let left = window_ends.since(now).min(span).as_micros();
         let demand = demand.saturating_mul(left) / span.as_micros().max(1);
         let (_, look) = self.mirror().decide(&self.limit, now, Hits::Peek);
-        let held = self.slots.from(Time::default()) + self.in_flight;
-        take_size(
-            demand,
-            look.remaining.into(),
-            held,
-            self.limit.capacity,
-            replicas,
-        )
+        let (remaining, held) = (look.remaining.into(), self.slots.hits() + self.in_flight);
+        let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
+        (hits > 0).then_some(Take {
+            hits,
+            next_window: None,
+        })
+    }
+
+    /// The first take of the next window, shortly before it begins.
+    fn wanted_next(&self, demand: u64, replicas: NonZeroU32, now: Time) -> Option<Take> {
+        if self.next.is_some() || !self.limit.algorithm.has_windows() {
+            return None;
+        }
+        let (_, begins) = self.limit.usable(now);
+        if now.plus(self.lead()) < begins {
+            return None;
+        }
+        let (remaining, held) = (self.limit.requests.into(), self.slots.from(begins));
+        let hits = take_size(demand, remaining, held, self.limit.capacity, replicas);
+        (hits > 0).then_some(Take {
+            hits,
+            next_window: Some(begins),
+        })
     }
 
     /// The counter as of the last reply.

@@ -31,6 +31,11 @@ impl Slots {
         self.older.usable(now) + self.newer.usable(now)
     }
 
+    /// All hits, usable or not.
+    pub(super) fn hits(&self) -> u64 {
+        self.older.hits + self.newer.hits
+    }
+
     /// Hits of windows that begin then or later. By a clock that is late, they may not have begun.
     pub(super) fn from(&self, begin: Time) -> u64 {
         let slots = [self.older, self.newer].into_iter();

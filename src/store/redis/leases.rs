@@ -62,7 +62,7 @@ pub(crate) enum Admission {
     WithOthers,
 }
 
-/// What leases say to a check.
+/// What the leases of its counter decide of a check.
 #[derive(Debug)]
 pub(crate) enum Ahead {
     /// Nothing: the store decides it.
@@ -98,13 +98,11 @@ impl Leases {
     pub(crate) fn decide(
         &self,
         check: &Check,
+        leased: &Arc<Leased>,
         admission: Admission,
         replicas: Option<NonZeroU32>,
         now: Time,
     ) -> (Ahead, Option<Take>) {
-        let Some(leased) = &check.lease else {
-            return (Ahead::Exact, None);
-        };
         let hits = match check.hits {
             Hits::Add(hits) => hits,
             Hits::Peek => {

@@ -66,11 +66,11 @@ impl RedisClient {
 
     fn ahead(&self, request: &Request<'_>, check: &Check, replicas: Option<NonZeroU32>) -> Ahead {
         let (shared, now) = (&self.shared, request.received);
-        if check.lease.is_none() {
+        let Some(leased) = &check.lease else {
             let cache = shared.over_limit_cache.as_ref();
             let verdict = cache.and_then(|cache| cache.get(check, now));
             return verdict.map_or(Ahead::Exact, Ahead::Decided);
-        }
+        };
         let Some(server_now) = shared.server_time(check, now) else {
             return Ahead::Exact;
         };
@@ -78,7 +78,9 @@ impl RedisClient {
             Mode::Atomic => Admission::WithOthers,
             _ => Admission::Alone,
         };
-        let (ahead, take) = shared.leases.decide(check, admission, replicas, server_now);
+        let (ahead, take) = shared
+            .leases
+            .decide(check, leased, admission, replicas, server_now);
         if let Some((take, replicas)) = take.zip(replicas) {
             let (client, check) = (self.clone(), as_peek(check));
             // Callers may be gone before the reply.

@@ -77,8 +77,7 @@ impl CheckReply {
     pub(crate) fn counter(&self, encoded: &EncodedCheck, check: &Check, now: Time) -> Counter {
         let at = encoded.charged_at(check, now);
         let mut counter = Counter::of_reply(&check.limit, at, self.spent(), self.extra(encoded));
-        let granted = Counter::charge(&check.limit, Hits::Add(self.granted(encoded)));
-        counter.apply(&check.limit, at, Call::PEEK, granted);
+        counter.change(&check.limit, at, Hits::Add(self.granted(encoded)));
         counter
     }
 

@@ -67,7 +67,7 @@ impl LeaseMetrics {
         failed.inc();
     }
 
-    /// Counts what has happened to a counter that held so many hits before.
+    /// Counts the events of a counter, which held `before` hits.
     pub(super) fn count(&self, leased: &Leased, counter: &mut LeasedCounter, before: u64) {
         let (events, held) = (counter.take_events(), counter.held());
         if held != before {
