@@ -242,7 +242,7 @@ async fn hostile_counters_of_replicas_are_missing() {
     }
     // The other one would be missing as well.
     drop(server);
-    // Nobody may see the values, so nobody can be asked.
+    // No caller may see the values, so no replica can be asked.
     let server = replica(&redis, "127.0.0.1")
         .with_env("ADMIN_REDACT", "drop")
         .start();

@@ -25,7 +25,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Two processes, whose clocks are so many milliseconds ahead, or behind.
+    /// Two processes, with the milliseconds that their clocks are ahead, or behind.
     async fn start(ahead_millis: [i64; 2]) -> Self {
         let redis = RedisProcess::builder().of(VALKEY_9_1).with_own_clock();
         let redis = redis.start();
@@ -74,8 +74,8 @@ impl Windows {
             .unwrap_or(0)
     }
 
-    /// The clock of Redis is so many seconds after the end of the first window, or before it, and
-    /// every process knows.
+    /// Sets the clock of Redis to these seconds after the end of the first window, or before it, and
+    /// waits until every process knows.
     async fn set(&mut self, seconds: i64) {
         self.offset += self.end + seconds - self.now();
         self.fleet.redis.clock().set(self.offset);

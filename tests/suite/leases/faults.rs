@@ -120,7 +120,7 @@ async fn nothing_is_taken_before_the_replicas_are_known() {
     .await;
 }
 
-/// Redis has lost so many hits, and two of three processes go on at once.
+/// Redis has lost `lost` hits, and two of three processes go on at once.
 async fn admits_what_was_lost(fleet: &Fleet, before: u64, lost: u64) {
     let load = Load::on(&fleet.services[..2], "hot").await;
     load.is_over_limit(20).await;

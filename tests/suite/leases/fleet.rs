@@ -147,7 +147,7 @@ impl<R> Fleet<R> {
         }
     }
 
-    /// Asks the services in turn, each so often.
+    /// Asks the services in turn, each `calls` times.
     pub(super) async fn in_turn(&self, value: &str, calls: u64) -> u64 {
         let mut admitted = 0;
         for _ in 0..calls {

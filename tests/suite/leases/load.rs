@@ -69,7 +69,7 @@ impl Load {
         }
     }
 
-    /// Waits until so many more calls are admitted.
+    /// Waits until this many more calls are admitted.
     pub(super) async fn admits(&self, calls: u64) {
         let enough = self.answers().admitted + calls;
         eventually("calls are admitted", async || {
@@ -78,7 +78,7 @@ impl Load {
         .await;
     }
 
-    /// Waits until so many more calls are over limit.
+    /// Waits until this many more calls are over limit.
     pub(super) async fn is_over_limit(&self, calls: u64) {
         let enough = self.answers().over + calls;
         eventually("calls are over limit", async || {

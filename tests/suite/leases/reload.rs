@@ -62,7 +62,7 @@ async fn changes_lose_no_count(algorithm: &str) {
     assert_eq!(used, admitted, "{algorithm}");
 }
 
-/// Waits until so many more are counted.
+/// Waits until [`DECIDED`] more are counted.
 async fn grows(what: &str, count: impl Fn() -> u64) {
     let before = count();
     eventually(what, async || count() >= before + DECIDED).await;

@@ -22,7 +22,7 @@ use world::World;
 
 /// Histories of a run, unless HISTORIES is set.
 const HISTORIES: u64 = 100_000;
-/// For so many histories one without faults is played beside `exact`.
+/// Histories for each one without faults that is played beside `exact`.
 const CALM_PART: u64 = 100;
 /// A mistake is found within this many histories.
 const FOUND_WITHIN: u64 = 1_000;
@@ -81,7 +81,7 @@ fn mistakes_are_found() {
     }
 }
 
-/// Plays so many histories on all processors. Returns the first seed that fails, and why.
+/// Plays `histories` on all processors. Returns the first seed that fails, and why.
 fn first_failure(histories: u64, play: impl Fn(u64) -> Kept + Sync) -> Option<(u64, Broken)> {
     let first_seed = number("SEED").unwrap_or(1);
     let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));

@@ -60,7 +60,7 @@ pub(super) enum Act {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
     Waits,
-    /// Disconnects so many microseconds later.
+    /// Disconnects after this time, in microseconds.
     Leaves(u32),
     /// All or nothing, with another check.
     Admits,
