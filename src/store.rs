@@ -119,12 +119,20 @@ impl Backend {
     }
 
     /// Runs the background work of the store, for as long as the process lives.
-    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle, watch: StoreWatch) {
+    /// `has_long_periods` returns whether counters of a day or more are in use.
+    pub async fn maintain(
+        self,
+        clock: Clock,
+        lifecycle: Lifecycle,
+        watch: StoreWatch,
+        has_long_periods: impl Fn() -> bool,
+    ) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
             Self::Redis(redis) => {
                 let watch = watch.run(redis.clone(), lifecycle.clone());
-                tokio::join!(redis.maintain(lifecycle), watch);
+                let durability = redis.watch_durability(has_long_periods);
+                tokio::join!(redis.clone().maintain(lifecycle), watch, durability);
             }
         }
     }

@@ -63,6 +63,7 @@ impl App {
         let core = Core::new(resolved.settings, resolved.backend, log, &mut background);
         let ports = Ports::bind(&core).map_err(|error| in_use(error, &core))?;
         let rules = Rules::load(resolved.rules_from, &core);
+        core.maintain_store(rules.live.clone(), &mut background);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
         let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
         let candidates = Candidates::load(resolved.candidate_from, &core, &view);

@@ -8,6 +8,7 @@ use crate::app::background::Background;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::Clock;
 use crate::config::metric_mapping;
+use crate::rules::LiveRules;
 use crate::settings::Settings;
 use crate::store::settings::BackendChoice;
 use crate::store::watch::StoreWatch;
@@ -57,12 +58,7 @@ impl Core {
             .gauge_with("tollgate_store_info", help, &info)
             .set(1);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
-        let maintained = backend.clone();
         let watch = StoreWatch::new(clock.clone(), &metrics);
-        background.thread(
-            "store",
-            maintained.maintain(clock.clone(), lifecycle.clone(), watch.clone()),
-        );
         let finish = |backend: Backend| async move { backend.finish().await };
         background.finish(Some(backend.clone()), Ok, finish);
         Self {
@@ -73,6 +69,20 @@ impl Core {
             backend,
             watch,
         }
+    }
+
+    /// Adds the work of the store, which depends on the periods of the rules in force.
+    pub(super) fn maintain_store(&self, rules: Arc<LiveRules>, background: &mut Background) {
+        let has_long_periods = move || {
+            let rules = rules.load();
+            rules.as_ref().is_some_and(|rules| rules.has_long_periods())
+        };
+        let (clock, lifecycle) = (self.clock.clone(), self.lifecycle.clone());
+        let store = self.backend.clone();
+        background.thread(
+            "store",
+            store.maintain(clock, lifecycle, self.watch.clone(), has_long_periods),
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
 use crate::check::Leased;
-use crate::limit::{Limit, Terms};
+use crate::limit::{Limit, Terms, Unit};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::RuleStats;
@@ -180,6 +180,13 @@ impl Rule {
             Allowance::Unlimited { .. } => None,
             Allowance::Limited(limit) => Some(limit),
         }
+    }
+
+    /// Whether it counts over a day or more. A lease is no period.
+    pub(crate) fn has_long_period(&self) -> bool {
+        self.limit().is_some_and(|limit| {
+            limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders()
+        })
     }
 
     /// Whether a request over the limit passes as degraded.

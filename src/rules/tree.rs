@@ -16,6 +16,7 @@ use crate::rules::wildcard::Pattern;
 #[derive(Debug, Default)]
 pub struct RuleSet {
     domains: HashMap<Box<[u8]>, Domain>,
+    has_long_periods: bool,
 }
 
 /// A call that meets a limit.
@@ -108,12 +109,19 @@ pub enum Found {
 impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
-        Self {
-            domains: domains
-                .into_iter()
-                .map(|domain| (domain.name.as_bytes().into(), domain))
-                .collect(),
+        let mut set = Self::default();
+        for domain in domains {
+            domain.visit(&mut |nodes| {
+                set.has_long_periods |= rule_of(nodes).is_some_and(Rule::has_long_period);
+            });
+            set.domains.insert(domain.name.as_bytes().into(), domain);
         }
+        set
+    }
+
+    /// Whether a rule counts over a day or more.
+    pub fn has_long_periods(&self) -> bool {
+        self.has_long_periods
     }
 
     /// The domain of that name.
@@ -339,5 +347,37 @@ descriptors:
             entries: vec![("few".to_owned(), "f1".to_owned())],
         };
         assert_eq!(rules.example(), Some(expected));
+    }
+
+    #[test]
+    fn long_periods_are_those_of_a_day_or_more_and_no_leases() {
+        for (rule, is_long) in [
+            (
+                "rate_limit: {unit: hour, requests_per_unit: 1}, metadata: {tollgate: {unit_multiplier: 23}}",
+                false,
+            ),
+            (
+                "rate_limit: {unit: hour, requests_per_unit: 1}, metadata: {tollgate: {unit_multiplier: 24}}",
+                true,
+            ),
+            (
+                "rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: token_bucket}}",
+                true,
+            ),
+            (
+                "rate_limit: {unit: year, requests_per_unit: 0}, shadow_mode: true",
+                true,
+            ),
+            ("rate_limit: {unlimited: true}", false),
+            (
+                "rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: concurrency, lease_by: k, lease: 24h}}",
+                false,
+            ),
+        ] {
+            let rules = rules_of(&format!(
+                "domain: d\ndescriptors:\n  - key: a\n    descriptors:\n      - {{key: k, {rule}}}\n"
+            ));
+            assert_eq!(rules.has_long_periods(), is_long, "{rule}");
+        }
     }
 }

@@ -22,6 +22,7 @@ pub use shared::{Options, Redis};
 pub mod client;
 pub mod connect;
 pub(crate) mod direct_mapped;
+pub(crate) mod durability;
 pub mod fallback;
 pub(crate) mod lateness;
 pub(crate) mod leases;

@@ -124,7 +124,8 @@ impl StoreWatch {
                 redis.lateness.set_normal(kept.normal());
                 kept.report(redis.store_timeout, redis.fails_late())
             };
-            lifecycle.set_store_problem(report.described);
+            let problem = report.described.or_else(|| redis.durability.problem());
+            lifecycle.set_store_problem(problem);
             let has_short_deadlines =
                 report.problem == Some(Problem::Undecided(StoreError::ShortDeadline));
             if has_short_deadlines && self.0.kept.lock().latency.is_none() {

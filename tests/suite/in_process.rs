@@ -10,6 +10,7 @@ mod breaker;
 mod clocks;
 mod cluster;
 mod deadlines;
+mod durability;
 mod fault_log;
 mod leases;
 mod outages;

@@ -16,6 +16,7 @@ mod counter_actions;
 mod counters;
 mod diff;
 mod differences;
+mod durability;
 mod endpoints;
 mod explain;
 mod faults;

@@ -12,6 +12,7 @@ use crate::store::redis::connect::connection::Timeouts;
 use crate::store::redis::connect::connection_metrics::ConnectionMetrics;
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
+use crate::store::redis::durability::Durability;
 use crate::store::redis::fallback::local::LocalFallback;
 use crate::store::redis::fallback::membership::Membership;
 use crate::store::redis::fallback::usage_cache::UsageCache;
@@ -65,6 +66,7 @@ pub struct Redis {
     /// Decides while Redis is unavailable.
     pub(crate) local: LocalFallback,
     pub(crate) membership: Membership,
+    pub(crate) durability: Durability,
     /// Whether the process reports NOT_SERVING while Redis is unreachable.
     pub(crate) required: bool,
     pub(crate) clock: Clock,
@@ -130,6 +132,7 @@ impl Redis {
             usage: UsageCache::new(metrics),
             local: LocalFallback::new(metrics),
             membership,
+            durability: Durability::new(metrics),
             required: options.required,
             clock,
             metrics: RedisMetrics::new(metrics),

@@ -1,23 +1,31 @@
 //! The servers of Redis as an operator sees them.
 //!
 //! Calls find out about a fault; without calls, none does. So each server that is in use gets a
-//! PING of its own.
+//! PING of its own. No call finds out about counters that a restart would lose: INFO does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use redis::{Pipeline, RedisError};
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::base::time::{Clock, Span};
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::durability::{self, Reasons};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 
-/// Time for a PING of the console, with its connection.
+/// Time for a PING of the console or an INFO, with its connection.
 // bound status_timeout: reported as unreachable; -
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Servers that the console asks at a time.
-// bound pings_max: asked after them; -
-const PINGS_MAX: usize = 64;
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Servers that are asked at a time.
+// bound nodes_asked_max: asked after them; -
+const NODES_ASKED_MAX: usize = 64;
+/// Operators change persistence and memory rarely.
+const INFO_INTERVAL: Duration = Duration::from_secs(300);
+/// How soon Redis is noticed at the start, and limits of a day or more after a reload.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A server.
 #[derive(Debug, Clone)]
@@ -51,22 +59,83 @@ impl Redis {
                 faults: node.health.active_faults().collect(),
             }
         });
-        stream::iter(pings).buffered(PINGS_MAX).collect().await
+        stream::iter(pings)
+            .buffered(NODES_ASKED_MAX)
+            .collect()
+            .await
+    }
+
+    /// Reads whether each master keeps its counters, at the start and every 5 minutes while there
+    /// are limits of a day or more, for as long as the process lives.
+    pub async fn watch_durability(&self, has_long_periods: impl Fn() -> bool) {
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = Instant::now();
+        loop {
+            looks.tick().await;
+            if !has_long_periods() {
+                self.durability.record(Vec::new());
+                next = Instant::now();
+            } else if Instant::now() >= next && self.main.is_reachable() {
+                next = Instant::now() + INFO_INTERVAL;
+                self.check_durability().await;
+            }
+        }
+    }
+
+    /// Reads whether each known master keeps its counters, and logs what changed. The Redis for
+    /// limits per second has no others.
+    pub async fn check_durability(&self) {
+        let nodes = self.main.topology().nodes.clone();
+        let read = stream::iter(nodes)
+            .map(|node| async move { (node.address().to_string(), durability_of(&node).await) });
+        let read = read.buffered(NODES_ASKED_MAX).collect().await;
+        self.durability.record(read);
     }
 }
 
 async fn ping(node: &Node, clock: &Clock) -> Result<Span, String> {
+    let began = clock.now();
+    ask(node, Connection::probe).await?;
+    Ok(clock.now().since(began))
+}
+
+/// Asks a server by a connection of its own.
+///
+/// # Errors
+/// The server did not reply.
+async fn ask<T>(
+    node: &Node,
+    question: impl AsyncFnOnce(&mut Connection) -> Result<T, RedisError>,
+) -> Result<T, String> {
     if node.health.breaker.is_open() {
         return Err("its circuit breaker is open".to_owned());
     }
-    let began = clock.now();
-    let probed = async {
+    let asked = async {
         let connector = node.connector.uncounted();
-        connector.connect_background().await?.probe().await
+        question(&mut connector.connect_background().await?).await
     };
-    match tokio::time::timeout(PING_TIMEOUT, probed).await {
-        Ok(Ok(_)) => Ok(clock.now().since(began)),
-        Ok(Err(error)) => Err(node.address().explain(&error)),
+    match tokio::time::timeout(ASK_TIMEOUT, asked).await {
+        Ok(answered) => answered.map_err(|error| node.address().explain(&error)),
         Err(_) => Err("no reply within 1 s".to_owned()),
     }
+}
+
+/// # Errors
+/// The server did not reply, replied with an error, or has no such fields.
+async fn durability_of(node: &Node) -> Result<Reasons, String> {
+    let info = ask(node, async |connection| {
+        // Redis 6.2 takes one section at a time.
+        let mut commands = Pipeline::with_capacity(2);
+        for section in ["persistence", "memory"] {
+            commands.cmd("INFO").arg(section);
+        }
+        let mut info = String::new();
+        for reply in connection.call(&commands).await? {
+            info += &redis::from_redis_value::<String>(reply.extract_error()?)?;
+        }
+        Ok(info)
+    });
+    durability::reasons(&info.await?)
+        .ok_or_else(|| "INFO has no aof_enabled, maxmemory or maxmemory_policy".to_owned())
 }

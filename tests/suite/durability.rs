@@ -1,0 +1,174 @@
+//! Whether Redis keeps counters of a day or more: what is reported about it, and what a Redis with
+//! an append-only file has after it was killed.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollgate::base::time::Clock;
+use tollgate::telemetry::metric::Metrics;
+
+use crate::support::cluster::{ClusterProcess, Options};
+use crate::support::in_process::Log;
+use crate::support::redis::RedisProcess;
+use crate::support::remote;
+use crate::support::{Client, TestServer, counted, eventually, limit_of, request};
+
+const REASONS: [&str; 2] = ["no_aof", "eviction"];
+const BY_MINUTE: &str =
+    "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: minute, requests_per_unit: 1}}\n";
+/// A counter by INCR and one by the script.
+const PLAIN_AND_SCRIPT: &str = "
+domain: d
+metadata: {tollgate: {defaults: {on_store_error: error}}}
+descriptors:
+  - {key: plain, rate_limit: {unit: year, requests_per_unit: 1000000000}}
+  - {key: script, rate_limit: {unit: year, requests_per_unit: 1000000000}, metadata: {tollgate: {over_limit_hits: drop}}}
+";
+const CLIENTS: u64 = 4;
+/// What `appendfsync everysec` may lose.
+const LOST_MAX: Duration = Duration::from_secs(1);
+
+fn series(reason: &str) -> String {
+    format!("tollgate_store_not_durable{{reason=\"{reason}\"}}")
+}
+
+async fn becomes(server: &TestServer, expected: [f64; 2]) {
+    for (reason, expected) in REASONS.into_iter().zip(expected) {
+        server.metric_becomes(&series(reason), expected).await;
+    }
+}
+
+#[tokio::test]
+async fn configuration_of_redis_is_known_at_each_reading() {
+    let log = Log::capture();
+    let redis = RedisProcess::builder()
+        .with_user("user app on >s3cret ~* &* +@all")
+        .start();
+    let metrics = Metrics::new();
+    let url = redis.url().replace("://", "://app:s3cret@");
+    let store = remote::redis_at(&url, Clock::system(), &metrics);
+    for (commands, expected) in [
+        ("", [1, 0]),
+        ("CONFIG SET appendonly yes", [0, 0]),
+        ("CONFIG SET maxmemory-policy volatile-ttl", [0, 0]),
+        ("CONFIG SET maxmemory 100mb", [0, 1]),
+        ("CONFIG SET maxmemory-policy allkeys-lru", [0, 1]),
+        ("CONFIG SET maxmemory-policy noeviction", [0, 0]),
+        ("CONFIG SET appendonly no", [1, 0]),
+        ("CONFIG SET maxmemory-policy volatile-lru", [1, 1]),
+        // What was known stays.
+        ("ACL SETUSER app -info", [1, 1]),
+        ("CONFIG SET appendonly yes", [1, 1]),
+        ("ACL SETUSER app +info", [0, 1]),
+    ] {
+        if !commands.is_empty() {
+            redis.command::<()>(&commands.split(' ').collect::<Vec<_>>());
+        }
+        store.check_durability().await;
+        let shown = REASONS.map(|reason| counted(&metrics, &series(reason)));
+        assert_eq!(shown, expected, "{commands}");
+    }
+    let denied = log.lines(&["INFO of Redis was not read"]);
+    assert_eq!(denied.len(), 1, "{denied:#?}");
+    assert!(!log.lines(&[""]).concat().contains("s3cret"));
+}
+
+#[tokio::test]
+async fn warning_is_on_the_ready_page_until_it_is_over() {
+    const LOST: &str = "are lost at a restart; set appendonly yes, and counters on";
+    const RECOVERED: &str = "recovered: no counter of a day or more is at risk";
+    let redis = RedisProcess::builder()
+        .with_arguments(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"])
+        .start();
+    let server = TestServer::with_rules(&limit_of(7))
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    becomes(&server, [1.0, 1.0]).await;
+    let shown = async || server.get("/ready").body.contains(LOST);
+    eventually("it is on the page", shown).await;
+    assert_eq!(server.get("/ready").status, 200);
+    server.assert_logged_once(LOST);
+
+    redis.command::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    // Without limits of a day or more it is no risk. With new ones INFO is read at once.
+    server.write("rules.yaml", BY_MINUTE);
+    becomes(&server, [0.0, 0.0]).await;
+    eventually("it is gone from the page", async || !shown().await).await;
+    server.assert_logged_once(RECOVERED);
+    redis.command::<()>(&["CONFIG", "SET", "appendonly", "no"]);
+    server.write("rules.yaml", &limit_of(7));
+    becomes(&server, [1.0, 0.0]).await;
+    assert_eq!(server.get("/ready").status, 200);
+}
+
+#[tokio::test]
+async fn one_master_of_a_cluster_is_named() {
+    let cluster = ClusterProcess::with(Options {
+        node: RedisProcess::builder().with_arguments(&["--appendonly", "yes"]),
+        ..Options::default()
+    });
+    let other = cluster.server(1);
+    other.command::<()>(&["CONFIG", "SET", "appendonly", "no"]);
+    let server = TestServer::with_rules(&limit_of(7))
+        .with_env("REDIS_URL", &cluster.url())
+        .with_env("REDIS_TYPE", "cluster")
+        .start();
+    becomes(&server, [1.0, 0.0]).await;
+    let named = format!("counters on redis://{} are lost", other.address());
+    eventually("the master is named", async || {
+        server.get("/ready").body.contains(&named)
+    })
+    .await;
+}
+
+/// Calls until one is not answered, and returns when the others were.
+async fn call_until_an_error(mut client: Client) -> Vec<Instant> {
+    let mut answered = Vec::new();
+    let both = request("d", &[&[("plain", "v")], &[("script", "v")]]);
+    while client.call(both.clone()).await.is_ok() {
+        answered.push(Instant::now());
+    }
+    answered
+}
+
+#[tokio::test]
+async fn killed_redis_with_an_append_only_file_loses_at_most_the_last_second() {
+    let mut redis = RedisProcess::builder()
+        .with_arguments(&["--appendonly", "yes", "--appendfsync", "everysec"])
+        .start();
+    let server = TestServer::with_rules(PLAIN_AND_SCRIPT)
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(call_until_an_error(server.client().await));
+    }
+    let began = Instant::now();
+    let counted = |redis: &RedisProcess, key: &str| {
+        let keys: Vec<String> = redis.command(&["KEYS", &format!("*{key}*")]);
+        let values = keys.iter().map(|key| redis.command::<u64>(&["GET", key]));
+        values.sum::<u64>()
+    };
+    eventually("there was load for longer than may be lost", async || {
+        began.elapsed() > LOST_MAX * 2 && counted(&redis, "script") > 100
+    })
+    .await;
+    let killed = Instant::now();
+    redis.kill();
+    let answered = clients.join_all().await.concat();
+    redis.restart();
+    let all = u64::try_from(answered.len()).expect("few");
+    let is_old = |at: &&Instant| killed.duration_since(**at) > LOST_MAX;
+    let kept = u64::try_from(answered.iter().filter(is_old).count()).expect("few");
+    assert!(kept > 0, "{all} answers");
+    for key in ["plain", "script"] {
+        let counted = counted(&redis, key);
+        // The last call of each client may have been counted.
+        assert!(
+            (kept..=all + CLIENTS).contains(&counted),
+            "{key}: {counted} of {all}, {kept} of them before the last second"
+        );
+    }
+}
