@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import yaml
@@ -381,6 +382,30 @@ def counts_on(variables):
                 raise Failed(f"{prefix} has no key of {key}; it said:\n{service.said()}")
 
 
+def development_redis():
+    """the development Redis keeps counters when it is killed, and evicts none"""
+    (deployment,) = of_kind(rendered(*value_sets()["kubernetes"]), "Deployment", "redis")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (mount,), (volume,) = container["volumeMounts"], spec["volumes"]
+    with tempfile.TemporaryDirectory() as directory:
+        words = [directory if word == mount["mountPath"] else word for word in container["args"]]
+        if directory not in words or mount["name"] != volume["name"]:
+            raise Failed(f"its files are not on the volume {volume}: {container['args']}")
+        for expected in ("", "1"):
+            home = types.SimpleNamespace(directory=Path(tempfile.mkdtemp(dir=directory)))
+            server = pod.Server(home, "redis", words, {}, "REDIS", has_password=False)
+            try:
+                if server.ready().command("GET", "counter") != expected:
+                    raise Failed(f"a killed Redis has lost its counter: {server.said()}")
+                server.command("INCR", "counter")
+                info = server.command("INFO", "persistence") + server.command("INFO", "memory")
+                if not {"aof_enabled:1", "maxmemory_policy:noeviction"} <= set(info.split()):
+                    raise Failed(f"it would lose counters: {info}")
+            finally:
+                server.stop()
+
+
 def start(text):
     service = pod.Pod(text, pod.binary(), authority())
     try:
@@ -649,7 +674,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, hints, notes, goldens, rejections, kubernetes_takes_it, package, requests_are_measured, common_annotations, restarts, alerts, chart_alerts, alerts_without_a_runbook, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
+    checks = [lint, readme, hints, notes, goldens, development_redis, rejections, kubernetes_takes_it, package, requests_are_measured, common_annotations, restarts, alerts, chart_alerts, alerts_without_a_runbook, chart_dashboard, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped, rules_are_checked]
     named = [(check.__doc__, check) for check in checks]
     for name, options in value_sets().items():
         named.append((f"the binary serves what the values of {name} render", lambda options=options: serves(rendered(*options))))

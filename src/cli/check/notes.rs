@@ -49,16 +49,24 @@ pub(super) fn queues(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     findings(found, files)
 }
 
-/// Leased rules where each process counts alone.
+/// The first leased rule and the first of a day or more, where each process counts alone.
 pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
     let all = rules.rules();
-    let mut leased = all.into_iter().filter(|rule| rule.lease.is_some());
-    let found = leased.next().map(|rule| {
-        let text = "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact";
-        let hint = "write consistency: exact, or set REDIS_URL";
-        (rule, text.to_owned(), hint.to_owned())
-    });
-    findings(found.into_iter(), files)
+    let first = |is_so: fn(&Rule) -> bool, text: &str, hint: &str| {
+        let rule = all.iter().copied().find(|rule| is_so(rule))?;
+        Some((rule, text.to_owned(), hint.to_owned()))
+    };
+    let leased = first(
+        |rule| rule.lease.is_some(),
+        "consistency: leased has no effect with BACKEND_TYPE=memory: one process is always exact",
+        "write consistency: exact, or set REDIS_URL",
+    );
+    let long = first(
+        Rule::has_long_period,
+        "with BACKEND_TYPE=memory a restart loses the counters of limits of a day or more",
+        "set REDIS_URL, of a Redis with an append-only file",
+    );
+    findings(leased.into_iter().chain(long), files)
 }
 
 /// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved
