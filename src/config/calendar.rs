@@ -50,7 +50,7 @@ pub enum CalendarError {
         name: String,
         nearest: Option<&'static str>,
     },
-    #[error("a calendar has no windows of a {0}; write day, week, month or year")]
+    #[error("`unit: {0}` has no calendar; write day, week, month or year")]
     Unit(Unit),
     #[error("`unit_multiplier: {0}` does not divide a year; write 1, 2, 3, 4 or 6 months")]
     Months(u32),
@@ -97,30 +97,7 @@ pub fn calendar(
     unit: Unit,
     months: u32,
 ) -> Result<&'static Calendar, CalendarError> {
-    check(spec, unit, months)?;
-    let mut spec = spec.clone();
-    if unit != Unit::Week {
-        spec.first_weekday = Weekday::Monday;
-    }
-    if unit != Unit::Month {
-        spec.first_day = 1;
-    }
-    let key = (spec, unit, months);
-    let mut interned = INTERNED.lock();
-    if let Some(calendar) = interned.calendars.get(&key) {
-        return Ok(calendar);
-    }
-    let zone = interned.zone(&key.0.time_zone)?;
-    if interned.calendars.len() == CALENDARS_MAX {
-        return Err(CalendarError::TooMany);
-    }
-    let periods = Periods::new(zone.clone(), &key);
-    let utc_offset = move |at| zone.to_offset(timestamp(secs(at))).seconds();
-    let (spec, ..) = key.clone();
-    let calendar = Calendar::new(spec, unit, months, move |at| periods.at(at), utc_offset);
-    let calendar = &*Box::leak(Box::new(calendar));
-    interned.calendars.insert(key, calendar);
-    Ok(calendar)
+    INTERNED.lock().calendar(spec, unit, months)
 }
 
 fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarError> {
@@ -140,6 +117,37 @@ fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarErr
 }
 
 impl Interned {
+    fn calendar(
+        &mut self,
+        spec: &CalendarSpec,
+        unit: Unit,
+        months: u32,
+    ) -> Result<&'static Calendar, CalendarError> {
+        check(spec, unit, months)?;
+        let mut spec = spec.clone();
+        if unit != Unit::Week {
+            spec.first_weekday = Weekday::Monday;
+        }
+        if unit != Unit::Month {
+            spec.first_day = 1;
+        }
+        let key = (spec, unit, months);
+        if let Some(calendar) = self.calendars.get(&key) {
+            return Ok(calendar);
+        }
+        let zone = self.zone(&key.0.time_zone)?;
+        if self.calendars.len() == CALENDARS_MAX {
+            return Err(CalendarError::TooMany);
+        }
+        let periods = Periods::new(zone.clone(), &key);
+        let utc_offset = move |at| zone.to_offset(timestamp(secs(at))).seconds();
+        let (spec, ..) = key.clone();
+        let calendar = Calendar::new(spec, unit, months, move |at| periods.at(at), utc_offset);
+        let calendar = &*Box::leak(Box::new(calendar));
+        self.calendars.insert(key, calendar);
+        Ok(calendar)
+    }
+
     fn zone(&mut self, name: &str) -> Result<TimeZone, CalendarError> {
         if let Some(zone) = self.zones.get(name) {
             return Ok(zone.clone());
@@ -297,3 +305,6 @@ fn limit_date(date: CivilDate) -> Date {
     let small = |number: i8| u8::try_from(number).expect("months and days are positive");
     Date::new(date.year(), small(date.month()), small(date.day()))
 }
+
+#[cfg(test)]
+mod tests;
