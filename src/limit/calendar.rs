@@ -19,7 +19,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::base::named_enum::named_enum;
-use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::limit::unit::Unit;
 
 named_enum! {
@@ -51,7 +51,7 @@ pub struct CalendarSpec {
     pub first_weekday: Weekday,
     /// Of months: 1 to 28.
     pub first_day: u8,
-    /// The local time that the first day of a period begins at: hour and minute.
+    /// The local time that the first day of a period begins at: hour, to 23, and minute, to 59.
     pub at: (u8, u8),
 }
 
@@ -59,8 +59,8 @@ pub struct CalendarSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date {
     year: i16,
-    month: u8,
-    day: u8,
+    month: i8,
+    day: i8,
 }
 
 /// A calendar period.
@@ -101,7 +101,7 @@ impl CalendarSpec {
 
 impl Date {
     /// A date that exists.
-    pub const fn new(year: i16, month: u8, day: u8) -> Self {
+    pub const fn new(year: i16, month: i8, day: i8) -> Self {
         Self { year, month, day }
     }
 }
@@ -118,14 +118,11 @@ impl Period {
     /// whatever the zone is.
     pub fn nominal_start(&self) -> Time {
         let Date { year, month, day } = self.date;
-        let months = i64::from(year) * 12 + i64::from(month) - 1;
-        match u64::try_from(months - 1_970 * 12) {
-            Ok(months) => {
-                let secs = month_start(months) + u64::from(day - 1) * SECS_PER_DAY;
-                Time::from_micros(secs * MICROS_PER_SECOND)
-            }
-            Err(_) => Time::default(),
-        }
+        let months = (i64::from(year) - 1_970) * 12 + i64::from(month) - 1;
+        u64::try_from(months).map_or(Time::default(), |months| {
+            let secs = month_start(months) + u64::from(day.unsigned_abs() - 1) * SECS_PER_DAY;
+            Time::from_micros(secs * MICROS_PER_SECOND)
+        })
     }
 
     fn contains(&self, at: Time) -> bool {
@@ -183,26 +180,17 @@ impl Calendar {
         &self.spec
     }
 
-    /// The time in RFC 3339 with the offset of the zone, to a second; in UTC if the offset has
-    /// seconds, as it had in the 19th century.
+    /// The time in RFC 3339 with the offset of the zone, to a second.
     pub fn to_rfc3339(&self, at: Time) -> String {
         let offset = (self.utc_offset)(at);
-        if offset == 0 || offset % 60 != 0 {
-            return at.to_rfc3339_secs();
+        let micros = i64::from(offset) * 1_000_000;
+        let local = Time::from_micros(at.as_micros().saturating_add_signed(micros));
+        let (local, minutes) = (local.to_rfc3339_secs(), offset.unsigned_abs() / 60);
+        match (offset, local.trim_end_matches('Z')) {
+            (0, _) => local,
+            (1.., local) => format!("{local}+{:02}:{:02}", minutes / 60, minutes % 60),
+            (_, local) => format!("{local}-{:02}:{:02}", minutes / 60, minutes % 60),
         }
-        let span = Span::from_secs(offset.unsigned_abs().into());
-        let (sign, local) = if offset < 0 {
-            (
-                '-',
-                Time::default().plus(at.since(Time::default()).less(span)),
-            )
-        } else {
-            ('+', at.plus(span))
-        };
-        let minutes = offset.unsigned_abs() / 60;
-        let local = local.to_rfc3339_secs();
-        let local = local.trim_end_matches('Z');
-        format!("{local}{sign}{:02}:{:02}", minutes / 60, minutes % 60)
     }
 
     fn definition(&self) -> (&CalendarSpec, Unit, u32) {
