@@ -28,10 +28,10 @@ use crate::limit::{Calendar, CalendarSpec, Date, Period, Unit, Weekday};
 const CALENDARS_MAX: usize = 10_000;
 
 /// The first second of the year 9000. Later times have the period of this one.
-const SECS_MAX: i64 = 221_845_392_000;
+const LAST_SECS: i64 = 221_845_392_000;
 
 /// No local time differs more from UTC.
-const OFFSET_SECS_MAX: i64 = 26 * 3_600;
+const LARGEST_OFFSET_SECS: i64 = 26 * 3_600;
 
 static INTERNED: LazyLock<Mutex<Interned>> = LazyLock::new(Mutex::default);
 
@@ -200,7 +200,7 @@ impl Periods {
             let next = self.next(first);
             let end = self.start(next);
             if end > secs {
-                let is_last = secs == SECS_MAX;
+                let is_last = secs == LAST_SECS;
                 let start = time(self.start(first));
                 return Period {
                     start,
@@ -249,7 +249,7 @@ impl Periods {
         let midnight = Offset::UTC.to_timestamp(DateTime::from(first));
         let local = midnight.expect("it is before the year 9999").as_second() + self.into_day;
         // Offsets change at `from`; the first is before any that can matter.
-        let mut from = local - OFFSET_SECS_MAX;
+        let mut from = local - LARGEST_OFFSET_SECS;
         loop {
             let start = from.max(local - self.offset(from));
             let change = self.zone.following(timestamp(from)).next();
@@ -269,7 +269,7 @@ impl Periods {
 /// Seconds since the epoch, within the range of dates.
 fn secs(at: Time) -> i64 {
     let secs = i64::try_from(at.as_micros() / MICROS_PER_SECOND);
-    secs.map_or(SECS_MAX, |secs| secs.min(SECS_MAX))
+    secs.map_or(LAST_SECS, |secs| secs.min(LAST_SECS))
 }
 
 fn timestamp(secs: i64) -> Timestamp {

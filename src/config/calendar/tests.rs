@@ -80,11 +80,19 @@ impl Offsets {
     /// Whether this is the first instant whose local time is not before another, by the definition.
     /// Local time is up to 26 hours off UTC, and only increases between two changes.
     fn is_start(&self, secs: i64, local: i64) -> bool {
-        let since = secs - 2 * OFFSET_SECS_MAX;
+        let since = secs - 2 * LARGEST_OFFSET_SECS;
         let first = self.changes.partition_point(|(from, _)| *from <= since);
         let changes = self.changes[first..].iter().map(|(from, _)| *from);
         let mut before = changes.take_while(|from| *from <= secs).chain([secs]);
         self.local(secs) >= local && before.all(|end| self.local(end - 1) < local)
+    }
+
+    fn changes_within(&self, period: &Period) -> impl Iterator<Item = Time> {
+        let first = self
+            .changes
+            .partition_point(|(from, _)| time(*from) < period.start);
+        let changes = self.changes[first..].iter().map(|(from, _)| time(*from));
+        changes.take_while(|change| *change < period.end)
     }
 
     fn periods(&self, definition: &Definition) -> Periods {
@@ -153,6 +161,9 @@ fn check_period(
     assert_eq!(next.start, period.end, "{}", seen());
     assert_eq!(periods.at(period.start), period, "{}", seen());
     assert_eq!(periods.at(just_before(period.end)), period, "{}", seen());
+    for change in zone.changes_within(&period) {
+        assert_eq!(periods.at(change), period, "{}", seen());
+    }
     let (is_first, days_max) = begins_on(definition, &next);
     assert!(is_first, "{}", seen());
     let start = micros(next.start) / 1_000_000;
@@ -276,13 +287,13 @@ proptest! {
             let period = periods.at(Time::from_micros(micros));
             prop_assert!(period.start.as_micros() <= micros && micros < period.end.as_micros());
         }
-        prop_assert_eq!(periods.at(Time::from_micros(u64::MAX)), periods.at(time(SECS_MAX)));
+        prop_assert_eq!(periods.at(Time::from_micros(u64::MAX)), periods.at(time(LAST_SECS)));
         let calendar = Interned::default().calendar(spec, *unit, *months).unwrap();
         calendar.to_rfc3339(Time::from_micros(micros));
     }
 
     #[test]
-    fn months_in_utc_are_those_of_its_dates(secs in 0..SECS_MAX) {
+    fn months_in_utc_are_those_of_its_dates(secs in 0..LAST_SECS) {
         let months = calendar(&CalendarSpec::of("UTC"), Unit::Month, 1).unwrap();
         let period = months.period(time(secs));
         let first = |time: Time| format!("{}-01T00:00:00Z", &time.to_rfc3339()[..7]);
