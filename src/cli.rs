@@ -59,7 +59,7 @@ Exit codes of all commands:
 /// Every flag has an environment variable of the same meaning; flags take precedence.
 #[derive(Debug, Parser)]
 #[command(
-    version,
+    version = crate::report::build::BUILD.versions(),
     max_term_width = 120,
     after_long_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
@@ -111,7 +111,7 @@ enum Command {
     Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
-    /// Print version, commit and build
+    /// Print version, commit, build and time zone data
     Version(version::Args),
     /// Print the JSON Schema of rules, tests or an overlay, for editors
     Schema(schema::Args),

@@ -13,6 +13,7 @@ use crate::rules::RuleSet;
 
 pub use source::{BoundedSource, CompileOptions, Source};
 
+pub mod calendar;
 mod compile;
 mod descriptor;
 pub mod error;

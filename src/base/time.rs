@@ -68,7 +68,8 @@ impl Time {
         let at = text.len().checked_sub("+hh:mm".len())?;
         let (local, offset) = text.split_at_checked(at)?;
         let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
-        let (local, span) = (Self::since_epoch(local)?, offset_span(&offset[1..])?);
+        let (local, (hours, minutes)) = (Self::since_epoch(local)?, hour_and_minute(&offset[1..])?);
+        let span = Span::from_secs(u64::from(hours) * 3_600 + u64::from(minutes) * 60);
         match offset.as_bytes()[0] {
             b'+' => local.0.checked_sub(span.0).map(Self),
             b'-' => Some(local.plus(span)),
@@ -123,16 +124,15 @@ impl Time {
     }
 }
 
-/// Reads hours and minutes: `05:30`.
-fn offset_span(text: &str) -> Option<Span> {
-    let (hours, minutes) = text.split_once(':')?;
-    let number = |text: &str, max: u64| -> Option<u64> {
+/// Reads an hour and a minute: `05:30`.
+pub(crate) fn hour_and_minute(text: &str) -> Option<(u8, u8)> {
+    let (hour, minute) = text.split_once(':')?;
+    let number = |text: &str, max: u8| {
         let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok();
         number.filter(|number| is_number && *number <= max)
     };
-    let minutes = number(hours, 23)? * 60 + number(minutes, 59)?;
-    Some(Span::from_secs(minutes * 60))
+    Some((number(hour, 23)?, number(minute, 59)?))
 }
 
 impl Span {

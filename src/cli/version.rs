@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     print(&if args.json {
         json(&BUILD)
     } else {
-        format!("tollgate {}\n", BUILD.version)
+        format!("tollgate {}\n", BUILD.versions())
     });
     ExitCode::SUCCESS
 }

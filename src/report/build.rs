@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::base::revision::REVISION;
+use crate::base::revision::{REVISION, TZDATA};
 
 /// This binary.
 pub(crate) const BUILD: Build = Build {
@@ -12,6 +12,7 @@ pub(crate) const BUILD: Build = Build {
     target: env!("TOLLGATE_TARGET"),
     features: env!("TOLLGATE_FEATURES"),
     rustc: env!("TOLLGATE_RUSTC"),
+    tzdata: TZDATA,
 };
 
 /// A build.
@@ -28,4 +29,13 @@ pub(crate) struct Build {
     pub(crate) features: &'static str,
     /// The compiler.
     pub(crate) rustc: &'static str,
+    /// The version of the IANA Time Zone Database that is compiled in.
+    pub(crate) tzdata: &'static str,
+}
+
+impl Build {
+    /// What `--version` prints after the name.
+    pub(crate) fn versions(&self) -> String {
+        format!("{} (tzdata {})", self.version, self.tzdata)
+    }
 }

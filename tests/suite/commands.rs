@@ -173,13 +173,17 @@ fn healthcheck_says_what_ready_says() {
 fn version_describes_the_build() {
     let version = tollgate(&["version", "--json"]).json();
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
-    for field in ["commit", "profile", "target", "features", "rustc"] {
+    for field in ["commit", "profile", "target", "features", "rustc", "tzdata"] {
         assert!(version[field].is_string(), "{field}: {version}");
     }
-    assert_eq!(
-        tollgate(&["version"]).stdout,
-        tollgate(&["--version"]).stdout
+    let written = format!(
+        "tollgate {} (tzdata {})\n",
+        env!("CARGO_PKG_VERSION"),
+        version["tzdata"].as_str().expect("a text")
     );
+    for arguments in ["version", "--version"] {
+        assert_eq!(tollgate(&[arguments]).stdout, written);
+    }
 }
 
 /// A setting of `config --format json`.

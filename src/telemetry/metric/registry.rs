@@ -8,7 +8,7 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
-use crate::base::revision::REVISION;
+use crate::base::revision::{REVISION, TZDATA};
 use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::telemetry::mapper::{Kind, Mapping};
 use crate::telemetry::metric::mapped::MappedNames;
@@ -99,6 +99,10 @@ impl Metrics {
             ("revision", REVISION),
         ];
         self.gauge_with("tollgate_build_info", help, &labels).set(1);
+        let help = "Version of the time zone data of this build; always 1.";
+        let labels = [("version", TZDATA)];
+        self.gauge_with("tollgate_tzdata_info", help, &labels)
+            .set(1);
     }
 
     /// A counter of our own.
