@@ -75,8 +75,6 @@ pub struct Period {
 }
 
 /// Periods of one kind in a time zone. Equal to those of the same kind and [`CalendarSpec`].
-///
-/// The calendar of USE_CALENDAR_MONTH_RATE_LIMIT has months in `UTC`, and no other options.
 pub struct Calendar {
     spec: CalendarSpec,
     unit: Unit,
@@ -183,7 +181,7 @@ impl Calendar {
     /// The time in RFC 3339 with the offset of the zone, to a second.
     pub fn to_rfc3339(&self, at: Time) -> String {
         let offset = (self.utc_offset)(at);
-        let micros = i64::from(offset) * 1_000_000;
+        let micros = i64::from(offset) * MICROS_PER_SECOND.cast_signed();
         let local = Time::from_micros(at.as_micros().saturating_add_signed(micros));
         let (local, minutes) = (local.to_rfc3339_secs(), offset.unsigned_abs() / 60);
         match (offset, local.trim_end_matches('Z')) {
