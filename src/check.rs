@@ -23,8 +23,6 @@ const KEY_BYTES_INLINE: usize = 96;
 pub struct CheckRequest {
     /// A key may occur twice: the second check sees what the first one did.
     pub checks: SmallVec<[Check; 2]>,
-    /// If an enforcing check is over limit, the others consume nothing.
-    pub all_or_nothing: bool,
     /// When the caller stops waiting, if that is known.
     pub deadline: Option<Time>,
 }
@@ -46,7 +44,13 @@ pub struct Check {
     pub enforcing: bool,
     /// `None` if the store decides each check.
     pub lease: Option<Arc<Leased>>,
+    /// Neighbors with the same number consume all or nothing; 0 is alone.
+    pub group: u16,
 }
+
+/// Groups with an enforcing check that is over limit: their others consume nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked(SmallVec<[u16; 4]>);
 
 /// Hits of a counter may be taken ahead: `consistency: leased`.
 #[derive(Debug, Default)]
@@ -109,7 +113,7 @@ pub struct Verdict {
     /// Hits in use after the check.
     pub used: u64,
     /// Hits that would be admitted now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Time until the slot begins that was booked for this check; zero is now.
     pub start_after: Span,
     /// When over limit: time until the same hits would be admitted. `None` is never: they exceed
@@ -193,13 +197,27 @@ named_enum! {
     }
 }
 
-impl CheckRequest {
-    /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that
-    /// are not over limit have consumed nothing.
-    pub(crate) fn is_blocked(&self, verdicts: &[Verdict]) -> bool {
-        let mut checks = self.checks.iter().zip(verdicts);
-        self.all_or_nothing && checks.any(|(check, verdict)| check.enforcing && verdict.over)
+impl Blocked {
+    /// Of checks, and whether each is over limit.
+    pub(crate) fn of<'c>(decided: impl Iterator<Item = (&'c Check, bool)>) -> Self {
+        let vetoes = decided.filter(|(check, over)| check.group > 0 && check.enforcing && *over);
+        Self(vetoes.map(|(check, _)| check.group).collect())
     }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a check is in such a group.
+    pub(crate) fn has(&self, check: &Check) -> bool {
+        self.0.contains(&check.group)
+    }
+}
+
+/// The ends of groups: each item that is alone, and each run of neighbors with the same number.
+pub fn runs<T>(items: &[T], group: impl Fn(&T) -> u16) -> impl Iterator<Item = &[T]> {
+    items.chunk_by(move |item, next| group(item) > 0 && group(item) == group(next))
 }
 
 impl Check {
@@ -213,6 +231,7 @@ impl Check {
             book_ahead: Span::ZERO,
             enforcing: true,
             lease: None,
+            group: 0,
         }
     }
 
@@ -298,8 +317,7 @@ impl Verdict {
         retry_after: Option<Span>,
         reset_after: Span,
     ) -> Self {
-        let remaining =
-            u32::try_from(u64::from(limit.requests).saturating_sub(used)).unwrap_or(u32::MAX);
+        let remaining = limit.requests.saturating_sub(used);
         Self {
             over,
             used,

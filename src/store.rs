@@ -229,16 +229,11 @@ impl Store {
 
     /// Decides checks without a verdict in this process, against this replica's share of each
     /// limit.
-    pub fn decide_locally(
-        &self,
-        checks: &[(&Check, CheckError)],
-        all_or_nothing: bool,
-        now: Time,
-    ) -> Verdicts {
+    pub fn decide_locally(&self, checks: &[(&Check, CheckError)], now: Time) -> Verdicts {
         match self {
             // Memory always gives a verdict.
             Self::Memory(_) => Verdicts::new(),
-            Self::Redis(client) => client.shared.decide_locally(checks, all_or_nothing, now),
+            Self::Redis(client) => client.shared.decide_locally(checks, now),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Charge {
             hits,
             hits.count().min(HITS_MAX),
             limit.over_limit_hits,
-            limit.requests.into(),
+            limit.requests,
             deepest,
         )
     }

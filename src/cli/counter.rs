@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::report::counter::CounterLimit;
 
-    fn counter(used: u32) -> CounterView {
+    fn counter(used: u64) -> CounterView {
         CounterView {
             domain: "shop".to_owned(),
             rule: Some("shop.user".to_owned()),
@@ -272,7 +272,7 @@ mod tests {
                 period_seconds: Some(60),
                 burst: None,
             }),
-            used: Some(used.into()),
+            used: Some(used),
             leased: Some(3),
             replicas: None,
             missing: None,

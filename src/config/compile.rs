@@ -143,7 +143,7 @@ impl Building {
                 all_or_nothing: false,
                 metric_dots: options.metric_dots,
                 override_terms: Terms {
-                    months: options.months,
+                    windows: options.windows,
                     ..Terms::new(
                         0,
                         Unit::Second,

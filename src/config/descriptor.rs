@@ -11,7 +11,7 @@ use crate::config::source::{CompileOptions, Source};
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
 use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit};
+use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
@@ -182,6 +182,11 @@ impl Context<'_> {
                 column: spec.location.column,
             },
             allowance,
+            limits: Box::default(),
+            parents: false,
+            over_limit_hits: resolved.over_limit_hits.map(|option| *option),
+            warn_at: WarnAt::NEVER,
+            tagged_entries: 0,
         })
     }
 
@@ -189,9 +194,13 @@ impl Context<'_> {
     fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
         let unit = rate_limit.unit.value.to_ascii_lowercase();
         let unit: Unit = unit.parse().ok()?;
-        let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
+        let rate = Terms::new(
+            rate_limit.requests_per_unit.into(),
+            unit,
+            Algorithm::FixedWindow,
+        );
         Some(options.terms(Terms {
-            months: self.options.months,
+            windows: self.options.windows,
             ..rate
         }))
     }
@@ -303,7 +312,7 @@ fn warn_about_limit(
     let Allowance::Limited(limit) = allowance else {
         return;
     };
-    if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX {
+    if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX.into() {
         let text = format!(
             "a sliding_log of {} stores {LOG_ENTRIES_MAX} calls (log_entries_max), and may admit fewer",
             limit.requests

@@ -240,7 +240,9 @@ impl<'b> ResolvedOptions<'b> {
             LimitError::LeaseOutOfRange(_) => self.location(LimitOption::Lease),
             LimitError::Misplaced { option, .. } => self.location(*option),
             LimitError::NoLease => self.algorithm_location(),
-            LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
+            LimitError::RequestsTooLarge { .. }
+            | LimitError::AmountTooLarge { .. }
+            | LimitError::TooManyHolders(_) => None,
         }
     }
 

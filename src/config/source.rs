@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
-use crate::limit::{Algorithm, Consistency, Months};
+use crate::limit::{Algorithm, Consistency, Windows};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
@@ -59,7 +59,7 @@ pub struct CompileOptions {
     /// DEFAULT_CONSISTENCY: for rules that no block gives one.
     pub default_consistency: Consistency,
     /// USE_CALENDAR_MONTH_RATE_LIMIT.
-    pub months: Months,
+    pub windows: Windows,
     /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
     pub metric_dots: Dots,
     /// TOLLGATE_OVERLAY: blocks for rules that another system writes.
@@ -77,7 +77,7 @@ impl CompileOptions {
             key_format: KeyFormat::Reference,
             default_algorithm: None,
             default_consistency: Consistency::Exact,
-            months: Months::ThirtyDays,
+            windows: Windows::Aligned,
             metric_dots: Dots::Keep,
             overlay: None,
             stats,

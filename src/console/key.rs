@@ -103,7 +103,7 @@ fn shown(counter: &CounterView) -> Markup {
         dl.tiles {
             div.tile { dt { "State" } dd.figure {
                 @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
-            } dd.note { (bar(used, capacity.into())) } }
+            } dd.note { (bar(used, capacity)) } }
             div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
             div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (holders(counter)) } }
             div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
@@ -134,9 +134,10 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     }
     let plan = plan(&rules, &query, parts.modes, parts.clock.now()).ok()?;
     let step = plan.steps.first()?;
-    let key = &plan.request.checks[step.check()?].key;
+    let link = step.links().last()?;
+    let key = &plan.request.checks[link.check].key;
     let keys = &parts.api.top.keys;
-    keys.history(domain, &step.rule()?.path, key).await
+    keys.history(domain, &link.rule?.path, key).await
 }
 
 fn history(hour: Option<&Chart>, now: Time) -> Markup {

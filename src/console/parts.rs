@@ -248,7 +248,7 @@ impl Parts {
             let counter = counters.first()?;
             let usage = Usage {
                 used: counter.used?,
-                capacity: counter.limit.as_ref()?.capacity().into(),
+                capacity: counter.limit.as_ref()?.capacity(),
             };
             Some((rule.path.clone(), usage))
         });

@@ -4,11 +4,12 @@ use std::fmt;
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::limit::calendar::Calendar;
 
 named_enum! {
     /// The unit of a period, shortest first. A month has 30 days and a year 365, and weeks begin on
     /// Thursdays, because windows are aligned to the epoch as in envoyproxy/ratelimit; see also
-    /// [`Months::Calendar`].
+    /// [`Windows::UtcMonths`].
     pub enum Unit {
         /// 1 s
         Second = "second",
@@ -20,7 +21,7 @@ named_enum! {
         Day = "day",
         /// 7 days
         Week = "week",
-        /// 30 days; see [`Months`]
+        /// 30 days; see [`Windows`]
         Month = "month",
         /// 365 days
         Year = "year",
@@ -40,16 +41,17 @@ named_enum! {
     }
 }
 
-/// The month of a fixed window whose period is one [`Unit::Month`]. For every other limit a month
-/// is 30 days: sliding windows, logs and buckets count any 30 days, and calendar months of
-/// different lengths cannot be multiplied.
+/// The windows of a fixed window. For all other algorithms a month is 30 days: sliding windows, logs
+/// and buckets count any 30 days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Months {
-    /// 30 days, counted from the epoch.
+pub enum Windows {
+    /// Multiples of the period, counted from the epoch.
     #[default]
-    ThirtyDays,
-    /// A calendar month in UTC.
-    Calendar,
+    Aligned,
+    /// Calendar months in UTC, with the keys of envoyproxy/ratelimit: USE_CALENDAR_MONTH_RATE_LIMIT.
+    UtcMonths,
+    /// The periods of a calendar.
+    Calendar(&'static Calendar),
 }
 
 impl Unit {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::base::time::Span;
-use crate::limit::Months;
+use crate::limit::Windows;
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
@@ -96,9 +96,10 @@ fn reference(
 /// over limit, else the first with the least remaining. 2^32 - 1 remaining is never near.
 pub(crate) fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<usize> {
     let mut nearest = None;
-    let mut least = u32::MAX;
+    let mut least = u64::MAX;
     for (index, status) in statuses.iter().enumerate() {
-        if status.limit.is_some() && status.remaining < least {
+        let is_near = status.remaining != u64::from(u32::MAX) && status.remaining < least;
+        if status.limit.is_some() && is_near {
             (nearest, least) = (Some(index), status.remaining);
         }
         if hard_over(index) {
@@ -119,8 +120,8 @@ fn ietf(statuses: &[Status]) -> Vec<Header> {
         let name = policy_name(name, index);
         let comma = if policies.is_empty() { "" } else { ", " };
         let _ = write!(policies, "{comma}{name};q={}", limit.requests);
-        // A concurrency limit has no period, and calendar months have different lengths.
-        if !limit.algorithm.counts_holders() && limit.months == Months::ThirtyDays {
+        // A concurrency limit has no period, and calendar periods have different lengths.
+        if !limit.algorithm.counts_holders() && limit.windows == Windows::Aligned {
             let _ = write!(policies, ";w={}", limit.period.ceil_secs());
         }
         let (remaining, reset) = (status.remaining, status.reset_secs);
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use crate::limit::{Algorithm, Limit, Terms, Unit};
 
-    fn status(name: &str, remaining: u32) -> Status {
+    fn status(name: &str, remaining: u64) -> Status {
         let terms = Terms {
             unit_multiplier: 5,
             ..Terms::new(10, Unit::Minute, Algorithm::FixedWindow)

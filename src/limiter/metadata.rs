@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use crate::base::text::Text;
 use crate::limit::Unit;
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::response::Status;
 use crate::rules::query::{Descriptor, Override};
-use crate::rules::{Metadata, Rule, Step};
+use crate::rules::{Link, Metadata, Rule};
 
 /// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";
@@ -26,11 +26,11 @@ pub(crate) fn dynamic_metadata(
     let query = decision.query;
     let mut merged = Map::new();
     for (step, status) in decision.plan.steps.iter().zip(statuses) {
-        if let Step::Counted { rule, .. } = step
-            && let Some(metadata) = &rule.metadata
-            && !status.over_limit
-        {
-            merge(&mut merged, metadata);
+        let rules = step.links().iter().filter_map(Link::own_rule);
+        for metadata in rules.filter_map(|rule| rule.metadata.as_ref()) {
+            if !status.over_limit {
+                merge(&mut merged, metadata);
+            }
         }
     }
     let mut fields = Map::new();
@@ -54,14 +54,18 @@ pub(crate) fn dynamic_metadata(
 /// The rule, limit and source of the decisive step, and each rule that is over limit.
 fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
     let steps = &decision.plan.steps;
-    let (check, verdict) = decision.counted(&steps[decisive])?;
+    let Counted {
+        link,
+        check,
+        verdict,
+    } = decision.counted(&steps[decisive])?;
     let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
-        let (_, verdict) = decision.counted(step).filter(|_| status.over_limit)?;
-        let retry_after = verdict.retry_after.map(|_| status.reset_secs);
-        Some(json!({"rule": step.path().as_deref(), "retry_after_seconds": retry_after}))
+        let counted = decision.counted(step).filter(|_| status.over_limit)?;
+        let retry_after = counted.verdict.retry_after.map(|_| status.reset_secs);
+        Some(json!({"rule": &*counted.link.path(), "retry_after_seconds": retry_after}))
     });
     Some(json!({
-        "rule": steps[decisive].path().as_deref(),
+        "rule": &*link.path(),
         "limit": check.limit.to_string(),
         "algorithm": check.limit.algorithm.name(),
         "source": verdict.source,

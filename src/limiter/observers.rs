@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Time};
-use crate::check::Source;
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::describe;
 use crate::limiter::error::LimiterError;
 use crate::limiter::fallback::{Fallback, failed_calls};
@@ -19,7 +18,7 @@ use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
-use crate::rules::{Query, RuleSet, Step};
+use crate::rules::{Link, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
 
@@ -125,13 +124,18 @@ impl Worker {
         };
         let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
         if observers.feed.is_read()
-            && let Some((check, verdict)) = decision.counted(step)
+            && let Some(counted) = decision.counted(step)
         {
+            let Counted {
+                link,
+                check,
+                verdict,
+            } = counted;
             observers.feed.send(&OverLimit {
                 rules: decision.rules,
                 domain: query.domain,
                 descriptor,
-                step,
+                link,
                 check,
                 verdict,
                 now,
@@ -148,45 +152,39 @@ impl Worker {
         let observers = &*self.shared;
         let mut top_keys = self.top_keys.lock();
         for (step, descriptor) in plan.steps.iter().zip(&query.descriptors) {
-            let Some((check, verdict)) = decision.counted(step) else {
-                continue;
-            };
-            let of_client;
-            let counters = match step {
-                Step::Counted {
-                    rule,
-                    metric_name: None,
-                    ..
-                } => &rule.stats,
-                Step::Counted {
-                    metric_name: Some(name),
-                    ..
-                }
-                | Step::Override {
-                    metric_name: name, ..
-                } => {
-                    of_client = observers.stats.of_client(&decision.domain(), name);
-                    &of_client
-                }
-                Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
-            };
-            // The fallback does not know what is used.
-            if let Step::Counted { rule, .. } = step
-                && verdict.source != Source::Fallback
-            {
-                rule.stats.set_usage(verdict, decision.now);
+            for limits in step.links().chunk_by(Link::is_of_same_rule) {
+                let Some(counted) = decision.decisive(limits) else {
+                    continue;
+                };
+                let Counted {
+                    link,
+                    check,
+                    verdict,
+                } = counted;
+                let of_client;
+                let counters = match (&link.metric_name, link.own_rule()) {
+                    (Some(name), _) => {
+                        of_client = observers.stats.of_client(&decision.domain(), name);
+                        &of_client
+                    }
+                    (None, Some(rule)) => &rule.stats,
+                    (None, None) => continue,
+                };
+                let disposition = match link.rule {
+                    _ if decision.blocked.has(check) && !verdict.over => Disposition::NotConsumed,
+                    _ if link.in_shadow() => Disposition::Shadowed,
+                    Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
+                    _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
+                    _ => Disposition::Nothing,
+                };
+                let near_limit_ratio = observers.near_limit_ratio;
+                let counts = counters.record(check, verdict, disposition, near_limit_ratio);
+                let (rules, domain) = (decision.rules, query.domain);
+                top_keys.record(rules, domain, descriptor, link, &check.key, counts);
             }
-            let disposition = match step.rule() {
-                _ if decision.blocked && !verdict.over => Disposition::NotConsumed,
-                _ if step.in_shadow() => Disposition::Shadowed,
-                Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
-                _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
-                _ => Disposition::Nothing,
-            };
-            let near_limit_ratio = observers.near_limit_ratio;
-            let counts = counters.record(check, verdict, disposition, near_limit_ratio);
-            let (rules, domain) = (decision.rules, query.domain);
-            top_keys.record(rules, domain, descriptor, step, &check.key, counts);
+            for counted in decision.links(step) {
+                counted.store_usage(decision);
+            }
         }
     }
 

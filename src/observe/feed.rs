@@ -16,7 +16,7 @@ use crate::check::{Check, Verdict};
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::OverLimitEvent;
-use crate::rules::{Descriptor, Query, RuleSet, Step};
+use crate::rules::{Descriptor, Link, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Events of `/api/v1/over-limit` in a second.
@@ -42,8 +42,8 @@ pub(crate) struct OverLimit<'o, 'q> {
     pub(crate) rules: &'o RuleSet,
     pub(crate) domain: &'q [u8],
     pub(crate) descriptor: &'o Descriptor<'q>,
-    /// The step that decided it.
-    pub(crate) step: &'o Step<'o>,
+    /// The limit that decided it.
+    pub(crate) link: &'o Link<'o>,
     pub(crate) check: &'o Check,
     pub(crate) verdict: &'o Verdict,
     pub(crate) now: Time,
@@ -145,8 +145,7 @@ impl Shared {
             replica: &self.replica,
             time: over.now.to_rfc3339_millis(),
             domain: shown(query.domain),
-            // A step without a rule decides nothing.
-            rule: &over.step.path().unwrap_or_default(),
+            rule: &over.link.path(),
             descriptor: entries
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
@@ -208,14 +207,14 @@ descriptors:
         let user = format!("user={user}");
         let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
         let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
-        let (step, descriptor) = (&plan.steps[0], &query.descriptors[0]);
+        let (link, descriptor) = (&plan.steps[0].links()[0], &query.descriptors[0]);
         if feed.is_read() {
             feed.send(&OverLimit {
                 rules: &rules,
                 domain: query.domain,
                 descriptor,
-                step,
-                check: &plan.request.checks[step.check().expect("it has a limit")],
+                link,
+                check: &plan.request.checks[link.check],
                 verdict: &Verdict {
                     retry_after: Some(Span::from_micros(1_500_000)),
                     source: Source::Lease,

@@ -209,7 +209,7 @@ impl<'r> Described<'r> {
         };
         let shared = |described: &Self| described.side.values.get("share_threshold").cloned();
         rule.key_tail != other_rule.key_tail
-            || limit.windows() != other_limit.windows()
+            || limit.key_windows() != other_limit.key_windows()
             || shared(self) != shared(other)
     }
 }

@@ -16,7 +16,7 @@ use crate::report::serialize::json;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
 
-/// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
+/// Units for a period that is no single unit. Windows and years are left out: 60 days are 60 days,
 /// not two months.
 const UNITS_OF_MULTIPLES: [Unit; 5] = [
     Unit::Week,

@@ -61,7 +61,7 @@ pub(crate) struct RuleView {
 /// The limit of a rule that is not unlimited.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LimitView {
-    pub(crate) requests_per_unit: u32,
+    pub(crate) requests_per_unit: u64,
     #[serde(flatten)]
     pub(crate) period: Option<PeriodView>,
     /// Options in force by their keys in rules files.

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::base::named_enum::named_enum;
 use crate::check::Key;
-use crate::limit::{Limit, Months, OverLimitHits};
+use crate::limit::{Limit, OverLimitHits, Windows};
 use crate::rules::query::Entry;
 
 /// Bytes of the name of a holder. No id of a request or of a session comes near it.
@@ -23,6 +23,9 @@ pub const HOLDER_BYTES_MAX: usize = 128;
 /// of entries, and every store has to keep them.
 // bound key_bytes_max: the entries are replaced by a 128-bit hash; -
 pub const KEY_BYTES_MAX: usize = 512;
+/// Bytes of a key up to the end of its hash tag: half of [`KEY_BYTES_MAX`].
+// bound tag_bytes_max: the tagged entries are replaced by a 128-bit hash; -
+const TAG_BYTES_MAX: usize = 256;
 
 named_enum! {
     /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All
@@ -43,6 +46,8 @@ pub struct KeyHead {
     reference: Box<str>,
     /// `PREFIX tg:domain`
     safe: Box<str>,
+    /// Where the domain begins in `safe`.
+    domain_at: usize,
 }
 
 /// The end of the keys of a limit, which also decides their format. It is made when the
@@ -60,11 +65,13 @@ impl KeyHead {
     pub fn new(format: KeyFormat, prefix: &str, domain: &str) -> Self {
         let mut safe = Key::from(prefix);
         safe.push(b"tg:");
+        let domain_at = safe.len();
         push_encoded(&mut safe, domain.as_bytes());
         Self {
             format,
             reference: format!("{prefix}{domain}_").into(),
             safe: safe.to_string().into(),
+            domain_at,
         }
     }
 
@@ -85,7 +92,9 @@ impl KeyTail {
     ///
     /// The safe format ends with the algorithm, the period and its tick, because a state is only
     /// read in the units it was written in. For fixed windows it ends with `:`, as the reference
-    /// format ends with `_`: a store appends the start of the window in seconds.
+    /// format ends with `_`: a store appends the start of the window in seconds. For calendars it
+    /// ends with the kind of the period and `@`, and a store appends its local date, so that a
+    /// change of the zone keeps the count.
     ///
     /// With sub-windows their number follows the algorithm, because their state is different. A
     /// concurrency limit has no period: its lease is part of the state, so that a changed lease
@@ -95,6 +104,8 @@ impl KeyTail {
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
+            && !matches!(limit.windows, Windows::Calendar(_))
+            && limit.requests <= u32::MAX.into()
             && limit.over_limit_hits == OverLimitHits::Count
         {
             return Self::Reference;
@@ -104,12 +115,20 @@ impl KeyTail {
             0 => String::new(),
             buckets => format!("-{buckets}"),
         };
-        let period = match limit.months {
+        let period = match limit.windows {
             _ if limit.algorithm.counts_holders() => "0".to_owned(),
-            Months::Calendar => "month".to_owned(),
-            Months::ThirtyDays => limit.period_ticks().to_string(),
+            Windows::UtcMonths => "month".to_owned(),
+            Windows::Calendar(calendar) => match calendar.months() {
+                1 => format!("{}@", calendar.unit()),
+                months => format!("{months}{}@", calendar.unit()),
+            },
+            Windows::Aligned => limit.period_ticks().to_string(),
         };
-        let (algorithm, tick) = (limit.algorithm, limit.tick.name());
+        let algorithm = limit.algorithm;
+        if let Windows::Calendar(_) = limit.windows {
+            return Self::Safe(format!(":{algorithm}:{period}").into());
+        }
+        let tick = limit.tick.name();
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }
 
@@ -134,6 +153,7 @@ impl KeyTail {
 pub fn counter_key<'e>(
     head: &KeyHead,
     entries: impl Iterator<Item = Entry<'e>>,
+    tagged_entries: usize,
     tail: &KeyTail,
 ) -> Key {
     let KeyTail::Safe(tail) = tail else {
@@ -144,20 +164,62 @@ pub fn counter_key<'e>(
         }
         return key;
     };
-    let mut key = Key::from(&*head.safe);
-    for part in entries.flat_map(|entry| [entry.key, entry.value]) {
-        key.push(b":");
-        push_encoded(&mut key, part);
+    if tagged_entries > 0 {
+        return tagged_key(head, entries, tagged_entries, tail);
     }
-    if key.len() + tail.len() > KEY_BYTES_MAX {
-        // Entries come in pairs, so no key of entries looks like this.
-        let hash = hashed(&key.as_bytes()[head.safe.len()..]);
-        key.truncate(head.safe.len());
-        key.push(b":");
-        key.push(hash.as_bytes());
+    let mut key = Key::from(&*head.safe);
+    push_entries(&mut key, entries);
+    shorten(
+        &mut key,
+        head.safe.len(),
+        KEY_BYTES_MAX.saturating_sub(tail.len()),
+    );
+    key.push(tail.as_bytes());
+    key
+}
+
+/// The key of a counter that is decided in one step with others, on a cluster. The hash tag has the
+/// domain and the entries that all of them have, and is shortened on its own, so that all of them
+/// are in one slot: `tg:{domain:org:acme}:team:search:…`.
+fn tagged_key<'e>(
+    head: &KeyHead,
+    mut entries: impl Iterator<Item = Entry<'e>>,
+    tagged_entries: usize,
+    tail: &str,
+) -> Key {
+    let (prefix, domain) = head.safe.split_at(head.domain_at);
+    let mut key = Key::from(prefix);
+    key.push(b"{");
+    key.push(domain.as_bytes());
+    let tag_at = key.len();
+    push_entries(&mut key, entries.by_ref().take(tagged_entries));
+    shorten(&mut key, tag_at, TAG_BYTES_MAX);
+    key.push(b"}");
+    let rest_at = key.len();
+    push_entries(&mut key, entries);
+    if key.len() > rest_at {
+        shorten(&mut key, rest_at, KEY_BYTES_MAX.saturating_sub(tail.len()));
     }
     key.push(tail.as_bytes());
     key
+}
+
+fn push_entries<'e>(key: &mut Key, entries: impl Iterator<Item = Entry<'e>>) {
+    for part in entries.flat_map(|entry| [entry.key, entry.value]) {
+        key.push(b":");
+        push_encoded(key, part);
+    }
+}
+
+/// Replaces what begins at `from` by its hash if the key is too long. Entries come in pairs, so no
+/// key of entries looks like this.
+fn shorten(key: &mut Key, from: usize, len_max: usize) {
+    if key.len() > len_max {
+        let hash = hashed(&key.as_bytes()[from..]);
+        key.truncate(from);
+        key.push(b":");
+        key.push(hash.as_bytes());
+    }
 }
 
 /// The name of a holder, from a value of the request.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
 use crate::check::Leased;
-use crate::limit::{Limit, Terms, Unit};
+use crate::limit::{Limit, OverLimitHits, Terms, Unit, WarnAt};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
-use crate::rules::stats::counts::RuleStats;
+use crate::rules::stats::counts::{LimitStats, RuleStats};
 
 /// The `metadata` of a rule, any JSON, without the `tollgate` block.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
@@ -52,6 +52,32 @@ pub struct Rule {
     pub options: Box<[EffectiveOption]>,
     /// The location of the definition.
     pub origin: Origin,
+    /// Limits beside its own, decided in one step with it.
+    pub limits: Box<[FurtherLimit]>,
+    /// The limits of the rules above in the tree apply, too.
+    pub parents: bool,
+    /// As stated.
+    pub over_limit_hits: Option<OverLimitHits>,
+    /// Of its own limit.
+    pub warn_at: WarnAt,
+    /// The number of leading entries that are in the hash tag of its keys, on a cluster: those of
+    /// the outermost limit that is decided in one step with it. 0 without such limits.
+    pub tagged_entries: usize,
+}
+
+/// A limit of a rule beside its own.
+#[derive(Debug)]
+pub struct FurtherLimit {
+    /// Unique in its rule.
+    pub name: Box<str>,
+    /// The limit.
+    pub limit: Limit,
+    /// The end of its counter keys, in the safe format.
+    pub key_tail: KeyTail,
+    /// Used shares that are reported.
+    pub warn_at: WarnAt,
+    /// Its usage and the crossings of its thresholds.
+    pub stats: Arc<LimitStats>,
 }
 
 /// An option of a `tollgate` block that is in force for a rule.
@@ -182,9 +208,20 @@ impl Rule {
         }
     }
 
-    /// Whether it counts over a day or more. A lease is no period.
+    /// Whether other limits may be decided in one step with its own.
+    pub fn is_chained(&self) -> bool {
+        !self.limits.is_empty() || self.parents
+    }
+
+    /// Whether a call that it ends is charged to every limit, whatever they answer.
+    pub fn settles(&self) -> bool {
+        self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
+    }
+
+    /// Whether one of its limits counts over a day or more. A lease is no period.
     pub(crate) fn has_long_period(&self) -> bool {
-        self.limit().is_some_and(|limit| {
+        let further = self.limits.iter().map(|further| &further.limit);
+        self.limit().into_iter().chain(further).any(|limit| {
             limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders()
         })
     }

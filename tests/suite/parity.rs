@@ -16,7 +16,7 @@ use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
-    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
+    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
 use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -227,7 +227,7 @@ impl Amount {
     fn hits(self, limit: &Limit) -> u64 {
         match self {
             Self::Hits(hits) => hits,
-            Self::Capacity(eighths, more) => (u64::from(limit.capacity) * eighths / 8)
+            Self::Capacity(eighths, more) => (limit.capacity * eighths / 8)
                 .saturating_add_signed(more)
                 .max(1),
         }
@@ -309,7 +309,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
                 double(limit.period_ticks()),
                 double(limit.tick.since_epoch(START)),
             );
-            let (full, far) = (price * f64::from(limit.capacity), double(EXACT_MAX - 1));
+            let (full, far) = (price * double(limit.capacity), double(EXACT_MAX - 1));
             let (infinity, nan) = (f64::INFINITY, f64::NAN);
             let spent = [
                 0.0,
@@ -376,8 +376,8 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let buckets = prop_oneof![Just(None), (1..12_u32).prop_map(Some)];
     let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
     let period = prop_oneof![
-        5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
-        1 => Just((Unit::Month, 1, Months::Calendar)),
+        5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
+        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
     ];
     (requests, period, particular, over_limit_hits).prop_filter_map(
         "countable",
@@ -399,7 +399,7 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
                 burst,
                 buckets,
                 over_limit_hits,
-                ..Terms::new(requests, unit, algorithm)
+                ..Terms::new(requests.into(), unit, algorithm)
             };
             let terms = Terms {
                 max_wait: max_wait.map(Span::from_micros),
@@ -439,7 +439,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
             } else {
                 large
             };
-            let measures = |limit: &Limit| (limit.period, limit.tick, limit.months);
+            let measures = |limit: &Limit| (limit.period, limit.tick, limit.windows);
             let same_key = |other: &Limit| {
                 limit.algorithm == Algorithm::Concurrency || measures(other) == measures(&limit)
             };
@@ -453,9 +453,9 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
                 lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
                 ..Terms::new(
                     if limit.algorithm == Algorithm::Concurrency {
-                        large % 5
+                        (large % 5).into()
                     } else {
-                        requests
+                        requests.into()
                     },
                     Unit::Second,
                     limit.algorithm,

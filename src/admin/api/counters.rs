@@ -199,10 +199,10 @@ impl Counters {
         let now = self.clock.now();
         let plan = self.plan(rules, &query, now)?;
         let counters = plan.steps.iter().map(|step| async {
-            let Some(check) = step.check() else {
+            let Some(link) = step.links().last() else {
                 return uncounted(&query, step);
             };
-            let check = &plan.request.checks[check];
+            let check = &plan.request.checks[link.check];
             let (reading, counted_in) = self.read_check(check, now).await;
             let leased = self.store().leased(check);
             counter(&query, step, check, &reading, leased, counted_in)
@@ -245,7 +245,7 @@ impl Counters {
             (Ok(reading), Store::Memory(_)) => (reading, CountedIn::Memory),
             (Ok(reading), Store::Redis(_)) => (reading, CountedIn::Redis),
             (Err(error), _) => {
-                let local = store.decide_locally(&[(check, error)], false, now);
+                let local = store.decide_locally(&[(check, error)], now);
                 (Reading::new(local[0], None), CountedIn::Fallback)
             }
         }
@@ -266,7 +266,7 @@ fn check_grant(change: &CounterAction, limit: &Limit) -> Result<(), Rejected> {
         let reason = "a concurrency limit has holders instead of hits; reset removes all of them";
         return unprocessable(reason.to_owned());
     }
-    if change.hits > limit.capacity.into() {
+    if change.hits > limit.capacity {
         let capacity = limit.capacity;
         return unprocessable(format!(
             "a counter gives back at most its limit, {capacity} hits, and an unused one none; write hits of at most {capacity}, and grant again when they are used. For more in each period change the rule"

@@ -1,12 +1,14 @@
 //! The counters and the usage of one rule, and the reference's arithmetic.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::base::time::{Span, Time};
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
@@ -21,6 +23,19 @@ pub struct RuleStats {
     usage: AtomicU64,
     /// Empty until a rule has `consistency: leased`.
     lease_hits: OnceLock<Arc<LeaseHits>>,
+    /// By the names of limits: those beside the rule's own, and those with `warn_at`.
+    limits: Mutex<BTreeMap<Box<str>, Arc<LimitStats>>>,
+}
+
+/// The usage of one of several limits of a rule, and the crossings of its thresholds.
+#[derive(Debug, Default)]
+pub struct LimitStats {
+    /// Hits in use after the last verdict.
+    used: AtomicU64,
+    /// The second since the epoch at which its counter is unused again.
+    resets_at: AtomicU64,
+    /// How often hits have crossed each threshold, in percent.
+    crossings: Mutex<BTreeMap<u8, u64>>,
 }
 
 /// Hits, and those of them that were over limit, as in the metrics of a rule
@@ -103,7 +118,7 @@ impl RuleStats {
         disposition: Disposition,
         near_ratio: f32,
     ) -> u64 {
-        let limit = u64::from(check.limit.capacity);
+        let limit = check.limit.capacity;
         let near = near_threshold(check.limit.capacity, near_ratio);
         let after = verdict.used;
         let before = after.saturating_sub(hits);
@@ -187,9 +202,46 @@ impl RuleStats {
         self.lease_hits.get().map_or(0, |hits| hits.get(event))
     }
 
+    /// Of the limit with this name, which may be empty for the rule's own.
+    pub(crate) fn of_limit(&self, name: &str) -> Arc<LimitStats> {
+        let mut limits = self.limits.lock();
+        limits.entry(name.into()).or_default().clone()
+    }
+
+    /// Of each limit that has some, by name.
+    pub(super) fn limits(&self) -> BTreeMap<Box<str>, Arc<LimitStats>> {
+        self.limits.lock().clone()
+    }
+
     pub(super) fn is_zero(&self) -> bool {
         let is_unleased = self.leased(LeaseEvent::Taken) == 0;
         is_unleased && self.counts.iter().all(|count| count.load(Relaxed) == 0)
+    }
+}
+
+impl LimitStats {
+    /// Stores the usage that a verdict at `now` states. Meaningful for a limit with one counter.
+    pub(crate) fn set_usage(&self, verdict: &Verdict, now: Time) {
+        let reset = now.plus(verdict.reset_after).as_micros();
+        let reset = reset.div_ceil(MICROS_PER_SECOND);
+        self.used.store(verdict.used, Relaxed);
+        self.resets_at.store(reset, Relaxed);
+    }
+
+    /// Hits in use as of the last verdict; 0 once the counter is unused again.
+    pub(crate) fn used(&self, now: Time) -> u64 {
+        let is_in_use = now.as_micros() / MICROS_PER_SECOND < self.resets_at.load(Relaxed);
+        is_in_use.then(|| self.used.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// Counts that hits have crossed a threshold.
+    pub(crate) fn crossed(&self, percent: u8) {
+        *self.crossings.lock().entry(percent).or_default() += 1;
+    }
+
+    /// By threshold, in percent.
+    pub(super) fn crossings(&self) -> BTreeMap<u8, u64> {
+        self.crossings.lock().clone()
     }
 }
 
@@ -200,6 +252,6 @@ impl RuleStats {
     clippy::cast_precision_loss,
     reason = "the arithmetic of envoyproxy/ratelimit"
 )]
-fn near_threshold(limit: u32, ratio: f32) -> u64 {
+fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }

@@ -76,11 +76,11 @@ impl Source for RuleGauges {
                 let mut labels = metric_name::labels(&rule.path);
                 labels.push(("rule", rule.path.to_string()));
                 if rule.lease.is_some() {
-                    let (name, bound) = ("tollgate_rule_lease_bound", limit.held_max().into());
+                    let (name, bound) = ("tollgate_rule_lease_bound", limit.held_max());
                     series.push(Series::gauge(name, BOUND_HELP, labels.clone(), bound));
                 }
                 if has_one_counter {
-                    let (name, capacity) = ("tollgate_rule_limit", limit.capacity.into());
+                    let (name, capacity) = ("tollgate_rule_limit", limit.capacity);
                     series.push(Series::gauge(name, LIMIT_HELP, labels.clone(), capacity));
                     let (name, used) = ("tollgate_rule_used", rule.stats.used(now));
                     series.push(Series::gauge(name, USED_HELP, labels, used));

@@ -159,7 +159,7 @@ fn spec<'p>(
     };
     if let Some(limit) = &rule.limit {
         let period = limit.period.as_ref();
-        rate_limit.requests_per_unit = limit.requests_per_unit;
+        rate_limit.requests_per_unit = u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX);
         rate_limit.unit = located(period.map_or(NO_UNIT, |period| &period.unit));
         spec.block = block(limit, findings);
     }

@@ -153,6 +153,6 @@ pub(crate) fn all_at_once(requests: u32, unit: Unit, algorithm: Algorithm) -> Te
     Terms {
         burst: (algorithm == Algorithm::LeakyBucket).then_some(requests),
         lease: (algorithm == Algorithm::Concurrency).then_some(unit.span()),
-        ..Terms::new(requests, unit, algorithm)
+        ..Terms::new(requests.into(), unit, algorithm)
     }
 }

@@ -719,8 +719,12 @@ impl State {
                     .map(|back| Time::from_micros(now.as_micros() - back))
                     .rev();
                 // A limit that takes them all.
-                let roomy = Limit::new(&Terms::new(u32::MAX, Unit::Year, Algorithm::SlidingLog))
-                    .expect("a limit");
+                let roomy = Limit::new(&Terms::new(
+                    u32::MAX.into(),
+                    Unit::Year,
+                    Algorithm::SlidingLog,
+                ))
+                .expect("a limit");
                 let log = times.fold(untouched, |log, at| log.decide(&roomy, at, Hits::Add(1)).0);
                 return state(Ok(log), now);
             }
