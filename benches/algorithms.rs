@@ -175,6 +175,7 @@ impl Case {
             counter_key(
                 &head,
                 [Entry::new("user", &format!("u{user:04}"))].into_iter(),
+                0,
                 &tail,
             )
         };

@@ -393,10 +393,10 @@ descriptors:
         let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it is valid");
         let key = &plan.request.checks[0].key;
         let counts = HitCounts { hits, over_limit };
-        let step = &plan.steps[0];
+        let link = &plan.steps[0].links()[0];
         let (domain, descriptor) = (query.domain, &query.descriptors[0]);
         let mut recording = worker.lock();
-        recording.record(rules, domain, descriptor, step, key, counts);
+        recording.record(rules, domain, descriptor, link, key, counts);
     }
 
     /// Each rule with its keys, hits and hits over limit.

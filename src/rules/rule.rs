@@ -221,9 +221,10 @@ impl Rule {
     /// Whether one of its limits counts over a day or more. A lease is no period.
     pub(crate) fn has_long_period(&self) -> bool {
         let further = self.limits.iter().map(|further| &further.limit);
-        self.limit().into_iter().chain(further).any(|limit| {
-            limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders()
-        })
+        self.limit()
+            .into_iter()
+            .chain(further)
+            .any(|limit| limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders())
     }
 
     /// Whether a request over the limit passes as degraded.

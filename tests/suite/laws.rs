@@ -135,11 +135,11 @@ fn limits_in(
         1 => Just((Unit::Month, 1, Windows::UtcMonths)),
     ];
     (requests, period, burst, over_limit_hits).prop_map(
-        move |(requests, (unit, unit_multiplier, months), burst, over_limit_hits)| {
+        move |(requests, (unit, unit_multiplier, windows), burst, over_limit_hits)| {
             let burst = burst.filter(|_| algorithm.is_bucket());
             let terms = Terms {
                 unit_multiplier,
-                months,
+                windows,
                 burst,
                 buckets,
                 over_limit_hits,

@@ -123,7 +123,7 @@ impl Replica {
             seen: self.seen,
             epoch: self.epoch,
         };
-        self.local.decide(&[undecided], self.share, false, now)[0]
+        self.local.decide(&[undecided], self.share, now)[0]
     }
 
     fn write_back(&mut self, server: &mut Server, now: Time) -> bool {
@@ -276,11 +276,11 @@ fn limits() -> impl Strategy<Value = Limit> {
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
     (algorithm, 0..40_u32, unit, burst, buckets, over_limit_hits).prop_map(
         |(algorithm, requests, unit, burst, buckets, over_limit_hits)| {
-            let months = Windows::UtcMonths;
+            let windows = Windows::UtcMonths;
             let burst = burst.filter(|_| algorithm.is_bucket());
             let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
             Limit::new(&Terms {
-                months,
+                windows,
                 burst,
                 buckets,
                 over_limit_hits,
