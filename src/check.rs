@@ -1,22 +1,21 @@
 //! The request to a store and its result: checks in, verdicts out.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
 use crate::base::named_enum::named_enum;
-use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::limit::Limit;
+
+pub use key::Key;
+
+mod key;
 
 /// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more
 /// than the greatest limit, so that hits that are reduced to it are over any limit.
 pub const HITS_MAX: u64 = 1 << 32;
-
-/// Keys up to this many bytes are not allocated.
-const KEY_BYTES_INLINE: usize = 96;
 
 /// The checks of one request, in order.
 #[derive(Debug, Clone, Default)]
@@ -89,10 +88,6 @@ pub struct Call<'c> {
     /// See [`Check::book_ahead`].
     pub book_ahead: Span,
 }
-
-/// The name of a counter. It contains no time: whether a window is over is read from the state.
-#[derive(PartialEq, Eq, Hash, Default)]
-pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
 
 /// The effect of a check on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,29 +190,6 @@ named_enum! {
         #[error("too many requests wait for the store")]
         QueueFull = "crowded",
     }
-}
-
-impl Blocked {
-    /// Of checks, and whether each is over limit.
-    pub(crate) fn of<'c>(decided: impl Iterator<Item = (&'c Check, bool)>) -> Self {
-        let vetoes = decided.filter(|(check, over)| check.group > 0 && check.enforcing && *over);
-        Self(vetoes.map(|(check, _)| check.group).collect())
-    }
-
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether a check is in such a group.
-    pub(crate) fn has(&self, check: &Check) -> bool {
-        self.0.contains(&check.group)
-    }
-}
-
-/// The ends of groups: each item that is alone, and each run of neighbors with the same number.
-pub fn runs<T>(items: &[T], group: impl Fn(&T) -> u16) -> impl Iterator<Item = &[T]> {
-    items.chunk_by(move |item, next| group(item) > 0 && group(item) == group(next))
 }
 
 impl Check {
@@ -329,28 +301,6 @@ impl Verdict {
     }
 }
 
-impl Key {
-    /// The bytes of the key.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Appends bytes.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    /// Removes all but the first `len` bytes.
-    pub fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
-    }
-}
-
 impl Hits {
     /// The number of hits.
     pub const fn count(self) -> u64 {
@@ -359,6 +309,29 @@ impl Hits {
             Self::Peek => 0,
         }
     }
+}
+
+impl Blocked {
+    /// Of checks, and whether each is over limit.
+    pub(crate) fn of<'c>(decided: impl Iterator<Item = (&'c Check, bool)>) -> Self {
+        let vetoes = decided.filter(|(check, over)| check.group > 0 && check.enforcing && *over);
+        Self(vetoes.map(|(check, _)| check.group).collect())
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a check is in such a group.
+    pub(crate) fn has(&self, check: &Check) -> bool {
+        self.0.contains(&check.group)
+    }
+}
+
+/// The groups of checks in order: each that is alone, and each run of neighbors with one number.
+pub fn runs<T>(items: &[T], group: impl Fn(&T) -> u16) -> impl Iterator<Item = &[T]> {
+    items.chunk_by(move |item, next| group(item) > 0 && group(item) == group(next))
 }
 
 impl StoreError {
@@ -376,30 +349,5 @@ impl StoreError {
             error: self,
             effect: Effect::Unknown,
         }
-    }
-}
-
-/// Copies the bytes at once; the clone of the vector would copy one after the other.
-impl Clone for Key {
-    fn clone(&self) -> Self {
-        Self(SmallVec::from_slice(&self.0))
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self(SmallVec::from_slice(text.as_bytes()))
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", Text(&self.0))
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Key({self})")
     }
 }

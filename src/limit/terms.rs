@@ -2,7 +2,8 @@
 
 use crate::base::time::Span;
 use crate::limit::algorithm::{Algorithm, LimitOption, OverLimitHits};
-use crate::limit::unit::{Unit, Windows};
+use crate::limit::unit::Unit;
+use crate::limit::windows::Windows;
 
 /// Period of a limit; longer ones are typing errors.
 // bound period_max: the rule is rejected when loaded; ratelimit_service_config_load_error

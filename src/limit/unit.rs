@@ -1,15 +1,14 @@
-//! Units of periods, kinds of months, and the ticks that states measure time in.
+//! Units of periods, and the ticks that states measure time in.
 
 use std::fmt;
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::limit::calendar::Calendar;
 
 named_enum! {
     /// The unit of a period, shortest first. A month has 30 days and a year 365, and weeks begin on
     /// Thursdays, because windows are aligned to the epoch as in envoyproxy/ratelimit; see also
-    /// [`Windows::UtcMonths`].
+    /// [`Windows::UtcMonths`](crate::limit::Windows::UtcMonths).
     pub enum Unit {
         /// 1 s
         Second = "second",
@@ -21,7 +20,7 @@ named_enum! {
         Day = "day",
         /// 7 days
         Week = "week",
-        /// 30 days; see [`Windows`]
+        /// 30 days; see [`Windows`](crate::limit::Windows)
         Month = "month",
         /// 365 days
         Year = "year",
@@ -39,19 +38,6 @@ named_enum! {
         /// 1,000,000 µs
         Second = "s",
     }
-}
-
-/// The windows of a fixed window. For all other algorithms a month is 30 days: sliding windows, logs
-/// and buckets count any 30 days.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Windows {
-    /// Multiples of the period, counted from the epoch.
-    #[default]
-    Aligned,
-    /// Calendar months in UTC, with the keys of envoyproxy/ratelimit: USE_CALENDAR_MONTH_RATE_LIMIT.
-    UtcMonths,
-    /// The periods of a calendar.
-    Calendar(&'static Calendar),
 }
 
 impl Unit {

@@ -1,34 +1,21 @@
 //! A limit that is validated: [`Limit::new`] rejects terms whose numbers would not stay whole and
 //! below 2^53, so every `Limit` can be counted exactly, in Rust and in a Lua number.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
-use crate::limit::calendar;
 use crate::limit::share::Share;
 use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, PERIOD_MAX, Terms};
-use crate::limit::unit::{Tick, Unit, Windows};
+use crate::limit::unit::{Tick, Unit};
+use crate::limit::windows::{Window, Windows};
 
 /// Whole numbers up to here are exact in a double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;
 /// The largest limit, of a fixed window: its count stays exact one above it.
 // bound amount_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const AMOUNT_MAX: u64 = EXACT_MAX - 2;
-
-/// A window, without its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Identifies the window in the state of a counter: its start, or for a calendar midnight UTC of
-    /// its local date, which a change of the zone keeps.
-    pub id: Time,
-    /// The first instant of the window.
-    pub start: Time,
-    /// The first instant of the next window.
-    pub end: Time,
-}
 
 /// The shortest queue: timers have a resolution of 1 ms.
 const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
@@ -247,49 +234,12 @@ impl Limit {
 
     /// The window at `now`.
     pub fn window(&self, now: Time) -> Window {
-        match self.windows {
-            Windows::Aligned => {
-                let period = self.period.as_micros();
-                let start = Time::from_micros(now.as_micros() / period * period);
-                Window {
-                    id: start,
-                    start,
-                    end: start.plus(self.period),
-                }
-            }
-            Windows::UtcMonths => {
-                let month = calendar::month_of(now.as_micros() / MICROS_PER_SECOND);
-                let begins = |month: u64| {
-                    Time::from_micros(calendar::month_start(month) * MICROS_PER_SECOND)
-                };
-                Window {
-                    id: begins(month),
-                    start: begins(month),
-                    end: begins(month + 1),
-                }
-            }
-            Windows::Calendar(calendar) => {
-                let period = calendar.period(now);
-                Window {
-                    id: period.nominal_start(),
-                    start: period.start,
-                    end: period.end,
-                }
-            }
-        }
+        self.windows.at(self.period, now)
     }
 
     /// The end of the window with this `id`, which is that of `now` or beside it.
     pub(crate) fn window_end(&self, id: Time, now: Time) -> Time {
-        let Windows::Calendar(calendar) = self.windows else {
-            return self.window(id).end;
-        };
-        let current = calendar.period(now);
-        match id.cmp(&current.nominal_start()) {
-            Ordering::Less => current.start,
-            Ordering::Equal => current.end,
-            Ordering::Greater => calendar.period(current.end).end,
-        }
+        self.windows.end(self.period, id, now)
     }
 
     /// The windows that its keys end with: counters of other windows are others.

@@ -1,21 +1,25 @@
 //! Plans one request: a step for each descriptor, and the checks to make.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits, Leased};
-use crate::limit::{LeaseTerms, Limit, OverLimitHits};
+use crate::check::{Check, CheckRequest, Hits};
+use crate::limit::{Limit, OverLimitHits};
 use crate::rules::key::{self, KeyTail};
-use crate::rules::lookup::{End, Hop, Hops, counted_by, lookup};
+use crate::rules::lookup::{Hop, counted_by};
 use crate::rules::metric_name;
-use crate::rules::query::{Descriptor, Override, Query};
-use crate::rules::rule::{Allowance, FurtherLimit, Naming, Rule};
+use crate::rules::plan::matched::Matched;
+use crate::rules::query::{Descriptor, Query};
+use crate::rules::rule::{FurtherLimit, Naming, Rule};
 use crate::rules::step::{Link, Step};
 use crate::rules::tree::{Domain, RuleSet};
+
+pub use matched::InvalidRequest;
+
+mod matched;
 
 /// A request matched with the rules.
 #[derive(Debug)]
@@ -39,26 +43,6 @@ pub struct Modes {
     pub quota: bool,
     /// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: all or nothing, in every domain.
     pub all_or_nothing: bool,
-}
-
-/// A request that cannot be counted, as text: a limit with an unknown unit or that the algorithm of
-/// its rule cannot count exactly, or a holder without a name, which could never release its slot.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidRequest(String);
-
-/// The match of a descriptor, before rules of the same request replace each other.
-struct Matched<'r> {
-    /// The rule that it ends at.
-    found: Option<&'r Rule>,
-    /// The rule of its own limit: `None` for a limit in the request that takes nothing over from a
-    /// rule.
-    rule: Option<&'r Rule>,
-    /// `None` if nothing is counted by a limit of its own.
-    limit: Option<Limit>,
-    /// The descriptor states the limit.
-    is_override: bool,
-    hops: Hops<'r>,
 }
 
 /// A limit to check.
@@ -105,7 +89,7 @@ pub fn plan<'r>(
     let count = query.descriptors.len();
     let mut matches: SmallVec<[Matched<'r>; 2]> = SmallVec::with_capacity(count);
     for (index, descriptor) in query.descriptors.iter().enumerate() {
-        matches.push(match_descriptor(domain, descriptor, index)?);
+        matches.push(Matched::new(domain, descriptor, index)?);
     }
     let mut planner = Planner {
         domain,
@@ -151,43 +135,19 @@ pub fn plan<'r>(
     })
 }
 
-impl<'r> Matched<'r> {
-    /// The names of rules that it replaces: those of the rules above count if their limits apply.
-    fn replaces(&self) -> impl Iterator<Item = &'r str> + use<'r> {
-        let own = self.rule.filter(|_| !self.is_override);
-        let above = self.found.filter(|rule| rule.parents);
-        let above = above.map_or(&[][..], |_| &self.hops[..self.hops.len() - 1]);
-        let above: SmallVec<[&Rule; 2]> = above
-            .iter()
-            .filter_map(|hop| hop.node.rule.as_deref())
-            .collect();
-        let rules = own.into_iter().chain(above);
-        rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name))
-    }
-
-    /// Whether it is charged to every limit, whatever they answer.
-    fn settles(&self) -> bool {
-        self.found.is_some_and(Rule::settles)
-    }
-
-    /// A limit in a request may have none although its rule has them.
-    fn lease(&self, limit: &Limit) -> Option<&'r Arc<Leased>> {
-        let lease = self.rule?.lease.as_ref()?;
-        (!self.is_override || LeaseTerms::new(limit, None).is_some()).then_some(lease)
-    }
-
+impl<'p, 'r> Counted<'p, 'r> {
     /// Its own limit. No values share the counter of a limit in the request.
-    fn own(&self, limit: Limit) -> Counted<'_, 'r> {
-        let hops = if self.is_override {
+    fn own(matched: &'p Matched<'r>, limit: Limit) -> Self {
+        let hops = if matched.is_override {
             &[]
         } else {
-            &self.hops[..]
+            &matched.hops[..]
         };
-        Counted {
-            rule: self.rule,
+        Self {
+            rule: matched.rule,
             further: None,
             limit,
-            is_override: self.is_override,
+            is_override: matched.is_override,
             hops,
             entries: usize::MAX,
         }
@@ -205,7 +165,7 @@ impl<'r> Planner<'_, '_, 'r> {
             (_, Some(limit)) => match matched.rule {
                 Some(rule) if is_replaced(rule) => Step::Replaced(rule),
                 _ => {
-                    let (mut check, link) = self.check(index, &matched.own(limit))?;
+                    let (mut check, link) = self.check(index, &Counted::own(matched, limit))?;
                     check.lease = matched.lease(&limit).cloned();
                     if check.lease.is_some() {
                         // Hits that come back must be usable. The key stays: counts survive a
@@ -248,7 +208,7 @@ impl<'r> Planner<'_, '_, 'r> {
                 entries: at + 1,
             };
             let limit = if at == last {
-                matched.limit.map(|limit| matched.own(limit))
+                matched.limit.map(|limit| Counted::own(matched, limit))
             } else {
                 level.limit().copied().map(own)
             };
@@ -335,10 +295,8 @@ impl<'r> Planner<'_, '_, 'r> {
                 Hits::Peek => Hits::Peek,
             };
         }
-        let enforced = rule.is_none_or(|rule| {
-            let share = rule.enforced_share;
-            share.includes(&self.domain.name, key_entries())
-        });
+        let domain = &self.domain.name;
+        let enforced = rule.is_none_or(|rule| rule.enforced_share.includes(domain, key_entries()));
         let in_shadow = self.modes.shadow || !enforced || own.is_some_and(|rule| rule.shadow_mode);
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         check.enforcing = !in_shadow
@@ -391,67 +349,6 @@ fn holder(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, Invali
         )));
     }
     Ok(key::holder(last.value))
-}
-
-fn match_descriptor<'r>(
-    domain: &'r Domain,
-    descriptor: &Descriptor<'_>,
-    index: usize,
-) -> Result<Matched<'r>, InvalidRequest> {
-    let (hops, end) = lookup(domain, &descriptor.entries);
-    let rule = match end {
-        End::Rule(rule) => Some(rule),
-        End::NoEntries | End::NoChild | End::TooDeep | End::NoLimit => None,
-    };
-    if let Some(stated) = descriptor.limit {
-        let (found, (rule, limit)) = (rule, match_override(domain, rule, stated, index)?);
-        return Ok(Matched {
-            found,
-            rule,
-            limit: Some(limit),
-            is_override: true,
-            hops,
-        });
-    }
-    Ok(Matched {
-        found: rule,
-        rule,
-        limit: rule.and_then(|rule| match rule.allowance {
-            Allowance::Unlimited { .. } => None,
-            Allowance::Limited(limit) => Some(limit),
-        }),
-        is_override: false,
-        hops,
-    })
-}
-
-/// A limit in a request. Everything but number and unit comes from the rule that matches the
-/// descriptor if a `tollgate` block or DEFAULT_ALGORITHM says something about that rule, else from
-/// DEFAULT_ALGORITHM. With neither it is what it is in envoyproxy/ratelimit: a fixed window.
-///
-/// Like there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names
-/// of metrics are never taken over.
-fn match_override<'r>(
-    domain: &Domain,
-    rule: Option<&'r Rule>,
-    stated: Override,
-    index: usize,
-) -> Result<(Option<&'r Rule>, Limit), InvalidRequest> {
-    let requests = stated.requests_per_unit;
-    let unit = stated.unit.ok_or_else(|| {
-        InvalidRequest(format!(
-            "descriptors[{index}].limit.unit {} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
-            stated.wire_unit
-        ))
-    })?;
-    let rule = rule.filter(|rule| rule.override_terms.is_some());
-    let terms = rule
-        .and_then(|rule| rule.override_terms.as_deref())
-        .unwrap_or(&domain.override_terms);
-    let limit = terms
-        .with_rate(requests.into(), unit)
-        .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
-    Ok((rule, limit))
 }
 
 #[cfg(test)]
