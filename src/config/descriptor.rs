@@ -142,7 +142,14 @@ impl Context<'_> {
         let mut resolved = ResolvedOptions::new(self.layers(spec));
         let mut terms = self.terms(rate_limit, &resolved);
         let found = &mut findings.at(".rate_limit");
-        let allowance = allowance(spec, rate_limit, &mut resolved, &mut terms, found);
+        let allowance = allowance(
+            spec,
+            rate_limit,
+            &mut resolved,
+            &mut terms,
+            self.options.calendars_max,
+            found,
+        );
         check_replaces(rate_limit, found);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
@@ -263,6 +270,7 @@ fn allowance(
     spec: &RateLimitSpec,
     options: &mut ResolvedOptions<'_>,
     terms: &mut Option<Terms>,
+    calendars_max: usize,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
     if spec.unlimited {
@@ -288,10 +296,9 @@ fn allowance(
         return None;
     }
     let mut problems = options.conflicts(descriptor);
-    match options.settle_windows(terms.unit, terms.windows) {
-        Ok(windows) => terms.windows = windows,
-        Err((location, text)) => problems.push((location.unwrap_or(spec.location), text)),
-    }
+    let faulty_windows = options.settle_windows(terms, calendars_max);
+    problems
+        .extend(faulty_windows.map(|(location, text)| (location.unwrap_or(spec.location), text)));
     let limit = Limit::new(terms);
     match &limit {
         Ok(limit) => problems.extend(options.settle_leases(terms, limit)),
@@ -311,13 +318,16 @@ fn allowance(
     limit.ok().filter(|_| is_valid).map(Allowance::Limited)
 }
 
-/// Reports options that have no effect on an unlimited rule; all of them unless other limits apply.
+/// Reports options that have no effect on an unlimited rule: all of them unless other limits apply.
+/// `None` if there are some.
 fn report_options_of_no_limit(
     descriptor: &DescriptorSpec,
     options: &ResolvedOptions<'_>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<()> {
-    let block = descriptor.block.as_ref().filter(|block| !block.is_faulty)?;
+    let Some(block) = &descriptor.block else {
+        return Some(());
+    };
     let has_others = options.limits.is_some() || options.parents.is_some_and(|option| *option);
     if !has_others {
         let problem = Diagnostic::new(block.location, "metadata.tollgate of an unlimited rule");
