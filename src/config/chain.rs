@@ -5,9 +5,9 @@
 //! same store for calls that end there, so the compiler marks them when all that is below them is
 //! compiled.
 
-use std::cell::Cell;
+use std::cmp::Ordering;
 
-use crate::config::descriptor::Context;
+use crate::config::context::{Above, Context};
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions};
@@ -21,49 +21,8 @@ use crate::rules::{Allowance, FurtherLimit, Provenance, Rule};
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
-/// The rule of a descriptor with others below it.
-pub(crate) struct Above<'c> {
-    up: Option<&'c Self>,
-    rule: Option<&'c Rule>,
-    /// The number of entries down to it.
-    entries: usize,
-    /// A rule below counts its limits.
-    is_chained: Cell<bool>,
-}
-
-impl<'c> Above<'c> {
-    pub(crate) fn new(up: Option<&'c Self>, rule: Option<&'c Rule>) -> Self {
-        Self {
-            up,
-            rule: rule.filter(|rule| count(rule) > 0),
-            entries: entries(up) + 1,
-            is_chained: Cell::new(false),
-        }
-    }
-
-    pub(crate) fn is_chained(&self) -> bool {
-        self.is_chained.get()
-    }
-
-    /// Itself and those above that have limits.
-    fn limited(&'c self) -> impl Iterator<Item = (&'c Self, &'c Rule)> {
-        let levels = std::iter::successors(Some(self), |level| level.up);
-        levels.filter_map(|level| Some((level, level.rule?)))
-    }
-}
-
-/// The number of entries down to a level.
-fn entries(above: Option<&Above<'_>>) -> usize {
-    above.map_or(0, |above| above.entries)
-}
-
-/// The number of limits of a rule.
-fn count(rule: &Rule) -> usize {
-    usize::from(rule.limit().is_some()) + rule.limits.len()
-}
-
-/// Marks the limits of a rule whose descriptor is below `above`, which are decided with others: of
-/// its own only, unless it `reaches` beyond. `one_slot` is for a cluster.
+/// Marks the limits of a rule below `above`, which are decided with others: with those of its own,
+/// or as far as the uppermost if it `reaches` there. In `one_slot` they need a hash tag.
 pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
     if let Allowance::Limited(limit) = &mut rule.allowance {
         limit.chained = true;
@@ -73,14 +32,36 @@ pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, on
     }
     if one_slot {
         let uppermost = above.and_then(|above| above.limited().last());
-        let uppermost = uppermost.filter(|_| reaches);
-        rule.tagged_entries = uppermost.map_or(entries(above) + 1, |(level, _)| level.entries);
+        let entries = uppermost
+            .filter(|_| reaches)
+            .map(|(level, _)| level.entries);
+        let own = above.map_or(0, |above| above.entries) + 1;
+        rule.tagged_entries = entries.unwrap_or(own);
     }
 }
 
 impl Context<'_> {
-    /// Whether the limits of the rules above apply.
-    pub(crate) fn parents(
+    /// The limits that are decided with the rule's `own`: those of `limits`, and whether those of
+    /// the rules above.
+    pub(crate) fn chain(
+        &self,
+        spec: &DescriptorSpec<'_>,
+        resolved: &mut ResolvedOptions<'_>,
+        own: Option<&Limit>,
+        stats: &RuleStats,
+        findings: &mut SourceFindings<'_>,
+    ) -> (Box<[FurtherLimit]>, bool) {
+        let limits = self.further_limits(spec, resolved, own, stats, findings);
+        let count = usize::from(own.is_some()) + limits.len();
+        let parents = self.parents(spec, resolved, count, findings);
+        if parents || !limits.is_empty() || resolved.warn_at.is_some() {
+            resolved.settle_exact(findings);
+        }
+        (limits, parents)
+    }
+
+    /// Whether the limits of the rules above apply beside so many of its `own`.
+    fn parents(
         &self,
         spec: &DescriptorSpec<'_>,
         resolved: &mut ResolvedOptions<'_>,
@@ -104,7 +85,7 @@ impl Context<'_> {
             resolved.parents = None;
             return false;
         }
-        let checks = own + levels().map(|(_, rule)| count(rule)).sum::<usize>();
+        let checks = own + levels().map(|(_, rule)| rule.limit_count()).sum::<usize>();
         if checks > CHAIN_MAX {
             let text = format!(
                 "{checks} limits of one descriptor, more than the {CHAIN_MAX} of chain_max"
@@ -112,28 +93,22 @@ impl Context<'_> {
             problem(text, "remove `parents`, or limits above");
         }
         for (_, rule) in levels() {
+            let path = &rule.path;
             if rule.names_holders() {
-                let text = format!(
-                    "{} above counts holders, which only the last entry names",
-                    rule.path
-                );
+                let text = format!("{path} above counts holders, which only the last entry names");
                 problem(text, "remove `parents`, or the concurrency above");
             }
             if rule.quota_mode != spec.quota_mode {
-                let text = format!("{} above has another quota_mode", rule.path);
+                let text = format!("{path} above has another quota_mode");
                 problem(text, "set quota_mode on all levels, or on none");
             }
         }
-        let mut level = self.above;
-        while let Some(above) = level {
-            above.is_chained.set(true);
-            level = above.up;
-        }
+        self.above.into_iter().for_each(Above::chain);
         true
     }
 
-    /// The limits of `limits`.
-    pub(crate) fn further_limits(
+    /// The limits of `limits`, beside the rule's `own`.
+    fn further_limits(
         &self,
         spec: &DescriptorSpec<'_>,
         resolved: &ResolvedOptions<'_>,
@@ -144,55 +119,41 @@ impl Context<'_> {
         let Some(option) = &resolved.limits else {
             return Box::default();
         };
-        let rule_name = spec
-            .rate_limit
-            .as_ref()
-            .map_or("", |rate_limit| &*rate_limit.name);
+        let place = |location| own_location(&option.layer, location, spec);
+        let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
+        let base = if rule_name.is_empty() {
+            &*spec.key.value
+        } else {
+            rule_name
+        };
+        let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
+        let mut tails: Vec<KeyTail> = own.map(tail).into_iter().collect();
         let mut limits: Vec<FurtherLimit> = Vec::new();
         for (index, item) in option.items().iter().enumerate() {
             let findings = &mut findings.at(format_args!(".limits[{index}]"));
-            let location = own_location(&option.layer, item.location, spec);
-            let at = |stated: Option<Location>| {
-                let stated = stated.map(|stated| own_location(&option.layer, stated, spec));
-                stated.unwrap_or(location)
-            };
-            let made = self.further_limit(item, &option.layer, resolved);
-            let (limit, warn_at) = match made {
+            let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
                 Err((stated, text)) => {
-                    findings.problem(Diagnostic::new(at(stated), text));
+                    let location = place(stated.unwrap_or(item.location));
+                    findings.problem(Diagnostic::new(location, text));
                     continue;
                 }
             };
-            let name = item.name.clone().unwrap_or_else(|| {
-                let base = if rule_name.is_empty() {
-                    &*spec.key.value
-                } else {
-                    rule_name
-                };
-                format!("{base}-{}", item.unit).into()
-            });
-            let key_tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
-            let is_named = limits.iter().any(|other| other.name == name) || *name == *rule_name;
-            let own_tail = own.map(|limit| KeyTail::new(KeyFormat::Safe, limit, 1));
-            let mut tails = limits.iter().map(|other| &other.key_tail).chain(&own_tail);
-            let problem = if is_named {
-                Some((
-                    format!("two limits of the rule are named '{name}'"),
-                    "write a `name` that no other limit has",
-                ))
-            } else if tails.any(|tail| *tail == key_tail) {
-                Some((
-                    "two limits of the rule have the same period".to_owned(),
-                    "keep the lower one, or write another period",
-                ))
-            } else {
-                None
+            let mut problem = |text: String, hint: &str| {
+                findings.problem(Diagnostic::new(place(item.location), text).hint(hint));
             };
-            if let Some((text, hint)) = problem {
-                findings.problem(Diagnostic::new(location, text).hint(hint));
-                continue;
+            let default_name = || format!("{base}-{}", item.unit).into();
+            let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
+            if *name == *rule_name || limits.iter().any(|other| other.name == name) {
+                let text = format!("two limits of the rule are named '{name}'");
+                problem(text, "write a `name` that no other limit has");
             }
+            let key_tail = tail(&limit);
+            if tails.contains(&key_tail) {
+                let text = "two limits of the rule have the same period".to_owned();
+                problem(text, "keep the lower one, or write another period");
+            }
+            tails.push(tail(&limit));
             limits.push(FurtherLimit {
                 stats: stats.of_limit(&name),
                 name,
@@ -201,14 +162,10 @@ impl Context<'_> {
                 warn_at,
             });
         }
-        let all: Vec<&Limit> = own
-            .into_iter()
-            .chain(limits.iter().map(|further| &further.limit))
-            .collect();
-        let location = own_location(&option.layer, option.located.location, spec);
-        for text in unreachable(&all) {
-            findings
-                .warning(Diagnostic::new(location, text).hint("remove it, or lower its amount"));
+        let further = limits.iter().map(|further| &further.limit);
+        for text in unreachable(&own.into_iter().chain(further).collect::<Vec<_>>()) {
+            let problem = Diagnostic::new(place(option.located.location), text);
+            findings.warning(problem.hint("remove it, or lower its amount"));
         }
         limits.into()
     }
@@ -265,24 +222,23 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
     }
 }
 
-/// Limits of one rule that others keep from being reached.
+/// What is said of limits of one rule that others keep from being reached.
 fn unreachable(limits: &[&Limit]) -> Vec<String> {
-    let mut texts = Vec::new();
-    for limit in limits {
-        for other in limits
-            .iter()
-            .filter(|other| !other.algorithm.counts_holders())
-        {
-            let periods = limit.period.as_micros() / other.period.as_micros().max(1) + 1;
-            let is_longer = other.period < limit.period;
-            let most =
-                u128::from(other.requests) * u128::from(periods) + u128::from(other.capacity);
-            if is_longer && most < limit.requests.into() {
-                texts.push(format!("{limit} cannot be reached beside {other}"));
-            } else if other.period > limit.period && other.requests <= limit.requests {
-                texts.push(format!("{limit} cannot be reached beside {other}"));
-            }
+    let is_beside = |limit: &Limit, other: &Limit| {
+        let periods = limit.period.as_micros() / other.period.as_micros().max(1) + 1;
+        let most = u128::from(other.requests) * u128::from(periods) + u128::from(other.capacity);
+        match limit.period.cmp(&other.period) {
+            Ordering::Greater => most < limit.requests.into(),
+            Ordering::Less => other.requests <= limit.requests,
+            Ordering::Equal => false,
         }
-    }
-    texts
+    };
+    let periodic = limits
+        .iter()
+        .filter(|limit| !limit.algorithm.counts_holders());
+    let pairs = periodic.clone().flat_map(|limit| {
+        let others = periodic.clone().filter(|other| is_beside(limit, other));
+        others.map(move |other| format!("{limit} cannot be reached beside {other}"))
+    });
+    pairs.collect()
 }
