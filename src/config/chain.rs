@@ -5,8 +5,6 @@
 //! same store for calls that end there, so the compiler marks them when all that is below them is
 //! compiled.
 
-use std::cmp::Ordering;
-
 use crate::config::context::{Above, Context};
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
@@ -15,15 +13,30 @@ use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{Algorithm, Limit, Terms, WarnAt};
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::stats::counts::RuleStats;
-use crate::rules::{Allowance, FurtherLimit, Provenance, Rule};
+use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 
 /// Checks of one descriptor. More would be a rule set that nobody understands.
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
+/// Whether the rule itself says that its hits are taken ahead.
+fn own_leases(rule: &Rule) -> bool {
+    let mut options = rule.options.iter();
+    rule.lease.is_some()
+        && options
+            .any(|option| option.key == "consistency" && option.provenance == Provenance::Rule)
+}
+
 /// Marks the limits of a rule below `above`, which are decided with others: with those of its own,
 /// or as far as the uppermost if it `reaches` there. In `one_slot` they need a hash tag.
 pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
+    // What a block for many rules says about leases is for rules alone.
+    if rule.lease.take().is_some() {
+        let options = std::mem::take(&mut rule.options).into_iter();
+        rule.options = options
+            .filter(|option| !["consistency", "lease"].contains(&option.key))
+            .collect();
+    }
     if let Allowance::Limited(limit) = &mut rule.allowance {
         limit.chained = true;
         if one_slot {
@@ -72,8 +85,9 @@ impl Context<'_> {
             return false;
         };
         let location = own_location(&option.layer, option.located.location, spec);
+        let elsewhere = elsewhere(&option.layer, resolved);
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(hint));
+            findings.problem(Diagnostic::new(location, text).hint(with(hint, &elsewhere)));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -85,7 +99,7 @@ impl Context<'_> {
             resolved.parents = None;
             return false;
         }
-        let checks = own + levels().map(|(_, rule)| rule.limit_count()).sum::<usize>();
+        let checks = own + levels().flat_map(|(_, rule)| rule.all_limits()).count();
         if checks > CHAIN_MAX {
             let text = format!(
                 "{checks} limits of one descriptor, more than the {CHAIN_MAX} of chain_max"
@@ -101,6 +115,10 @@ impl Context<'_> {
             if rule.quota_mode != spec.quota_mode {
                 let text = format!("{path} above has another quota_mode");
                 problem(text, "set quota_mode on all levels, or on none");
+            }
+            if own_leases(rule) {
+                let text = format!("{} above has consistency: leased", rule.path);
+                problem(text, "write consistency: exact above, or remove `parents`");
             }
         }
         self.above.into_iter().for_each(Above::chain);
@@ -120,6 +138,7 @@ impl Context<'_> {
             return Box::default();
         };
         let place = |location| own_location(&option.layer, location, spec);
+        let elsewhere = elsewhere(&option.layer, resolved);
         let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
         let base = if rule_name.is_empty() {
             &*spec.key.value
@@ -134,17 +153,22 @@ impl Context<'_> {
             let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
                 Err((stated, text)) => {
-                    let location = place(stated.unwrap_or(item.location));
-                    findings.problem(Diagnostic::new(location, text));
+                    findings.problem(Diagnostic {
+                        location: place(stated.unwrap_or(item.location)),
+                        text,
+                        hint: elsewhere.clone(),
+                    });
                     continue;
                 }
             };
             let mut problem = |text: String, hint: &str| {
+                let hint = with(hint, &elsewhere);
                 findings.problem(Diagnostic::new(place(item.location), text).hint(hint));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
-            if *name == *rule_name || limits.iter().any(|other| other.name == name) {
+            let is_own = own.is_some() && *name == *rule_name;
+            if is_own || limits.iter().any(|other| other.name == name) {
                 let text = format!("two limits of the rule are named '{name}'");
                 problem(text, "write a `name` that no other limit has");
             }
@@ -162,12 +186,32 @@ impl Context<'_> {
                 warn_at,
             });
         }
-        let further = limits.iter().map(|further| &further.limit);
-        for text in unreachable(&own.into_iter().chain(further).collect::<Vec<_>>()) {
-            let problem = Diagnostic::new(place(option.located.location), text);
-            findings.warning(problem.hint("remove it, or lower its amount"));
-        }
         limits.into()
+    }
+
+    /// Warns about limits of a rule that others decided with them keep from being reached.
+    pub(crate) fn warn_about_unreachable(
+        &self,
+        rule: &Rule,
+        location: Location,
+        findings: &mut SourceFindings<'_>,
+    ) {
+        let above = self.above.filter(|_| rule.parents);
+        let above = above.into_iter().flat_map(Above::limited);
+        let enforced = above.map(|(_, rule)| rule).filter(|rule| {
+            let is_partial = rule.enforced_share != EnforcedShare::ALL;
+            !rule.shadow_mode && !is_partial && !rule.degrades()
+        });
+        let others: Vec<&Limit> = enforced.chain([rule]).flat_map(Rule::all_limits).collect();
+        for limit in rule.all_limits() {
+            let other = others.iter().find(|other| keeps_away(other, limit));
+            if let Some(other) = other {
+                let text = format!("{limit} cannot be reached beside {other}");
+                findings.warning(
+                    Diagnostic::new(location, text).hint("remove it, or lower its amount"),
+                );
+            }
+        }
     }
 
     /// A limit of `limits`, which takes over nothing from the rule's own options, or why it is
@@ -222,23 +266,26 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
     }
 }
 
-/// What is said of limits of one rule that others keep from being reached.
-fn unreachable(limits: &[&Limit]) -> Vec<String> {
-    let is_beside = |limit: &Limit, other: &Limit| {
-        let periods = limit.period.as_micros() / other.period.as_micros().max(1) + 1;
-        let most = u128::from(other.requests) * u128::from(periods) + u128::from(other.capacity);
-        match limit.period.cmp(&other.period) {
-            Ordering::Greater => most < limit.requests.into(),
-            Ordering::Less => other.requests <= limit.requests,
-            Ordering::Equal => false,
-        }
-    };
-    let periodic = limits
-        .iter()
-        .filter(|limit| !limit.algorithm.counts_holders());
-    let pairs = periodic.clone().flat_map(|limit| {
-        let others = periodic.clone().filter(|other| is_beside(limit, other));
-        others.map(move |other| format!("{limit} cannot be reached beside {other}"))
-    });
-    pairs.collect()
+/// Where options in force are set, for a hint, if a layer is in another file.
+fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
+    let inherited = resolved.inherited();
+    inherited.filter(|_| !layer.provenance.is_in_rules_file())
+}
+
+fn with(hint: &str, elsewhere: &Option<String>) -> String {
+    match elsewhere {
+        Some(elsewhere) => format!("{hint}; {elsewhere}"),
+        None => hint.to_owned(),
+    }
+}
+
+/// Whether hits that a limit admits are never so many that another one is over.
+fn keeps_away(limit: &Limit, other: &Limit) -> bool {
+    if limit.algorithm.counts_holders() || other.algorithm.counts_holders() {
+        return false;
+    }
+    // Periods that end and begin within one of the other, and the one that began before.
+    let periods = other.period.as_micros() / limit.period.as_micros() + 1;
+    let most = u128::from(limit.requests) * u128::from(periods) + u128::from(limit.capacity);
+    most < other.capacity.min(other.requests).into()
 }

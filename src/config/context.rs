@@ -40,7 +40,7 @@ impl<'c> Above<'c> {
     pub(crate) fn new(up: Option<&'c Self>, rule: Option<&'c Rule>) -> Self {
         Self {
             up,
-            rule: rule.filter(|rule| rule.limit_count() > 0),
+            rule: rule.filter(|rule| rule.all_limits().next().is_some()),
             entries: up.map_or(0, |up| up.entries) + 1,
             is_chained: Cell::new(false),
         }

@@ -15,7 +15,7 @@ use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
-use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
+use crate::rules::{EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
 /// How often a path is in memory: in the rule, in its counters and in their table.
 const PATH_COPIES: usize = 3;
@@ -143,7 +143,7 @@ impl Context<'_> {
             .map(|name| name.value.as_str().into());
         let lease = limit.filter(|limit| resolved.takes_ahead(limit));
         let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(|option| *option)));
-        Some(Rule {
+        let rule = Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
             replaces: replaces.collect(),
@@ -180,7 +180,9 @@ impl Context<'_> {
                 .warn_at
                 .map_or(WarnAt::NEVER, |option| (*option).clone()),
             tagged_entries: 0,
-        })
+        };
+        self.warn_about_unreachable(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
+        Some(rule)
     }
 
     /// `None` without a valid unit.

@@ -250,6 +250,11 @@ values! {
         {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
         leased(),
     ]};
+    /// The block of many rules.
+    pub(crate) enum Defaults(schemas) = {"allOf": [
+        schemas.subschema_for::<Options>(),
+        {"properties": {"limits": false}},
+    ]};
 }
 
 /// Only buckets can queue.
