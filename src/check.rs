@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
-use crate::limit::Limit;
+use crate::limit::{EXACT_MAX, Limit};
 
 pub use key::Key;
 
 mod key;
 
-/// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more
-/// than the greatest limit, so that hits that are reduced to it are over any limit.
+/// Hits of one call that windows and metrics count of limits below it. More is a mistake or an
+/// attack. Hits that are reduced to it are over any such limit; see also [`hits_max`].
 pub const HITS_MAX: u64 = 1 << 32;
 
 /// The checks of one request, in order.
@@ -192,6 +192,15 @@ named_enum! {
     }
 }
 
+/// Hits of one call that are counted: over the limit, and exact.
+pub const fn hits_max(limit: &Limit) -> u64 {
+    if limit.requests < HITS_MAX {
+        HITS_MAX
+    } else {
+        EXACT_MAX - 1
+    }
+}
+
 impl Check {
     /// An enforcing check that books no slot.
     pub const fn new(key: Key, limit: Limit, hits: Hits) -> Self {
@@ -214,6 +223,11 @@ impl Check {
             hits,
             ..self.clone()
         }
+    }
+
+    /// The hits that are counted, at most [`hits_max`].
+    pub(crate) fn counted_hits(&self) -> u64 {
+        self.hits.count().min(hits_max(&self.limit))
     }
 
     /// The effect on its counter.

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
+use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
 /// The counters of one rule.
@@ -92,7 +92,7 @@ impl RuleStats {
         disposition: Disposition,
         near_ratio: f32,
     ) -> HitCounts {
-        let hits = check.hits.count().min(HITS_MAX);
+        let hits = check.counted_hits();
         match check.hits {
             Hits::Peek => return HitCounts::default(),
             Hits::Refund(_) => {

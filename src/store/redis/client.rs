@@ -141,13 +141,14 @@ impl RedisClient {
     }
 
     async fn send(&self, request: &Request<'_>) -> Decisions {
+        let request = &mut { *request };
         let (mut batches, unread) = self.encode(request);
         if !unread.is_empty() {
             // Boxed to keep the future of other requests small.
-            batches = Box::pin(self.encode_by_redis_time(&mut { *request })).await;
+            batches = Box::pin(self.encode_by_redis_time(request)).await;
         }
         if !are_in_one_call(&batches, request.checks) {
-            return Box::pin(self.try_and_charge(request, &mut batches)).await;
+            return Box::pin(self.try_and_charge(request)).await;
         }
         self.send_batches(request, &mut batches).await
     }
@@ -206,12 +207,11 @@ impl RedisClient {
                     .iter()
                     .map(|&index| request.checks[index].clone())
                     .collect();
-                let mut rest = Request {
+                let rest = Request {
                     checks: &checks,
                     ..*request
                 };
-                let mut batches = self.encode_by_redis_time(&mut rest).await;
-                let decided = Box::pin(self.try_and_charge(&rest, &mut batches)).await;
+                let decided = Box::pin(self.try_and_charge(&rest)).await;
                 for (index, decision) in left.into_iter().zip(decided) {
                     decisions[index] = decision;
                 }

@@ -3,7 +3,6 @@
 use crate::check::{Blocked, Check, CheckError, Decisions, Verdict};
 use crate::limit::OverLimitHits;
 use crate::store::redis::client::encode::Mode;
-use crate::store::redis::client::node_batch::NodeBatches;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
 
 impl RedisClient {
@@ -12,17 +11,14 @@ impl RedisClient {
     /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is
     /// over limit in the second phase, and others are charged although the request is over limit.
     /// Never over-admits.
-    pub(super) async fn try_and_charge<'s>(
-        &'s self,
-        request: &Request<'_>,
-        batches: &mut NodeBatches<'s>,
-    ) -> Decisions {
+    pub(super) async fn try_and_charge(&self, request: &Request<'_>) -> Decisions {
         let checks = request.checks;
-        let dry_run = Request {
+        let mut dry_run = Request {
             mode: Mode::DryRun,
             ..*request
         };
-        let mut decisions = self.send_batches(&dry_run, batches).await;
+        let mut batches = self.encode_by_redis_time(&mut dry_run).await;
+        let mut decisions = self.send_batches(&dry_run, &mut batches).await;
         let is_over =
             |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
         let blocked = Blocked::of(checks.iter().zip(decisions.iter().map(is_over)));

@@ -67,7 +67,7 @@ pub struct EncodedCheck {
     pub(crate) argument: SmallVec<[u8; 48]>,
     pub(crate) window: Option<Window>,
     pub(crate) route: Route,
-    /// See [`Check::group`].
+    /// See [`Check::group`]; 0 in modes that decide each on its own.
     pub(crate) group: u16,
     /// The time that chose the window in the key.
     pub(crate) at: Time,
@@ -121,7 +121,11 @@ impl EncodedCheck {
             argument: SmallVec::new(),
             window: None,
             route: Route::Normal,
-            group: check.group,
+            group: if mode == Mode::Independent {
+                check.group
+            } else {
+                0
+            },
             at,
             hash,
             price: 1,
@@ -131,11 +135,13 @@ impl EncodedCheck {
         let (lifetime, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let (start, lifetime_secs) = encoded.append_window(limit, jitter);
-                let counts = !charge.drops && charge.cost > 0;
+                // Sums of more would end in an error of INCRBY, beyond 2^63.
+                let can_add = 1..=HITS_MAX.cast_signed();
+                let counts = !charge.drops && can_add.contains(&charge.cost);
                 // More hits than the limit would only disturb others until they are given back.
                 let fits = || (0..=charge.full.cast_signed()).contains(&charge.cost);
                 if mode == Mode::Independent
-                    && check.group == 0
+                    && encoded.group == 0
                     && (counts || (check.lease.is_some() && fits()))
                 {
                     encoded.window = Some(Window {

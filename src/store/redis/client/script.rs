@@ -78,7 +78,7 @@ impl Script {
         for (mode, checks) in groups {
             let checks: SmallVec<[&EncodedCheck; 4]> = checks.into_iter().collect();
             for group in runs(&checks, |check| check.group) {
-                if mode == Mode::Independent && group.len() > 1 {
+                if group.len() > 1 {
                     command.arg(format!("T{}", group.len()));
                 }
                 for check in group {
