@@ -227,11 +227,13 @@ impl StatsTable {
     }
 
     /// Removes the names of rules that are not in use and never counted, and of the other unused
-    /// ones those beyond `series_max`: reloads under new names must not accumulate.
+    /// ones those beyond `series_max`, and so of limits: reloads under new names must not
+    /// accumulate.
     pub(crate) fn forget_retired(&self) {
         let mut retired = 0;
         self.names.write().of_rules.retain(|_, stats| {
             if Arc::strong_count(stats) > 1 {
+                stats.forget_retired_limits();
                 return true;
             }
             retired += 1;

@@ -76,15 +76,17 @@ impl Source for RuleGauges {
                 if count > self.rules_max {
                     return;
                 }
-                let mut labels = metric_name::labels(&rule.path);
-                labels.push(("rule", rule.path.to_string()));
+                let labels = metric_name::labels(&rule.path);
+                let of_rule = ("rule", rule.path.to_string());
                 if let Some(bound) = lease_bound {
                     let name = "tollgate_rule_lease_bound";
-                    series.push(Series::gauge(name, BOUND_HELP, labels.clone(), bound));
+                    let mut labels = labels.clone();
+                    labels.push(of_rule.clone());
+                    series.push(Series::gauge(name, BOUND_HELP, labels, bound));
                 }
                 for (limit, capacity, used) in limits {
                     let mut labels = labels.clone();
-                    labels.push(("limit", limit.to_owned()));
+                    labels.extend([("limit", limit.to_owned()), of_rule.clone()]);
                     let name = "tollgate_rule_limit";
                     series.push(Series::gauge(name, LIMIT_HELP, labels.clone(), capacity));
                     let name = "tollgate_rule_used";
