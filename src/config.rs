@@ -14,6 +14,7 @@ use crate::rules::RuleSet;
 pub use source::{BoundedSource, CompileOptions, Source};
 
 pub mod calendar;
+mod chain;
 mod compile;
 mod descriptor;
 pub mod error;

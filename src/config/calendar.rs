@@ -59,7 +59,7 @@ pub enum CalendarError {
     #[error("a calendar has windows of one {0}; write `unit_multiplier: 1`")]
     Multiplier(Unit),
     #[error("`first_day: {0}` is not in every month; write 1 to 28")]
-    FirstDay(u8),
+    FirstDay(u32),
     #[error("'{0}' is no time of day; write \"HH:MM\" from \"00:00\" to \"23:59\"")]
     At(String),
     #[error(
@@ -88,12 +88,22 @@ pub fn calendar(
     INTERNED.lock().calendar(spec, unit, months)
 }
 
+/// Finds a zone.
+///
+/// # Errors
+/// It is unknown.
+pub(crate) fn check_zone(name: &str) -> Result<(), CalendarError> {
+    INTERNED.lock().zone(name).map(drop)
+}
+
 fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarError> {
     match (unit, months) {
         (Unit::Second | Unit::Minute | Unit::Hour, _) => Err(CalendarError::Unit(unit)),
         (Unit::Month, 0 | 5 | 7..) => Err(CalendarError::Months(months)),
         (Unit::Day | Unit::Week | Unit::Year, 0 | 2..) => Err(CalendarError::Multiplier(unit)),
-        _ if !(1..=28).contains(&spec.first_day) => Err(CalendarError::FirstDay(spec.first_day)),
+        _ if !(1..=28).contains(&spec.first_day) => {
+            Err(CalendarError::FirstDay(spec.first_day.into()))
+        }
         _ => Ok(()),
     }
 }

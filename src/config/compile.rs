@@ -117,6 +117,7 @@ impl<'o> Compiler<'o> {
             by_value: false,
             source,
             options: self.options,
+            above: None,
         };
         if let Some(descriptors) = descriptors {
             let place = format!("domain {} > ", shortened(&name));

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::config::chain::{self, Above};
 use crate::config::error::{Findings, SourceFindings};
 use crate::config::overlay::DomainOverlay;
 use crate::config::source::{CompileOptions, Source};
@@ -35,6 +36,8 @@ pub(crate) struct Context<'c> {
     pub(crate) by_value: bool,
     pub(crate) source: &'c Source,
     pub(crate) options: &'c CompileOptions,
+    /// The rules above, from the nearest up.
+    pub(crate) above: Option<&'c Above<'c>>,
 }
 
 impl Context<'_> {
@@ -92,7 +95,7 @@ impl Context<'_> {
         spec: DescriptorSpec<'_>,
         findings: &mut SourceFindings<'_>,
     ) -> Node {
-        let rule = self.rule(&spec, findings).map(Box::new);
+        let mut rule = self.rule(&spec, findings).map(Box::new);
         if spec.share_threshold.value && !label.contains('*') {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
@@ -102,12 +105,24 @@ impl Context<'_> {
                     .hint("remove it, or write a value with a *"),
             );
         }
+        let above = Above::new(self.above, rule.as_deref());
         let below = spec.descriptors.map(|descriptors| {
             let mut level = tree::Level::default();
             let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
-            self.add_level(&mut level, labels, &*descriptors, findings);
+            let context = Context {
+                above: Some(&above),
+                ..self
+            };
+            context.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)
         });
+        let is_chained = above.is_chained();
+        if let Some(rule) = rule.as_deref_mut()
+            && (is_chained || rule.is_chained())
+        {
+            let reaches = is_chained || rule.parents;
+            chain::join(rule, self.above, reaches, self.options.one_slot);
+        }
         Node {
             key: spec.key.value.into(),
             value: spec.value.into(),
@@ -124,20 +139,32 @@ impl Context<'_> {
             report_orphans(spec, findings);
             return None;
         };
-        let findings = &mut findings.at(".rate_limit");
         let mut resolved = ResolvedOptions::new(self.layers(spec));
-        let terms = self.terms(rate_limit, &resolved);
-        let allowance = allowance(spec, rate_limit, &mut resolved, terms, findings);
-        check_replaces(rate_limit, findings);
+        let mut terms = self.terms(rate_limit, &resolved);
+        let found = &mut findings.at(".rate_limit");
+        let allowance = allowance(spec, rate_limit, &mut resolved, &mut terms, found);
+        check_replaces(rate_limit, found);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
             (false, true) => Naming::ByValue,
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
-        warn_about_limit(spec, &allowance, &resolved, findings);
-        let options = resolved.effective();
+        let limit = match &allowance {
+            Allowance::Limited(limit) => Some(limit),
+            Allowance::Unlimited { .. } => None,
+        };
+        warn_about_limit(spec, limit, &resolved, found);
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
+        let stats = self.options.stats.of_rule(&metric_name);
+        let found = &mut findings.at(".metadata.tollgate");
+        let limits = self.further_limits(spec, &resolved, limit, &stats, found);
+        let checks = usize::from(limit.is_some()) + limits.len();
+        let parents = self.parents(spec, &mut resolved, checks, found);
+        if parents || !limits.is_empty() || resolved.warn_at.is_some() {
+            resolved.settle_exact(found);
+        }
+        let options = resolved.effective();
         let metadata = spec
             .metadata
             .clone()
@@ -146,13 +173,8 @@ impl Context<'_> {
             .replaces
             .iter()
             .map(|name| name.value.as_str().into());
-        let stats = self.options.stats.of_rule(&metric_name);
-        let lease = match &allowance {
-            Allowance::Limited(limit) if resolved.takes_ahead(limit) => {
-                Some(stats.lease(resolved.hit_lease().map(|option| *option)))
-            }
-            _ => None,
-        };
+        let lease = limit.filter(|limit| resolved.takes_ahead(limit));
+        let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(|option| *option)));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -166,12 +188,9 @@ impl Context<'_> {
             naming,
             stats,
             lease,
-            key_tail: match &allowance {
-                Allowance::Limited(limit) => {
-                    KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
-                }
-                Allowance::Unlimited { .. } => KeyTail::none(),
-            },
+            key_tail: limit.map_or_else(KeyTail::none, |limit| {
+                KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
+            }),
             on_limit: resolved.on_limit(),
             on_store_error: resolved.on_store_error.map(|option| *option),
             override_terms: terms.filter(|_| !options.is_empty()).map(Box::new),
@@ -182,10 +201,15 @@ impl Context<'_> {
                 column: spec.location.column,
             },
             allowance,
-            limits: Box::default(),
-            parents: false,
-            over_limit_hits: resolved.over_limit_hits.map(|option| *option),
-            warn_at: WarnAt::NEVER,
+            limits,
+            parents,
+            over_limit_hits: resolved
+                .over_limit_hits
+                .filter(|option| !option.layer.provenance.is_for_many())
+                .map(|option| *option),
+            warn_at: resolved
+                .warn_at
+                .map_or(WarnAt::NEVER, |option| (*option).clone()),
             tagged_entries: 0,
         })
     }
@@ -238,7 +262,7 @@ fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
     options: &mut ResolvedOptions<'_>,
-    terms: Option<Terms>,
+    terms: &mut Option<Terms>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
     if spec.unlimited {
@@ -248,12 +272,7 @@ fn allowance(
             findings.problem(problem.hint("remove unit, or unlimited"));
             return None;
         }
-        if let Some(block) = &descriptor.block {
-            let text = "metadata.tollgate of an unlimited rule";
-            let problem = Diagnostic::new(block.location, text);
-            findings.problem(problem.hint("remove it: nothing is counted here"));
-            return None;
-        }
+        report_options_of_no_limit(descriptor, options, findings)?;
         return Some(Allowance::Unlimited {
             requests_per_unit: spec.requests_per_unit,
         });
@@ -269,9 +288,13 @@ fn allowance(
         return None;
     }
     let mut problems = options.conflicts(descriptor);
-    let limit = Limit::new(&terms);
+    match options.settle_windows(terms.unit, terms.windows) {
+        Ok(windows) => terms.windows = windows,
+        Err((location, text)) => problems.push((location.unwrap_or(spec.location), text)),
+    }
+    let limit = Limit::new(terms);
     match &limit {
-        Ok(limit) => problems.extend(options.settle_leases(&terms, limit)),
+        Ok(limit) => problems.extend(options.settle_leases(terms, limit)),
         Err(error) => {
             let location = options.location_of(error).unwrap_or(spec.location);
             problems.push((location, error.to_string()));
@@ -286,6 +309,32 @@ fn allowance(
         });
     }
     limit.ok().filter(|_| is_valid).map(Allowance::Limited)
+}
+
+/// Reports options that have no effect on an unlimited rule; all of them unless other limits apply.
+fn report_options_of_no_limit(
+    descriptor: &DescriptorSpec,
+    options: &ResolvedOptions<'_>,
+    findings: &mut SourceFindings<'_>,
+) -> Option<()> {
+    let block = descriptor.block.as_ref().filter(|block| !block.is_faulty)?;
+    let has_others = options.limits.is_some() || options.parents.is_some_and(|option| *option);
+    if !has_others {
+        let problem = Diagnostic::new(block.location, "metadata.tollgate of an unlimited rule");
+        findings.problem(problem.hint("remove it: nothing is counted here"));
+        return None;
+    }
+    let mut is_valid = true;
+    for (key, location) in block
+        .stated()
+        .filter(|(key, _)| Block::OF_LIMIT.contains(key))
+    {
+        let text = format!("`{key}` is of the rule's own limit, and the rule is unlimited");
+        let problem = Diagnostic::new(location, text);
+        findings.problem(problem.hint("remove it, or write it in an item of `limits`"));
+        is_valid = false;
+    }
+    is_valid.then_some(())
 }
 
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
@@ -305,11 +354,11 @@ fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
 /// Warns about valid limits that may surprise.
 fn warn_about_limit(
     spec: &DescriptorSpec,
-    allowance: &Allowance,
+    limit: Option<&Limit>,
     options: &ResolvedOptions<'_>,
     findings: &mut SourceFindings<'_>,
 ) {
-    let Allowance::Limited(limit) = allowance else {
+    let Some(limit) = limit else {
         return;
     };
     if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX.into() {

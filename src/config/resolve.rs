@@ -2,11 +2,14 @@
 //! limit, and which options contradict each other.
 
 use crate::base::time::Span;
+use crate::config::calendar::{self, CalendarError};
+use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
-use crate::config::yaml::Location;
+use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{
-    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, Terms,
+    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, OverLimitHits,
+    Terms, Unit, Windows,
 };
 use crate::rules::{OnLimit, Provenance};
 
@@ -29,6 +32,35 @@ impl<'b> ResolvedOptions<'b> {
         self.unit_multiplier.map_or(1, |option| *option)
     }
 
+    /// Where the windows of a limit begin: by its calendar, else by `default`. A calendar in a block
+    /// for many rules is dropped if it is not for this period.
+    ///
+    /// # Errors
+    /// What is wrong with the rule's own calendar, and where.
+    pub(crate) fn settle_windows(
+        &mut self,
+        unit: Unit,
+        default: Windows,
+    ) -> Result<Windows, (Option<Location>, String)> {
+        let is_window = self.algorithm().takes(LimitOption::Calendar);
+        let Some(option) = self.calendar.filter(|_| is_window) else {
+            return Ok(default);
+        };
+        match calendar::calendar(&option, unit, self.unit_multiplier()) {
+            Ok(calendar) => Ok(Windows::Calendar(calendar)),
+            Err(error)
+                if option.layer.provenance == Provenance::Rule
+                    || error == CalendarError::TooMany =>
+            {
+                Err((location(Some(option)), error.to_string()))
+            }
+            Err(_) => {
+                self.calendar = None;
+                Ok(default)
+            }
+        }
+    }
+
     /// The terms of a `rate_limit` with these options.
     pub(crate) fn terms(&self, rate: Terms) -> Terms {
         Terms {
@@ -36,7 +68,11 @@ impl<'b> ResolvedOptions<'b> {
             algorithm: self.algorithm(),
             burst: self.burst.map(|option| *option),
             buckets: self.buckets.map(|option| *option),
-            over_limit_hits: self.over_limit_hits.map(|option| *option),
+            over_limit_hits: self
+                .over_limit_hits
+                .map(|option| *option)
+                // Rejected hits are no usage.
+                .or_else(|| self.calendar.map(|_| OverLimitHits::Drop)),
             max_wait: self
                 .max_wait
                 .filter(|_| self.queues())
@@ -191,17 +227,39 @@ impl<'b> ResolvedOptions<'b> {
         {
             add(at, text);
         }
+        for (at, text) in self.misplaced() {
+            add(at, text);
+        }
+        conflicts
+    }
+
+    /// Options that the algorithm does not take and [`LimitError`] does not cover.
+    pub(crate) fn misplaced(&self) -> Vec<(Option<Location>, String)> {
+        let algorithm = self.algorithm();
         let stated = [
             (LimitOption::LeaseBy, self.lease_by.is_some()),
             (LimitOption::UnitMultiplier, self.unit_multiplier.is_some()),
+            (LimitOption::Calendar, self.calendar.is_some()),
             (LimitOption::Lease, self.has_misplaced_lease()),
         ];
-        for (option, is_stated) in stated {
-            if is_stated && !algorithm.takes(option) {
-                add(self.location(option), option.misplaced(algorithm));
-            }
+        let stated = stated.into_iter();
+        let misplaced =
+            stated.filter(|(option, is_stated)| *is_stated && !algorithm.takes(*option));
+        let text =
+            |(option, _): (LimitOption, bool)| (self.location(option), option.misplaced(algorithm));
+        misplaced.map(text).collect()
+    }
+
+    /// Makes the rule exact: hits of a chain, or of a limit with `warn_at`, are not taken ahead. An
+    /// error if the rule itself says that they are.
+    pub(crate) fn settle_exact(&mut self, findings: &mut SourceFindings<'_>) {
+        if let Some(location) = self.own_leased() {
+            let text = "consistency: leased beside limits, parents or warn_at, which need each call to be decided by the store";
+            let problem = Diagnostic::new(location, text);
+            findings.problem(problem.hint("write consistency: exact, or remove the others"));
         }
-        conflicts
+        self.lease = self.lease.filter(|_| self.hit_lease().is_none());
+        self.consistency = self.consistency.filter(|_| self.leased().is_none());
     }
 
     /// The last entry of a descriptor names the holder.
@@ -254,6 +312,7 @@ impl<'b> ResolvedOptions<'b> {
             LimitOption::LeaseBy => location(self.lease_by),
             LimitOption::Lease => location(self.lease),
             LimitOption::OverLimitHits => location(self.over_limit_hits),
+            LimitOption::Calendar => location(self.calendar),
             LimitOption::MaxWait => location(self.max_wait),
         }
     }

@@ -60,6 +60,8 @@ pub struct CompileOptions {
     pub default_consistency: Consistency,
     /// USE_CALENDAR_MONTH_RATE_LIMIT.
     pub windows: Windows,
+    /// Whether counters that are decided in one step have to be in one slot: REDIS_TYPE=cluster.
+    pub one_slot: bool,
     /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
     pub metric_dots: Dots,
     /// TOLLGATE_OVERLAY: blocks for rules that another system writes.
@@ -78,6 +80,7 @@ impl CompileOptions {
             default_algorithm: None,
             default_consistency: Consistency::Exact,
             windows: Windows::Aligned,
+            one_slot: false,
             metric_dots: Dots::Keep,
             overlay: None,
             stats,

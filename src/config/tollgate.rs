@@ -6,11 +6,13 @@
 
 use crate::config::error::SourceFindings;
 use crate::config::keys::keys;
-use crate::config::yaml::{Location, Node};
+use crate::config::yaml::{Diagnostic, Location, Node};
 
+pub(crate) use budget::LimitItem;
 pub(crate) use options::{Block, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced};
 pub(crate) use value::OnLimitWord;
 
+mod budget;
 mod options;
 pub(crate) mod reader;
 mod value;
@@ -61,7 +63,18 @@ pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) ->
             key @ "all_or_nothing" => {
                 block.all_or_nothing = Some(reader::flag(value, key, findings));
             }
-            "defaults" => block.defaults = read_block(value, &mut findings.at(".defaults")),
+            "defaults" => {
+                let findings = &mut findings.at(".defaults");
+                block.defaults = read_block(value, findings);
+                if let Some(limits) = block
+                    .defaults
+                    .as_ref()
+                    .and_then(|block| block.limits.as_ref())
+                {
+                    let problem = Diagnostic::new(limits.location, "`limits` for many rules");
+                    findings.problem(problem.hint("write `limits` in the block of each rule"));
+                }
+            }
             _ => {}
         }
     }

@@ -56,6 +56,9 @@ pub(crate) struct RuleView {
     pub(crate) metadata: Option<Metadata>,
     #[serde(flatten)]
     pub(crate) limit: Option<LimitView>,
+    /// Options in force by their keys in rules files; none if nothing is counted.
+    #[serde(flatten)]
+    pub(crate) options: Map<String, Value>,
 }
 
 /// The limit of a rule that is not unlimited.
@@ -64,9 +67,6 @@ pub(crate) struct LimitView {
     pub(crate) requests_per_unit: u64,
     #[serde(flatten)]
     pub(crate) period: Option<PeriodView>,
-    /// Options in force by their keys in rules files.
-    #[serde(flatten)]
-    pub(crate) options: Map<String, Value>,
 }
 
 /// A period; concurrency has none.

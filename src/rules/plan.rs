@@ -303,7 +303,8 @@ impl<'r> Planner<'_, '_, 'r> {
             && !is_quota
             && !rule.is_some_and(Rule::degrades)
             && !matches!(descriptor.hits, Hits::Refund(_));
-        if !in_shadow {
+        // A queue is only at the end of a chain.
+        if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(&limit);
         }
         // A slot must not be booked for a request that another limit rejects.

@@ -56,7 +56,7 @@ pub struct Rule {
     pub limits: Box<[FurtherLimit]>,
     /// The limits of the rules above in the tree apply, too.
     pub parents: bool,
-    /// As stated.
+    /// As stated for this rule; what a block for many rules says is about limits alone.
     pub over_limit_hits: Option<OverLimitHits>,
     /// Of its own limit.
     pub warn_at: WarnAt,
@@ -188,6 +188,11 @@ impl Provenance {
     /// Whether the option is in the same file as the rule.
     pub const fn is_in_rules_file(self) -> bool {
         matches!(self, Self::Rule | Self::Defaults)
+    }
+
+    /// Whether the option is not for this rule in particular.
+    pub(crate) const fn is_for_many(self) -> bool {
+        !matches!(self, Self::Rule | Self::OverlayOfPath)
     }
 }
 

@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod budgets;
 mod candidate;
 mod check;
 mod cli;

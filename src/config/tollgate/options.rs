@@ -13,12 +13,13 @@ use smallvec::SmallVec;
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys, values};
+use crate::config::tollgate::budget::{CalendarForm, LimitList, Limits, Percentages};
 use crate::config::tollgate::value::{
     Body, Buckets, Duration, Headers, OnLimitWord, OptionValue, Percent, Positive, RequestHeaders,
     ResponseBody,
 };
 use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, Consistency, LimitOption, OverLimitHits};
+use crate::limit::{Algorithm, CalendarSpec, Consistency, LimitOption, OverLimitHits, WarnAt};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// A block that applies to a rule.
@@ -65,7 +66,7 @@ macro_rules! options {
         }
 
         impl Block {
-            pub(super) fn set(
+            pub(crate) fn set(
                 &mut self,
                 key: &str,
                 node: &Node,
@@ -79,6 +80,16 @@ macro_rules! options {
                     })*
                     _ => {}
                 }
+            }
+
+            /// The options that it states, as they are shown.
+            pub(super) fn displayed(&self) -> impl Iterator<Item = (&'static str, Arc<str>)> {
+                let all = [$((
+                    stringify!($key),
+                    self.$key.as_ref().map(|option| option.value.display()),
+                )),*];
+                let all = all.into_iter();
+                all.filter_map(|(key, value)| Some((key, value?)))
             }
 
             /// The keys that it states, and where.
@@ -170,6 +181,31 @@ options! {
     /// Time until what is held returns, such as `30s`: the slot of an unreleased holder, or unused
     /// hits of `consistency: leased`, in the block with that
     lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
+    /// Windows of `day`, `week`, `month` or `year` in a time zone, such as `Europe/Berlin`
+    calendar: CalendarSpec = CalendarForm,
+        |_, form| form.algorithm.takes(LimitOption::Calendar);
+    /// Further limits, decided in one step with the rule's own: at most 8
+    limits: Limits = LimitList, |_, _| true;
+    /// Whether the limits of the rules above in the tree apply, too, in the same step
+    parents: bool = bool, |_, _| true;
+    /// Used share from which responses carry a warning: `80%`, or a list of up to 4
+    warn_at: WarnAt = Percentages, |_, _| true;
+}
+
+impl Block {
+    /// Options that shape the rule's own limit.
+    pub(crate) const OF_LIMIT: [&str; 10] = [
+        "algorithm",
+        "unit_multiplier",
+        "burst",
+        "buckets",
+        "max_wait",
+        "lease_by",
+        "consistency",
+        "lease",
+        "calendar",
+        "warn_at",
+    ];
 }
 
 values! {
@@ -309,6 +345,13 @@ mod tests {
         ),
         ("consistency", "consistency: leased"),
         ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
+        (
+            "calendar",
+            "limits: [{requests: 9, unit: day}], calendar: UTC",
+        ),
+        ("limits", "limits: [{requests: 9, unit: day}]"),
+        ("parents", "parents: true"),
+        ("warn_at", "warn_at: 80%"),
     ];
 
     fn rules(block: &str) -> RuleSet {
