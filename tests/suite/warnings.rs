@@ -171,9 +171,9 @@ async fn crossings_are_counted_logged_and_sent_to_readers() {
     for part in [
         "WARN",
         " domain=d ",
-        " descriptor=team= ",
+        r#" descriptor="team=" "#,
         " rule=d.team ",
-        r#" limit_name="team-month" "#,
+        " limit_name=team-month ",
         " threshold_percent=25 ",
         " used_percent=25 ",
     ] {
