@@ -51,6 +51,7 @@ pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
+mod usage;
 pub(crate) mod viewer;
 
 /// The state of the API. Clones share it.
@@ -108,7 +109,7 @@ impl Api {
     /// Routes that bound by themselves how many responses are prepared, or whose responses are
     /// small. A query of the fleet must not take the place that the query of another replica waits
     /// for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 6] {
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 7] {
         [
             ("/counters", get(read_counter)),
             ("/over-limit", get(follow_over_limit)),
@@ -116,6 +117,7 @@ impl Api {
             ("/rules", get(list_rules)),
             ("/status", get(read_status)),
             ("/top", get(read_top)),
+            ("/usage", get(read_usage)),
         ]
     }
 
@@ -203,6 +205,11 @@ async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQu
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }
+}
+
+async fn read_usage(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+    let pairs = Pairs::new(&query.unwrap_or_default());
+    api.respond(api.counters.usage(&pairs).await)
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {

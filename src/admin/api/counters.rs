@@ -1,6 +1,7 @@
 //! Counters of descriptors: the plan that serves finds the check of a descriptor, and the store
 //! reads its counter.
 
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
@@ -27,7 +28,7 @@ use crate::observe::redact::Values;
 use crate::report::counter::{CountedIn, CounterChange, CounterLimit, CounterList, CounterView};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
-use crate::rules::{LiveRules, Plan, RuleSet, Step, plan};
+use crate::rules::{Link, LiveRules, Plan, RuleSet, Step, plan};
 use crate::store::{Backend, Store};
 
 const GET_USAGE: &str =
@@ -38,11 +39,11 @@ const UNREAD: &str = "the change is done, and the counter could not be read afte
 /// Finds and reads the counters of descriptors.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    rules: Arc<LiveRules>,
-    modes: Modes,
-    backend: Backend,
-    clock: Clock,
-    top: Arc<Top>,
+    pub(super) rules: Arc<LiveRules>,
+    pub(super) modes: Modes,
+    pub(super) backend: Backend,
+    pub(super) clock: Clock,
+    pub(super) top: Arc<Top>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
@@ -74,21 +75,11 @@ impl Counters {
         pairs: &Pairs,
         values: Values,
     ) -> Answer<CounterView> {
-        let key;
-        let domain = pairs.first("domain");
-        if domain.is_empty() || pairs.all("e").next().is_none() {
-            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
-            return Err(Rejected::bad_request(reason));
-        }
-        let mut query = Query::of_entries(domain, pairs.all("e"))
-            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
+        let mut key = None;
+        let query = self.query_of_pairs(pairs, &mut key).await?;
         let scope = one_of(pairs, "scope", Scope::Replica)?;
         let is_hashed = is_hashed(pairs);
-        if is_hashed {
-            key = self.key_of_hash(&query).await?;
-            query.descriptors = query_of("", &key).descriptors;
-        }
-        let mut read = self.read(query.clone()).await;
+        let mut read = self.read(query.clone(), limit_of(pairs).as_deref()).await;
         if is_hashed {
             // The explanation of an error has the values.
             read = read.map_err(Rejected::unexplained);
@@ -101,6 +92,26 @@ impl Counters {
             self.add_leased_by_others(&mut counter, &query, own).await?;
         }
         Ok(counter)
+    }
+
+    /// The descriptor that a query string names. The key of its hashes is put into `found`.
+    pub(super) async fn query_of_pairs<'p>(
+        &self,
+        pairs: &'p Pairs,
+        found: &'p mut Option<Key>,
+    ) -> Result<Query<'p>, Rejected> {
+        let domain = pairs.first("domain");
+        if domain.is_empty() || pairs.all("e").next().is_none() {
+            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
+            return Err(Rejected::bad_request(reason));
+        }
+        let mut query = Query::of_entries(domain, pairs.all("e"))
+            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
+        if is_hashed(pairs) {
+            let key = found.insert(self.key_of_hash(&query).await?);
+            query.descriptors = query_of("", key).descriptors;
+        }
+        Ok(query)
     }
 
     async fn add_leased_by_others(
@@ -143,7 +154,7 @@ impl Counters {
         let invalid = |reason: String| Rejected::bad_request(format!("{reason}; write {EXAMPLE}"));
         let request = messages::read(&body).map_err(|error| invalid(format!("{error:#}")))?;
         let (query, _) = decode::query(&request).map_err(|error| invalid(error.to_string()))?;
-        let counters = self.read(query).await?;
+        let counters = self.read(query, None).await?;
         Ok(CounterList { counters })
     }
 
@@ -161,7 +172,9 @@ impl Counters {
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         let now = self.clock.now();
         let plan = self.plan(rules, &query, now)?;
-        let (step, check) = (&plan.steps[0], &plan.request.checks[0]);
+        let step = &plan.steps[0];
+        let link = chosen(step, change.limit.as_deref())?;
+        let check = &plan.request.checks[link.ok_or_else(only_above)?.check];
         check_grant(change, &check.limit)?;
         let store = self.store();
         let counted_in = match store {
@@ -189,8 +202,13 @@ impl Counters {
         })
     }
 
-    /// A counter for each descriptor.
-    pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<CounterView>, Rejected> {
+    /// A counter for each descriptor: that of the limit with this name, or else of the innermost
+    /// rule.
+    pub(crate) async fn read(
+        &self,
+        mut query: Query<'_>,
+        limit: Option<&str>,
+    ) -> Result<Vec<CounterView>, Rejected> {
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         for descriptor in &mut query.descriptors {
@@ -198,17 +216,20 @@ impl Counters {
         }
         let now = self.clock.now();
         let plan = self.plan(rules, &query, now)?;
-        let counters = plan.steps.iter().map(|step| async {
-            let Some(link) = step.links().last() else {
-                return uncounted(&query, step);
+        let links = plan.steps.iter().map(|step| chosen(step, limit));
+        let links = links.collect::<Result<Vec<_>, _>>()?;
+        let (query, plan) = (&query, &plan);
+        let counters = plan.steps.iter().zip(links).map(|(step, link)| async move {
+            let Some(link) = link.or(step.links().last()) else {
+                return uncounted(query, step);
             };
             let check = &plan.request.checks[link.check];
             let (reading, counted_in) = self.read_check(check, now).await;
             let leased = self.store().leased(check);
-            counter(&query, step, check, &reading, leased, counted_in)
+            counter(query, step, check, &reading, leased, counted_in)
         });
         let mut counters = join_all(counters).await;
-        let hashed = self.top.as_hashed(&query).unwrap_or_default();
+        let hashed = self.top.as_hashed(query).unwrap_or_default();
         for (counter, hashed) in counters.iter_mut().zip(hashed) {
             counter.hashed = Some(hashed);
         }
@@ -222,7 +243,7 @@ impl Counters {
     }
 
     /// The plan of a request, of which at least one descriptor has a counter.
-    fn plan<'r>(
+    pub(super) fn plan<'r>(
         &self,
         rules: &'r RuleSet,
         query: &Query<'_>,
@@ -239,7 +260,7 @@ impl Counters {
         Ok(plan)
     }
 
-    async fn read_check(&self, check: &Check, now: Time) -> (Reading, CountedIn) {
+    pub(super) async fn read_check(&self, check: &Check, now: Time) -> (Reading, CountedIn) {
         let store = self.store();
         match (store.peek(check, now).await, store) {
             (Ok(reading), Store::Memory(_)) => (reading, CountedIn::Memory),
@@ -254,6 +275,37 @@ impl Counters {
     fn store(&self) -> &Store {
         self.store.get_or_init(|| self.backend.open())
     }
+}
+
+/// The limit of this name of the rule that a descriptor matches. Without a name its own, else its
+/// first one. `None` if the rule has none: levels above have descriptors of their own.
+fn chosen<'p, 'r>(
+    step: &'p Step<'r>,
+    name: Option<&str>,
+) -> Result<Option<&'p Link<'r>>, Rejected> {
+    let is_of_rule = |link: &&Link<'_>| match (step.matched(), link.rule) {
+        (Some(matched), Some(rule)) => ptr::eq(matched, rule),
+        _ => true,
+    };
+    let mut links = step.links().iter().filter(is_of_rule);
+    let Some(name) = name else {
+        // Its own is the first.
+        return Ok(links.next());
+    };
+    let found = links.clone().find(|link| link.name() == name);
+    found.map(Some).ok_or_else(|| {
+        let names: Vec<_> = links
+            .by_ref()
+            .map(|link| format!("`{}`", link.name()))
+            .collect();
+        let names = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        let reason = format!("the rule has no limit `{name}`; its limits: {names}");
+        Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason)
+    })
 }
 
 /// Rejects what would not leave exactly the granted hits.
@@ -290,7 +342,12 @@ fn maybe_changed(error: CheckError) -> Failed {
     }
 }
 
-fn no_rules() -> Rejected {
+fn only_above() -> Rejected {
+    let reason = "the rule has no limit of its own, only those of the rules above; write a descriptor that ends there";
+    Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason)
+}
+
+pub(super) fn no_rules() -> Rejected {
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, NO_RULES.trim_end())
 }
 
@@ -336,6 +393,12 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         counted_in: None,
         hashed: None,
     }
+}
+
+/// The name of a limit in a query string.
+fn limit_of(pairs: &Pairs) -> Option<String> {
+    let name = Text(pairs.first("limit")).shown();
+    (!name.is_empty()).then(|| name.into_owned())
 }
 
 /// Whether the values of a query string are hashes.
