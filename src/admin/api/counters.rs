@@ -1,18 +1,19 @@
 //! Counters of descriptors: the plan that serves finds the check of a descriptor, and the store
 //! reads its counter.
 
-use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use futures_util::future::join_all;
 use http::StatusCode;
+use tokio::sync::Semaphore;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::fleet::Replies;
 use crate::admin::api::fleet::reply::LeasedReply;
 use crate::admin::api::idempotency::Failed;
+use crate::admin::api::limit_name::{chosen, limit_of, only_above};
 use crate::admin::api::top::{Key, Scope, Top, busy, entries_of, one_of, query_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
@@ -28,13 +29,17 @@ use crate::observe::redact::Values;
 use crate::report::counter::{CountedIn, CounterChange, CounterLimit, CounterList, CounterView};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
-use crate::rules::{Link, LiveRules, Plan, RuleSet, Step, plan};
+use crate::rules::{LiveRules, Plan, RuleSet, Step, plan};
 use crate::store::{Backend, Store};
 
 const GET_USAGE: &str =
     "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";
 const UNKNOWN_HASH: &str = "no key with this hash is among the top keys of the last hour on this replica; `tollgate counter get` with the value prints its hash";
 const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
+
+/// Lists of the keys of a rule that are made or sent at a time.
+// bound usage_lists_max: 503; -
+const LISTINGS_MAX: usize = 1;
 
 /// Finds and reads the counters of descriptors.
 #[derive(Debug)]
@@ -44,6 +49,7 @@ pub(crate) struct Counters {
     pub(super) backend: Backend,
     pub(super) clock: Clock,
     pub(super) top: Arc<Top>,
+    pub(super) listings: Arc<Semaphore>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
@@ -57,6 +63,7 @@ impl Counters {
         top: Arc<Top>,
     ) -> Self {
         Self {
+            listings: Arc::new(Semaphore::new(LISTINGS_MAX)),
             top,
             rules,
             modes,
@@ -272,40 +279,9 @@ impl Counters {
         }
     }
 
-    fn store(&self) -> &Store {
+    pub(super) fn store(&self) -> &Store {
         self.store.get_or_init(|| self.backend.open())
     }
-}
-
-/// The limit of this name of the rule that a descriptor matches. Without a name its own, else its
-/// first one. `None` if the rule has none: levels above have descriptors of their own.
-fn chosen<'p, 'r>(
-    step: &'p Step<'r>,
-    name: Option<&str>,
-) -> Result<Option<&'p Link<'r>>, Rejected> {
-    let is_of_rule = |link: &&Link<'_>| match (step.matched(), link.rule) {
-        (Some(matched), Some(rule)) => ptr::eq(matched, rule),
-        _ => true,
-    };
-    let mut links = step.links().iter().filter(is_of_rule);
-    let Some(name) = name else {
-        // Its own is the first.
-        return Ok(links.next());
-    };
-    let found = links.clone().find(|link| link.name() == name);
-    found.map(Some).ok_or_else(|| {
-        let names: Vec<_> = links
-            .by_ref()
-            .map(|link| format!("`{}`", link.name()))
-            .collect();
-        let names = if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        };
-        let reason = format!("the rule has no limit `{name}`; its limits: {names}");
-        Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason)
-    })
 }
 
 /// Rejects what would not leave exactly the granted hits.
@@ -340,11 +316,6 @@ fn maybe_changed(error: CheckError) -> Failed {
         rejected: Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason),
         effect: Effect::Unknown,
     }
-}
-
-fn only_above() -> Rejected {
-    let reason = "the rule has no limit of its own, only those of the rules above; write a descriptor that ends there";
-    Rejected::new(StatusCode::UNPROCESSABLE_ENTITY, reason)
 }
 
 pub(super) fn no_rules() -> Rejected {
@@ -393,12 +364,6 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         counted_in: None,
         hashed: None,
     }
-}
-
-/// The name of a limit in a query string.
-fn limit_of(pairs: &Pairs) -> Option<String> {
-    let name = Text(pairs.first("limit")).shown();
-    (!name.is_empty()).then(|| name.into_owned())
 }
 
 /// Whether the values of a query string are hashes.
