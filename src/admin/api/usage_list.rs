@@ -63,6 +63,9 @@ struct RuleKeys<'r> {
     /// The keys of its entries.
     names: Vec<&'r str>,
     limits: Vec<(Link<'r>, Limit, &'r KeyTail)>,
+    /// The same of rules whose keys look like its own in the reference form: parts are joined by
+    /// underscores, so `team_a_user_b_` is a team or a user. Longer keys are more likely.
+    rivals: Vec<Vec<&'r str>>,
 }
 
 /// A key of a rule.
@@ -265,17 +268,21 @@ impl<'r> RuleKeys<'r> {
     /// `None` without such a rule, or without a limit of its own.
     fn find(rules: &'r RuleSet, domain: &str, path: &str) -> Option<Self> {
         let domain = rules.domain(domain.as_bytes())?;
-        let mut found = None;
+        let mut rules = Vec::new();
         domain.visit(&mut |nodes| {
             let rule = nodes.last().and_then(|node| node.rule.as_deref());
-            if let Some(rule) = rule.filter(|rule| *rule.path == *path) {
-                found = Some((
-                    rule,
-                    nodes.iter().map(|node| &*node.key).collect::<Vec<_>>(),
-                ));
-            }
+            let names = || nodes.iter().map(|node| &*node.key).collect::<Vec<_>>();
+            rules.extend(rule.map(|rule| (rule, names())));
         });
-        let (rule, names) = found?;
+        let at = rules.iter().position(|(rule, _)| *rule.path == *path)?;
+        let (rule, names) = rules.swap_remove(at);
+        let length = |names: &[&str]| names.iter().map(|name| name.len()).sum::<usize>();
+        rules.retain(|(other, others)| {
+            let period = |rule: &Rule| rule.limit().map(|limit| limit.period);
+            other.key_tail == KeyTail::Reference
+                && period(other) == period(rule)
+                && length(others) > length(&names)
+        });
         let further = rule.limits.iter();
         let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
         let own = rule.limit().map(|limit| (None, limit, &rule.key_tail));
@@ -302,6 +309,7 @@ impl<'r> RuleKeys<'r> {
             rule,
             names,
             limits,
+            rivals: rules.into_iter().map(|(_, names)| names).collect(),
         })
     }
 
@@ -316,6 +324,16 @@ impl<'r> RuleKeys<'r> {
     fn start_of(&self, tail: &KeyTail) -> String {
         let is_tagged = self.rule.tagged_entries > 0;
         self.domain.key_head.start(tail, is_tagged, self.names[0])
+    }
+
+    /// Whether a key in the reference form is one of another rule.
+    fn is_of_rival(&self, key: &Key) -> bool {
+        self.rivals.iter().any(|names| {
+            let tail = &KeyTail::Reference;
+            let start = self.domain.key_head.start(tail, false, names[0]);
+            let entries = key.as_bytes().strip_prefix(start.as_bytes());
+            entries.is_some_and(|entries| tail.entries_of(entries, names).is_some())
+        })
     }
 
     /// What the keys of each limit end with.
@@ -340,6 +358,9 @@ impl<'r> RuleKeys<'r> {
         let (.., tail) = self.limits[limit];
         let mut key = Key::from(entries);
         key.push(tail.text().as_bytes());
+        if *tail == KeyTail::Reference && self.is_of_rival(&key) {
+            return None;
+        }
         let entries = self.entries(&key, limit)?;
         let is_hashed = entries.iter().any(|[key, _]| is_hash(key));
         let entries = entries.iter().map(|[key, value]| Entry::new(key, value));
