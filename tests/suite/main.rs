@@ -69,6 +69,7 @@ mod system;
 mod top;
 mod traces;
 mod trial;
+mod usage;
 mod values;
 mod warnings;
 mod wire;
