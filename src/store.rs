@@ -15,6 +15,7 @@ use crate::check::{
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
+use crate::store::redis::topology::deployment::Deployment;
 use crate::store::watch::StoreWatch;
 use crate::telemetry::traces::LiveSpan;
 
@@ -47,6 +48,14 @@ impl Backend {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
             Self::Redis(redis) => Store::Redis(redis.open()),
+        }
+    }
+
+    /// Whether counters that are decided in one step have to be in one slot.
+    pub(crate) fn has_slots(&self) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            Self::Redis(redis) => matches!(redis.main.deployment, Deployment::Cluster(_)),
         }
     }
 

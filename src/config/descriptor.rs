@@ -311,13 +311,16 @@ fn allowance(
     limit.ok().filter(|_| is_valid).map(Allowance::Limited)
 }
 
-/// Reports options that have no effect on an unlimited rule; all of them unless other limits apply.
+/// Reports options that have no effect on an unlimited rule: all of them unless other limits apply.
+/// `None` if there are some.
 fn report_options_of_no_limit(
     descriptor: &DescriptorSpec,
     options: &ResolvedOptions<'_>,
     findings: &mut SourceFindings<'_>,
 ) -> Option<()> {
-    let block = descriptor.block.as_ref().filter(|block| !block.is_faulty)?;
+    let Some(block) = &descriptor.block else {
+        return Some(());
+    };
     let has_others = options.limits.is_some() || options.parents.is_some_and(|option| *option);
     if !has_others {
         let problem = Diagnostic::new(block.location, "metadata.tollgate of an unlimited rule");

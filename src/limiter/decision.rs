@@ -81,8 +81,8 @@ impl Counted<'_, '_> {
         let (over, rejects) = (self.is_over() && !self.link.in_shadow(), self.rejects());
         let wait = self.verdict.retry_after.map_or(u64::MAX, Span::as_micros);
         let is_enforced = !self.link.in_shadow();
-        let remaining = Reverse(self.verdict.remaining);
-        (rejects, over, over.then_some(wait), is_enforced, remaining)
+        let left = (!over).then_some(self.verdict.remaining);
+        (rejects, over.then_some(wait), is_enforced, Reverse(left))
     }
 }
 
@@ -116,11 +116,6 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
             check: &self.plan.request.checks[link.check],
             verdict: &self.verdicts[link.check],
         }
-    }
-
-    /// Whether a step was over limit.
-    pub(crate) fn is_over(&self, step: &'d Step<'r>) -> bool {
-        self.counted(step).is_some_and(|counted| counted.is_over())
     }
 
     /// Why the store gave no verdict on a check.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::races::{CLIENTS, SERVICES, race};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
+use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, request};
 

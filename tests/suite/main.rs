@@ -71,5 +71,6 @@ mod top;
 mod traces;
 mod trial;
 mod values;
+mod warnings;
 mod wire;
 mod xds;

@@ -345,18 +345,15 @@ mod tests {
         ),
         ("consistency", "consistency: leased"),
         ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
-        (
-            "calendar",
-            "limits: [{requests: 9, unit: day}], calendar: UTC",
-        ),
-        ("limits", "limits: [{requests: 9, unit: day}]"),
+        ("calendar", "calendar: UTC"),
+        ("limits", "limits: [{requests: 9, unit: week}]"),
         ("parents", "parents: true"),
         ("warn_at", "warn_at: 80%"),
     ];
 
     fn rules(block: &str) -> RuleSet {
         rules_of(&format!(
-            "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: minute, requests_per_unit: 3}}\n    metadata: {{tollgate: {{{block}}}}}\n"
+            "domain: d\ndescriptors:\n  - key: above\n    rate_limit: {{unit: month, requests_per_unit: 9}}\n    descriptors:\n      - key: key\n        rate_limit: {{unit: day, requests_per_unit: 3}}\n        metadata: {{tollgate: {{{block}}}}}\n"
         ))
     }
 
@@ -382,7 +379,7 @@ mod tests {
             );
             let found = diff(&plain, &changed, OnStoreError::Local);
             assert!(found[0].changed_options().contains(key), "{found:?}");
-            let query = Query::of_entries("d", ["key=value"]).expect("an entry");
+            let query = Query::of_entries("d", ["above=any", "key=value"]).expect("an entry");
             let explanation = explain(&changed, &query, Modes::default());
             shown(&explanation.text, &format!("{key}: "));
             shown(docs, &format!("`{key}`"));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::time::MICROS_PER_SECOND;
 
 fn bucket(unit: Unit, requests: u64, burst: u32) -> Result<Limit, LimitError> {
     let algorithm = Algorithm::TokenBucket;

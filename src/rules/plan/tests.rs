@@ -1,6 +1,6 @@
 use super::*;
 use crate::limit::Unit;
-use crate::rules::query::Entry;
+use crate::rules::query::{Entry, Override};
 use crate::rules::tree::tests::rules_of;
 
 const RULES: &str = "
