@@ -75,7 +75,9 @@ fn usage_beyond_the_estimate_is_charged() {
         settles(&env, "ann", 390);
         // The second ends beyond the limit, and is charged all the same.
         ask(&env, "ann", "390").finish().passed_with(0);
-        look_until("both are charged", || charged(&env) == 100 + 510 + 390 + 220);
+        look_until("both are charged", || {
+            charged(&env) == 100 + 510 + 390 + 220
+        });
         let over_limit = ask(&env, "ann", "1").finish().was_over_limit();
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         has_left(&env, "ann", 0);
