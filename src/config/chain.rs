@@ -232,16 +232,16 @@ impl Context<'_> {
             .filter(|layer| layer.provenance.is_for_many());
         let mut options =
             ResolvedOptions::new([own].into_iter().chain(for_many.copied()).collect());
-        let windows = options.settle_windows(item.unit, self.options.windows)?;
-        let rate = Terms {
-            windows,
-            ..Terms::new(item.requests, item.unit, Algorithm::FixedWindow)
-        };
-        let terms = Terms {
+        let rate = Terms::new(item.requests, item.unit, Algorithm::FixedWindow);
+        let mut terms = Terms {
+            windows: self.options.windows,
             chained: true,
             max_wait: None,
             ..options.terms(rate)
         };
+        if let Some(problem) = options.settle_windows(&mut terms, self.options.calendars_max) {
+            return Err(problem);
+        }
         if terms.algorithm.counts_holders() {
             let text = "concurrency is only for the rule's own limit; write it beside rate_limit";
             return Err((options.algorithm_location(), text.to_owned()));

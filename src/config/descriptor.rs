@@ -142,7 +142,14 @@ impl Context<'_> {
         let mut resolved = ResolvedOptions::new(self.layers(spec));
         let mut terms = self.terms(rate_limit, &resolved);
         let found = &mut findings.at(".rate_limit");
-        let allowance = allowance(spec, rate_limit, &mut resolved, &mut terms, found);
+        let allowance = allowance(
+            spec,
+            rate_limit,
+            &mut resolved,
+            &mut terms,
+            self.options.calendars_max,
+            found,
+        );
         check_replaces(rate_limit, found);
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
@@ -263,6 +270,7 @@ fn allowance(
     spec: &RateLimitSpec,
     options: &mut ResolvedOptions<'_>,
     terms: &mut Option<Terms>,
+    calendars_max: usize,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
     if spec.unlimited {
@@ -288,10 +296,9 @@ fn allowance(
         return None;
     }
     let mut problems = options.conflicts(descriptor);
-    match options.settle_windows(terms.unit, terms.windows) {
-        Ok(windows) => terms.windows = windows,
-        Err((location, text)) => problems.push((location.unwrap_or(spec.location), text)),
-    }
+    let faulty_windows = options.settle_windows(terms, calendars_max);
+    problems
+        .extend(faulty_windows.map(|(location, text)| (location.unwrap_or(spec.location), text)));
     let limit = Limit::new(terms);
     match &limit {
         Ok(limit) => problems.extend(options.settle_leases(terms, limit)),

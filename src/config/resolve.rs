@@ -9,7 +9,7 @@ use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{
     Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, OverLimitHits,
-    Terms, Unit, Windows,
+    Terms, Windows,
 };
 use crate::rules::{OnLimit, Provenance};
 
@@ -32,33 +32,31 @@ impl<'b> ResolvedOptions<'b> {
         self.unit_multiplier.map_or(1, |option| *option)
     }
 
-    /// Where the windows of a limit begin: by its calendar, else by `default`. A calendar in a block
-    /// for many rules is dropped if it is not for this period.
-    ///
-    /// # Errors
-    /// What is wrong with the rule's own calendar, and where.
+    /// Sets the windows of a limit to those of its calendar, if it has one. A calendar in a block
+    /// for many rules is dropped if it is not for this period. Returns what is wrong with the rule's
+    /// own one, and where.
     pub(crate) fn settle_windows(
         &mut self,
-        unit: Unit,
-        default: Windows,
-    ) -> Result<Windows, (Option<Location>, String)> {
-        let is_window = self.algorithm().takes(LimitOption::Calendar);
-        let Some(option) = self.calendar.filter(|_| is_window) else {
-            return Ok(default);
-        };
-        match calendar::calendar(&option, unit, self.unit_multiplier()) {
-            Ok(calendar) => Ok(Windows::Calendar(calendar)),
-            Err(error)
-                if option.layer.provenance == Provenance::Rule
-                    || error == CalendarError::TooMany =>
-            {
-                Err((location(Some(option)), error.to_string()))
+        terms: &mut Terms,
+        calendars_max: usize,
+    ) -> Option<(Option<Location>, String)> {
+        let is_window = terms.algorithm.takes(LimitOption::Calendar);
+        let option = self.calendar.filter(|_| is_window)?;
+        match calendar::calendar(&option, terms.unit, terms.unit_multiplier, calendars_max) {
+            Ok(calendar) => {
+                terms.windows = Windows::Calendar(calendar);
+                // Rejected hits are no usage.
+                terms.over_limit_hits = terms.over_limit_hits.or(Some(OverLimitHits::Drop));
             }
-            Err(_) => {
-                self.calendar = None;
-                Ok(default)
+            Err(error @ CalendarError::TooMany(_)) => {
+                return Some((location(Some(option)), error.to_string()));
             }
+            Err(error) if option.layer.provenance == Provenance::Rule => {
+                return Some((location(Some(option)), error.to_string()));
+            }
+            Err(_) => self.calendar = None,
         }
+        None
     }
 
     /// The terms of a `rate_limit` with these options.
@@ -68,11 +66,7 @@ impl<'b> ResolvedOptions<'b> {
             algorithm: self.algorithm(),
             burst: self.burst.map(|option| *option),
             buckets: self.buckets.map(|option| *option),
-            over_limit_hits: self
-                .over_limit_hits
-                .map(|option| *option)
-                // Rejected hits are no usage.
-                .or_else(|| self.calendar.map(|_| OverLimitHits::Drop)),
+            over_limit_hits: self.over_limit_hits.map(|option| *option),
             max_wait: self
                 .max_wait
                 .filter(|_| self.queues())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::calendar::CALENDARS_MAX;
 use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
 use crate::limit::{Algorithm, Consistency, Windows};
 use crate::rules::key::KeyFormat;
@@ -62,6 +63,8 @@ pub struct CompileOptions {
     pub windows: Windows,
     /// Whether counters that are decided in one step have to be in one slot: REDIS_TYPE=cluster.
     pub one_slot: bool,
+    /// Calendars of the process beyond which rules with another one are invalid.
+    pub calendars_max: usize,
     /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
     pub metric_dots: Dots,
     /// TOLLGATE_OVERLAY: blocks for rules that another system writes.
@@ -81,6 +84,7 @@ impl CompileOptions {
             default_consistency: Consistency::Exact,
             windows: Windows::Aligned,
             one_slot: false,
+            calendars_max: CALENDARS_MAX,
             metric_dots: Dots::Keep,
             overlay: None,
             stats,
