@@ -1,4 +1,5 @@
-//! The span of a decision, and the log lines of a response of OVER_LIMIT and of a crossed threshold.
+//! The span of a decision, and the log lines of a response of OVER_LIMIT and of a crossed
+//! threshold.
 //!
 //! Texts come from clients: their length is bounded, control characters are escaped, and bytes that
 //! are not UTF-8 are percent-encoded ([`Text`]).
@@ -8,10 +9,10 @@ use std::fmt::{self, Write as _};
 use crate::base::text::Text;
 use crate::base::time::Span;
 use crate::check::Source;
-use crate::limit::used_percent;
 use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
+use crate::observe::feed::Crossing;
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Link, Step};
 use crate::telemetry::traces::LiveSpan;
@@ -112,7 +113,7 @@ pub(crate) fn log_over_limit(
 pub(crate) fn log_crossing(
     query: &Query<'_>,
     counted: &Counted<'_, '_>,
-    threshold_percent: u8,
+    crossing: Crossing,
     dropped: u64,
 ) {
     let Counted {
@@ -129,8 +130,8 @@ pub(crate) fn log_crossing(
         rule = path(link),
         limit_name = link.further.map(|further| &*further.name),
         limit = %check.limit,
-        threshold_percent,
-        used_percent = used_percent(check.limit.capacity, verdict.used),
+        threshold_percent = crossing.threshold_percent,
+        used_percent = crossing.used_percent,
         reset_secs = verdict.reset_after.ceil_secs(),
         dropped,
         "limit is used up to a threshold"

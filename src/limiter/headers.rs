@@ -11,7 +11,7 @@ use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
 
 /// The greatest integer of RFC 9651.
-const INTEGER_MAX: u64 = 999_999_999_999_999;
+const GREATEST_INTEGER: u64 = 999_999_999_999_999;
 
 /// Headers for the client, in order. `hard_over` says which statuses alone make the request over
 /// limit. `retry_later` lengthens `Retry-After`; it is `None` if the request is not over limit.
@@ -148,7 +148,7 @@ fn warning(decision: &Decision<'_, '_, '_>, header_name: &str) -> Option<Header>
     for warning in decision.warnings() {
         let comma = if list.is_empty() { "" } else { ", " };
         let name = policy_name(warning.counted.link.name(), warning.place);
-        let used = warning.used_percent.min(INTEGER_MAX);
+        let used = warning.used_percent.min(GREATEST_INTEGER);
         let reset = warning.counted.verdict.reset_after.ceil_secs().max(1);
         let _ = write!(list, "{comma}{name};used={used};t={reset}");
     }

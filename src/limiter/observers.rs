@@ -13,7 +13,7 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
-use crate::observe::feed::{Event, OverLimitFeed};
+use crate::observe::feed::{Crossing, Event, OverLimitFeed};
 use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
@@ -97,18 +97,22 @@ impl Observers {
         percent: u8,
     ) {
         let link = counted.link;
+        let crossing = Crossing {
+            threshold_percent: percent,
+            used_percent: counted.used_percent(),
+        };
         match (link.further, link.own_rule()) {
             (Some(further), _) => further.stats.crossed(percent),
             (None, Some(rule)) => rule.stats.of_limit(&rule.name).crossed(percent),
             (None, None) => {}
         }
-        let event = event(decision, descriptor, counted, Some(percent));
+        let event = event(decision, descriptor, counted, Some(crossing));
         if self.feed.is_read() {
             self.feed.send(&event);
         }
         if let Some(dropped) = self.log.admit_crossing(decision.now) {
             self.feed.redacted(&event, |query| {
-                describe::log_crossing(query, counted, percent, dropped);
+                describe::log_crossing(query, counted, crossing, dropped);
             });
         }
     }
@@ -118,7 +122,7 @@ fn event<'o, 'q>(
     decision: &'o Decision<'_, 'q, '_>,
     descriptor: &'o Descriptor<'q>,
     counted: &Counted<'o, 'o>,
-    crossed: Option<u8>,
+    crossing: Option<Crossing>,
 ) -> Event<'o, 'q> {
     Event {
         rules: decision.rules,
@@ -127,7 +131,7 @@ fn event<'o, 'q>(
         link: counted.link,
         check: counted.check,
         verdict: counted.verdict,
-        crossed,
+        crossing,
         now: decision.now,
     }
 }

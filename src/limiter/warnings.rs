@@ -47,7 +47,7 @@ impl<'d, 'r> Decision<'d, '_, 'r> {
             Some(Warning {
                 counted,
                 place,
-                used_percent: used_percent(limit, used),
+                used_percent: counted.used_percent(),
                 threshold_percent: threshold.filter(|_| verdict.source != Source::Fallback)?,
             })
         })
@@ -55,6 +55,11 @@ impl<'d, 'r> Decision<'d, '_, 'r> {
 }
 
 impl Counted<'_, '_> {
+    /// What is used of the limit, rounded down.
+    pub(crate) fn used_percent(&self) -> u64 {
+        used_percent(self.check.limit.capacity, self.verdict.used)
+    }
+
     /// The thresholds that the hits of this request have crossed, in percent.
     pub(crate) fn crossed(&self, blocked: &Blocked) -> impl Iterator<Item = u8> {
         let warn_at = self.link.warn_at();

@@ -14,7 +14,6 @@ use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
 use crate::base::time::{Span, Time};
 use crate::check::{Check, Verdict};
-use crate::limit::used_percent;
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
 use crate::report::top::{EventType, OverLimitEvent};
@@ -48,9 +47,16 @@ pub(crate) struct Event<'o, 'q> {
     pub(crate) link: &'o Link<'o>,
     pub(crate) check: &'o Check,
     pub(crate) verdict: &'o Verdict,
-    /// The threshold in percent; `None` for a response of OVER_LIMIT.
-    pub(crate) crossed: Option<u8>,
+    /// `None` for a response of OVER_LIMIT.
+    pub(crate) crossing: Option<Crossing>,
     pub(crate) now: Time,
+}
+
+/// A threshold that a request has crossed, and what is used since, in percent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crossing {
+    pub(crate) threshold_percent: u8,
+    pub(crate) used_percent: u64,
 }
 
 /// A reader of the feed.
@@ -143,7 +149,7 @@ impl OverLimitFeed {
 
 impl<'q> Event<'_, 'q> {
     fn r#type(&self) -> EventType {
-        match self.crossed {
+        match self.crossing {
             None => EventType::OverLimit,
             Some(_) => EventType::Warning,
         }
@@ -165,8 +171,7 @@ impl Shared {
     fn json(&self, query: &Query<'_>, event: &Event<'_, '_>) -> Arc<str> {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
-        let (limit, verdict) = (&event.check.limit, event.verdict);
-        let used_percent = used_percent(limit.capacity, verdict.used);
+        let (verdict, crossing) = (event.verdict, event.crossing);
         json(&OverLimitEvent {
             r#type: event.r#type(),
             replica: &self.replica,
@@ -177,9 +182,9 @@ impl Shared {
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
             limit_name: event.link.name(),
-            limit: limit.to_string(),
-            used_percent: event.crossed.map(|_| used_percent),
-            threshold_percent: event.crossed,
+            limit: event.check.limit.to_string(),
+            used_percent: crossing.map(|crossing| crossing.used_percent),
+            threshold_percent: crossing.map(|crossing| crossing.threshold_percent),
             retry_after_seconds: verdict.retry_after.map(Span::ceil_secs),
             source: verdict.source,
         })
@@ -250,7 +255,7 @@ descriptors:
                     source: Source::Lease,
                     ..Verdict::default()
                 },
-                crossed: None,
+                crossing: None,
                 now,
             });
         }

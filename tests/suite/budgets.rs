@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::races::{CLIENTS, SERVICES, race};
+use crate::races::{SERVICES, race};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
 use crate::support::fault::Servers as _;
@@ -32,12 +32,18 @@ type Counts = BTreeMap<Vec<String>, u64>;
 
 /// The hits of all counters of a Redis, by the values of their entries.
 fn counts(redis: &RedisProcess) -> Counts {
-    let keys: Vec<String> = redis.command(&["KEYS", "tg:*"]);
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
     let values = keys.into_iter().map(|key| {
-        let entries = key.replace(['{', '}'], "");
-        let (entries, _) = entries.split_once(":fixed_window:").expect("a window");
-        let values = entries.split(':').skip(3).step_by(2).map(str::to_owned);
-        (values.collect(), redis.command(&["GET", &key]))
+        // `d_org_1_team_2_START`, or in one slot `tg:{d:org:1}:team:2:fixed_window:…`.
+        let entries = key
+            .replace(['{', '}'], "")
+            .replace("tg:", "")
+            .replace('_', ":");
+        let parts: Vec<&str> = entries.split(':').collect();
+        let names = ["org", "team", "user"];
+        let values = parts.windows(2).filter(|part| names.contains(&part[0]));
+        let values = values.map(|part| part[1].to_owned()).collect();
+        (values, redis.command(&["GET", &key]))
     });
     values.collect()
 }

@@ -3,10 +3,9 @@
 mod answers;
 mod bounds;
 mod candidate;
-mod clocks;
 mod deployments;
 mod faults;
-mod fleet;
+pub(crate) mod fleet;
 mod give_back;
 mod interactions;
 mod load;
