@@ -15,7 +15,7 @@ use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{Algorithm, Limit, Terms, WarnAt};
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::stats::counts::RuleStats;
-use crate::rules::{Allowance, FurtherLimit, Provenance, Rule};
+use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 
 /// Checks of one descriptor. More would be a rule set that nobody understands.
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
@@ -35,7 +35,7 @@ impl<'c> Above<'c> {
     pub(crate) fn new(up: Option<&'c Self>, rule: Option<&'c Rule>) -> Self {
         Self {
             up,
-            rule: rule.filter(|rule| count(rule) > 0),
+            rule: rule.filter(|rule| rule.all_limits().next().is_some()),
             entries: entries(up) + 1,
             is_chained: Cell::new(false),
         }
@@ -57,14 +57,24 @@ fn entries(above: Option<&Above<'_>>) -> usize {
     above.map_or(0, |above| above.entries)
 }
 
-/// The number of limits of a rule.
-fn count(rule: &Rule) -> usize {
-    usize::from(rule.limit().is_some()) + rule.limits.len()
+/// Whether the rule itself says that its hits are taken ahead.
+fn own_leases(rule: &Rule) -> bool {
+    let mut options = rule.options.iter();
+    rule.lease.is_some()
+        && options
+            .any(|option| option.key == "consistency" && option.provenance == Provenance::Rule)
 }
 
 /// Marks the limits of a rule whose descriptor is below `above`, which are decided with others: of
 /// its own only, unless it `reaches` beyond. `one_slot` is for a cluster.
 pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
+    // What a block for many rules says about leases is for rules alone.
+    if rule.lease.take().is_some() {
+        let options = std::mem::take(&mut rule.options).into_iter();
+        rule.options = options
+            .filter(|option| !["consistency", "lease"].contains(&option.key))
+            .collect();
+    }
     if let Allowance::Limited(limit) = &mut rule.allowance {
         limit.chained = true;
         if one_slot {
@@ -91,8 +101,9 @@ impl Context<'_> {
             return false;
         };
         let location = own_location(&option.layer, option.located.location, spec);
+        let elsewhere = elsewhere(&option.layer, resolved);
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(hint));
+            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{elsewhere}")));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -104,7 +115,10 @@ impl Context<'_> {
             resolved.parents = None;
             return false;
         }
-        let checks = own + levels().map(|(_, rule)| count(rule)).sum::<usize>();
+        let checks = own
+            + levels()
+                .map(|(_, rule)| rule.all_limits().count())
+                .sum::<usize>();
         if checks > CHAIN_MAX {
             let text = format!(
                 "{checks} limits of one descriptor, more than the {CHAIN_MAX} of chain_max"
@@ -122,6 +136,10 @@ impl Context<'_> {
             if rule.quota_mode != spec.quota_mode {
                 let text = format!("{} above has another quota_mode", rule.path);
                 problem(text, "set quota_mode on all levels, or on none");
+            }
+            if own_leases(rule) {
+                let text = format!("{} above has consistency: leased", rule.path);
+                problem(text, "write consistency: exact above, or remove `parents`");
             }
         }
         let mut level = self.above;
@@ -160,7 +178,12 @@ impl Context<'_> {
             let (limit, warn_at) = match made {
                 Ok(made) => made,
                 Err((stated, text)) => {
-                    findings.problem(Diagnostic::new(at(stated), text));
+                    let hint = resolved.inherited();
+                    findings.problem(Diagnostic {
+                        location: at(stated),
+                        text,
+                        hint: hint.filter(|_| !option.layer.provenance.is_in_rules_file()),
+                    });
                     continue;
                 }
             };
@@ -173,7 +196,8 @@ impl Context<'_> {
                 format!("{base}-{}", item.unit).into()
             });
             let key_tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
-            let is_named = limits.iter().any(|other| other.name == name) || *name == *rule_name;
+            let is_named = limits.iter().any(|other| other.name == name)
+                || own.is_some() && *name == *rule_name;
             let own_tail = own.map(|limit| KeyTail::new(KeyFormat::Safe, limit, 1));
             let mut tails = limits.iter().map(|other| &other.key_tail).chain(&own_tail);
             let problem = if is_named {
@@ -190,6 +214,7 @@ impl Context<'_> {
                 None
             };
             if let Some((text, hint)) = problem {
+                let hint = format!("{hint}{}", elsewhere(&option.layer, resolved));
                 findings.problem(Diagnostic::new(location, text).hint(hint));
                 continue;
             }
@@ -201,16 +226,32 @@ impl Context<'_> {
                 warn_at,
             });
         }
-        let all: Vec<&Limit> = own
-            .into_iter()
-            .chain(limits.iter().map(|further| &further.limit))
-            .collect();
-        let location = own_location(&option.layer, option.located.location, spec);
-        for text in unreachable(&all) {
-            findings
-                .warning(Diagnostic::new(location, text).hint("remove it, or lower its amount"));
-        }
         limits.into()
+    }
+
+    /// Warns about limits of a rule that others decided with them keep from being reached.
+    pub(crate) fn warn_about_unreachable(
+        &self,
+        rule: &Rule,
+        location: Location,
+        findings: &mut SourceFindings<'_>,
+    ) {
+        let above = self.above.filter(|_| rule.parents);
+        let above = above.into_iter().flat_map(Above::limited);
+        let enforced = above.map(|(_, rule)| rule).filter(|rule| {
+            let is_partial = rule.enforced_share != EnforcedShare::ALL;
+            !rule.shadow_mode && !is_partial && !rule.degrades()
+        });
+        let others: Vec<&Limit> = enforced.chain([rule]).flat_map(Rule::all_limits).collect();
+        for limit in rule.all_limits() {
+            let other = others.iter().find(|other| keeps_away(other, limit));
+            if let Some(other) = other {
+                let text = format!("{limit} cannot be reached beside {other}");
+                findings.warning(
+                    Diagnostic::new(location, text).hint("remove it, or lower its amount"),
+                );
+            }
+        }
     }
 
     /// A limit of `limits`, which takes over nothing from the rule's own options, or why it is
@@ -265,24 +306,20 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
     }
 }
 
-/// Limits of one rule that others keep from being reached.
-fn unreachable(limits: &[&Limit]) -> Vec<String> {
-    let mut texts = Vec::new();
-    for limit in limits {
-        for other in limits
-            .iter()
-            .filter(|other| !other.algorithm.counts_holders())
-        {
-            let periods = limit.period.as_micros() / other.period.as_micros().max(1) + 1;
-            let is_longer = other.period < limit.period;
-            let most =
-                u128::from(other.requests) * u128::from(periods) + u128::from(other.capacity);
-            if is_longer && most < limit.requests.into() {
-                texts.push(format!("{limit} cannot be reached beside {other}"));
-            } else if other.period > limit.period && other.requests <= limit.requests {
-                texts.push(format!("{limit} cannot be reached beside {other}"));
-            }
-        }
+/// Where options in force are set, at the end of a hint, if a layer is in another file.
+fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> String {
+    let inherited = resolved.inherited();
+    let inherited = inherited.filter(|_| !layer.provenance.is_in_rules_file());
+    inherited.map_or_else(String::new, |inherited| format!("; {inherited}"))
+}
+
+/// Whether hits that a limit admits are never so many that another one is over.
+fn keeps_away(limit: &Limit, other: &Limit) -> bool {
+    if limit.algorithm.counts_holders() || other.algorithm.counts_holders() {
+        return false;
     }
-    texts
+    // Periods that end and begin within one of the other, and the one that began before.
+    let periods = other.period.as_micros() / limit.period.as_micros() + 1;
+    let most = u128::from(limit.requests) * u128::from(periods) + u128::from(limit.capacity);
+    most < other.capacity.min(other.requests).into()
 }

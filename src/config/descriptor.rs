@@ -182,7 +182,7 @@ impl Context<'_> {
             .map(|name| name.value.as_str().into());
         let lease = limit.filter(|limit| resolved.takes_ahead(limit));
         let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(|option| *option)));
-        Some(Rule {
+        let rule = Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
             replaces: replaces.collect(),
@@ -218,7 +218,9 @@ impl Context<'_> {
                 .warn_at
                 .map_or(WarnAt::NEVER, |option| (*option).clone()),
             tagged_entries: 0,
-        })
+        };
+        self.warn_about_unreachable(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
+        Some(rule)
     }
 
     /// `None` without a valid unit.

@@ -9,7 +9,9 @@ use crate::config::keys::keys;
 use crate::config::yaml::{Diagnostic, Location, Node};
 
 pub(crate) use budget::LimitItem;
-pub(crate) use options::{Block, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced};
+pub(crate) use options::{
+    Block, Defaults, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced,
+};
 pub(crate) use value::OnLimitWord;
 
 mod budget;
@@ -23,7 +25,7 @@ keys! {
         /// A request that one limit rejects consumes nothing from the others
         all_or_nothing: bool;
         /// Rule keys, for every rule of the domain without its own
-        defaults: Options;
+        defaults: Defaults;
     }
 }
 

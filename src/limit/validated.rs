@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 
 use crate::base::time::{Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
+use crate::limit::calendar::Weekday;
 use crate::limit::share::Share;
 use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, PERIOD_MAX, Terms};
 use crate::limit::unit::{Tick, Unit};
@@ -251,6 +252,16 @@ impl Limit {
             others => Some(others),
         };
         has_windows.then_some((self.period, windows))
+    }
+
+    /// The first days of its calendar's weeks and months: keys have their dates.
+    pub(crate) fn first_days(&self) -> Option<(Weekday, u8)> {
+        match self.windows {
+            Windows::Calendar(calendar) => {
+                Some((calendar.spec().first_weekday, calendar.spec().first_day))
+            }
+            Windows::Aligned | Windows::UtcMonths => None,
+        }
     }
 
     /// The unit of a period of one unit.

@@ -204,13 +204,16 @@ impl<'r> Described<'r> {
         let (Some(rule), Some(other_rule)) = (self.rule, other.rule) else {
             return false;
         };
-        let (Some(limit), Some(other_limit)) = (rule.limit(), other_rule.limit()) else {
-            return false;
-        };
         let shared = |described: &Self| described.side.values.get("share_threshold").cloned();
-        rule.key_tail != other_rule.key_tail
-            || limit.key_windows() != other_limit.key_windows()
-            || shared(self) != shared(other)
+        let is_counted = rule.all_limits().next().is_some();
+        let (counters, others) = (counters(rule), counters(other_rule));
+        let mut common = counters
+            .iter()
+            .filter_map(|(name, counter)| Some((counter, others.get(name)?)));
+        common.any(|(counter, other)| counter != other)
+            || is_counted
+                && (rule.tagged_entries != other_rule.tagged_entries
+                    || shared(self) != shared(other))
     }
 }
 
@@ -229,6 +232,16 @@ impl Places {
             option_sources: options.collect(),
         }
     }
+}
+
+/// What the keys of each limit of a rule end with, by its name; empty for the rule's own.
+fn counters(rule: &Rule) -> BTreeMap<&str, impl PartialEq> {
+    let own = rule.limit().map(|limit| ("", limit, &rule.key_tail));
+    let further = rule.limits.iter();
+    let further = further.map(|further| (&*further.name, &further.limit, &further.key_tail));
+    let all = own.into_iter().chain(further);
+    all.map(|(name, limit, tail)| (name, (tail, limit.key_windows(), limit.first_days())))
+        .collect()
 }
 
 /// All fields but the place.

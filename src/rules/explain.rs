@@ -7,7 +7,7 @@ use crate::base::named_enum::named_enum;
 use crate::base::text::{Escaped, Text};
 use crate::base::time::Time;
 use crate::check::{Check, Hits};
-use crate::limit::{Algorithm, LeaseTerms, Limit};
+use crate::limit::{Algorithm, LeaseTerms, Limit, Windows};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyFormat;
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
@@ -270,10 +270,10 @@ fn on_limit(on_limit: &OnLimit) -> String {
 
 /// The format of the key, as needed to find it in Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
-    let start = if limit.algorithm.has_windows() {
-        "; on Redis the window's start in seconds follows"
-    } else {
-        ""
+    let start = match limit.windows {
+        _ if !limit.algorithm.has_windows() => "",
+        Windows::Calendar(_) => "; on Redis the window's first local date follows",
+        Windows::Aligned | Windows::UtcMonths => "; on Redis the window's start in seconds follows",
     };
     format!("{} form{start}", format.name())
 }

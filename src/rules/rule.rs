@@ -223,12 +223,15 @@ impl Rule {
         self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
     }
 
+    /// Its own limit, and further ones.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        let further = self.limits.iter().map(|further| &further.limit);
+        self.limit().into_iter().chain(further)
+    }
+
     /// Whether one of its limits counts over a day or more. A lease is no period.
     pub(crate) fn has_long_period(&self) -> bool {
-        let further = self.limits.iter().map(|further| &further.limit);
-        self.limit()
-            .into_iter()
-            .chain(further)
+        self.all_limits()
             .any(|limit| limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders())
     }
 

@@ -217,6 +217,13 @@ impl OptionValue for CalendarSpec {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let problems = findings.problem_count();
         let mut spec = Self::of("");
+        if node.pairs().is_none() && (node.scalar().is_none() || node.is_null()) {
+            let problem = Diagnostic::new(node.location, "`calendar` must be a time zone or a map");
+            findings.problem(problem.hint(
+                "write `calendar: Europe/Berlin`, or `calendar: {time_zone: Europe/Berlin, at: \"06:00\"}`",
+            ));
+            return None;
+        }
         if node.pairs().is_none() {
             spec.time_zone = time_zone(node, key, findings)?;
             return Some(spec);

@@ -216,6 +216,11 @@ values! {
         {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
         leased(),
     ]};
+    /// The block of many rules.
+    pub(crate) enum Defaults(schemas) = {"allOf": [
+        schemas.subschema_for::<Options>(),
+        {"properties": {"limits": false}},
+    ]};
 }
 
 /// A block with this algorithm has no option that it does not take.
