@@ -138,14 +138,14 @@ descriptors:
         assert_eq!(
             lines[3]["rate_limit"]["warnings"],
             json!([
-                {"name": "search", "used_percent": 100.0, "threshold_percent": 75.0},
-                {"name": "search-month", "used_percent": 50.0, "threshold_percent": 50.0},
+                {"name": "search", "used_percent": 100, "threshold_percent": 75},
+                {"name": "search-month", "used_percent": 50, "threshold_percent": 50},
             ])
         );
         let of_month = &lines[4]["rate_limit"]["limits"][1];
         assert_eq!(
             (&of_month["used"], &of_month["over_limit"]),
-            (&json!(4.0), &json!(false))
+            (&json!(4), &json!(false))
         );
         assert_eq!(lines[4]["rate_limit"]["warnings"], Value::Null);
     }
