@@ -23,13 +23,6 @@ use crate::base::time::{MICROS_PER_SECOND, Time, hour_and_minute};
 use crate::config::error::did_you_mean;
 use crate::limit::{Calendar, CalendarSpec, Date, Period, Unit, Weekday};
 
-/// Calendars of a process. They are kept across reloads, because limits refer to them.
-// bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
-pub(crate) const CALENDARS_MAX: usize = 10_000;
-/// The same while rules are only checked: texts that are never in force leave the rest free.
-// bound checked_calendars_max: the check reports an error; -
-pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
-
 /// The first second of the year 9000. Later times have the period of this one.
 const LAST_SECS: i64 = 221_845_392_000;
 

@@ -5,9 +5,7 @@
 //! same store for calls that end there, so the compiler marks them when all that is below them is
 //! compiled.
 
-use std::cell::Cell;
-
-use crate::config::descriptor::Context;
+use crate::config::context::{Above, Context};
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions};
@@ -21,40 +19,29 @@ use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
-/// The rule of a descriptor with others below it.
-pub(crate) struct Above<'c> {
-    up: Option<&'c Self>,
-    rule: Option<&'c Rule>,
-    /// The number of entries down to it.
-    entries: usize,
-    /// A rule below counts its limits.
-    is_chained: Cell<bool>,
-}
-
-impl<'c> Above<'c> {
-    pub(crate) fn new(up: Option<&'c Self>, rule: Option<&'c Rule>) -> Self {
-        Self {
-            up,
-            rule: rule.filter(|rule| rule.all_limits().next().is_some()),
-            entries: entries(up) + 1,
-            is_chained: Cell::new(false),
+/// Marks the limits of a rule below `above`, which are decided with others: with those of its own,
+/// or as far as the uppermost if it `reaches` there. In `one_slot` they need a hash tag.
+pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
+    // What a block for many rules says about leases is for rules alone.
+    if rule.lease.take().is_some() {
+        let options = std::mem::take(&mut rule.options).into_iter();
+        let others = options.filter(|option| !["consistency", "lease"].contains(&option.key));
+        rule.options = others.collect();
+    }
+    if let Allowance::Limited(limit) = &mut rule.allowance {
+        limit.chained = true;
+        if one_slot {
+            rule.key_tail = KeyTail::new(KeyFormat::Safe, limit, 1);
         }
     }
-
-    pub(crate) fn is_chained(&self) -> bool {
-        self.is_chained.get()
+    if one_slot {
+        let uppermost = above.and_then(|above| above.limited().last());
+        let entries = uppermost
+            .filter(|_| reaches)
+            .map(|(level, _)| level.entries);
+        let own = above.map_or(0, |above| above.entries) + 1;
+        rule.tagged_entries = entries.unwrap_or(own);
     }
-
-    /// Itself and those above that have limits.
-    fn limited(&'c self) -> impl Iterator<Item = (&'c Self, &'c Rule)> {
-        let levels = std::iter::successors(Some(self), |level| level.up);
-        levels.filter_map(|level| Some((level, level.rule?)))
-    }
-}
-
-/// The number of entries down to a level.
-fn entries(above: Option<&Above<'_>>) -> usize {
-    above.map_or(0, |above| above.entries)
 }
 
 /// Whether the rule itself says that its hits are taken ahead.
@@ -65,32 +52,28 @@ fn own_leases(rule: &Rule) -> bool {
             .any(|option| option.key == "consistency" && option.provenance == Provenance::Rule)
 }
 
-/// Marks the limits of a rule whose descriptor is below `above`, which are decided with others: of
-/// its own only, unless it `reaches` beyond. `one_slot` is for a cluster.
-pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
-    // What a block for many rules says about leases is for rules alone.
-    if rule.lease.take().is_some() {
-        let options = std::mem::take(&mut rule.options).into_iter();
-        rule.options = options
-            .filter(|option| !["consistency", "lease"].contains(&option.key))
-            .collect();
-    }
-    if let Allowance::Limited(limit) = &mut rule.allowance {
-        limit.chained = true;
-        if one_slot {
-            rule.key_tail = KeyTail::new(KeyFormat::Safe, limit, 1);
-        }
-    }
-    if one_slot {
-        let uppermost = above.and_then(|above| above.limited().last());
-        let uppermost = uppermost.filter(|_| reaches);
-        rule.tagged_entries = uppermost.map_or(entries(above) + 1, |(level, _)| level.entries);
-    }
-}
-
 impl Context<'_> {
-    /// Whether the limits of the rules above apply.
-    pub(crate) fn parents(
+    /// The limits that are decided with the rule's `own`: those of `limits`, and whether those of
+    /// the rules above.
+    pub(crate) fn chain(
+        &self,
+        spec: &DescriptorSpec<'_>,
+        resolved: &mut ResolvedOptions<'_>,
+        own: Option<&Limit>,
+        stats: &RuleStats,
+        findings: &mut SourceFindings<'_>,
+    ) -> (Box<[FurtherLimit]>, bool) {
+        let limits = self.further_limits(spec, resolved, own, stats, findings);
+        let count = usize::from(own.is_some()) + limits.len();
+        let parents = self.parents(spec, resolved, count, findings);
+        if parents || !limits.is_empty() || resolved.warn_at.is_some() {
+            resolved.settle_exact(findings);
+        }
+        (limits, parents)
+    }
+
+    /// Whether the limits of the rules above apply beside so many of its `own`.
+    fn parents(
         &self,
         spec: &DescriptorSpec<'_>,
         resolved: &mut ResolvedOptions<'_>,
@@ -126,32 +109,26 @@ impl Context<'_> {
             problem(text, "remove `parents`, or limits above");
         }
         for (_, rule) in levels() {
+            let path = &rule.path;
             if rule.names_holders() {
-                let text = format!(
-                    "{} above counts holders, which only the last entry names",
-                    rule.path
-                );
+                let text = format!("{path} above counts holders, which only the last entry names");
                 problem(text, "remove `parents`, or the concurrency above");
             }
             if rule.quota_mode != spec.quota_mode {
-                let text = format!("{} above has another quota_mode", rule.path);
+                let text = format!("{path} above has another quota_mode");
                 problem(text, "set quota_mode on all levels, or on none");
             }
             if own_leases(rule) {
-                let text = format!("{} above has consistency: leased", rule.path);
+                let text = format!("{path} above has consistency: leased");
                 problem(text, "write consistency: exact above, or remove `parents`");
             }
         }
-        let mut level = self.above;
-        while let Some(above) = level {
-            above.is_chained.set(true);
-            level = above.up;
-        }
+        self.above.into_iter().for_each(Above::chain);
         true
     }
 
-    /// The limits of `limits`.
-    pub(crate) fn further_limits(
+    /// The limits of `limits`, beside the rule's `own`.
+    fn further_limits(
         &self,
         spec: &DescriptorSpec<'_>,
         resolved: &ResolvedOptions<'_>,
@@ -162,62 +139,48 @@ impl Context<'_> {
         let Some(option) = &resolved.limits else {
             return Box::default();
         };
-        let rule_name = spec
-            .rate_limit
-            .as_ref()
-            .map_or("", |rate_limit| &*rate_limit.name);
+        let place = |location| own_location(&option.layer, location, spec);
+        let elsewhere = elsewhere(&option.layer, resolved);
+        let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
+        let base = if rule_name.is_empty() {
+            &*spec.key.value
+        } else {
+            rule_name
+        };
+        let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
+        let mut tails: Vec<KeyTail> = own.map(tail).into_iter().collect();
         let mut limits: Vec<FurtherLimit> = Vec::new();
         for (index, item) in option.items().iter().enumerate() {
             let findings = &mut findings.at(format_args!(".limits[{index}]"));
-            let location = own_location(&option.layer, item.location, spec);
-            let at = |stated: Option<Location>| {
-                let stated = stated.map(|stated| own_location(&option.layer, stated, spec));
-                stated.unwrap_or(location)
-            };
-            let made = self.further_limit(item, &option.layer, resolved);
-            let (limit, warn_at) = match made {
+            let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
                 Err((stated, text)) => {
-                    let hint = resolved.inherited();
+                    let hint = elsewhere.strip_prefix("; ").map(str::to_owned);
                     findings.problem(Diagnostic {
-                        location: at(stated),
+                        location: place(stated.unwrap_or(item.location)),
                         text,
-                        hint: hint.filter(|_| !option.layer.provenance.is_in_rules_file()),
+                        hint,
                     });
                     continue;
                 }
             };
-            let name = item.name.clone().unwrap_or_else(|| {
-                let base = if rule_name.is_empty() {
-                    &*spec.key.value
-                } else {
-                    rule_name
-                };
-                format!("{base}-{}", item.unit).into()
-            });
-            let key_tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
-            let is_named = limits.iter().any(|other| other.name == name)
-                || own.is_some() && *name == *rule_name;
-            let own_tail = own.map(|limit| KeyTail::new(KeyFormat::Safe, limit, 1));
-            let mut tails = limits.iter().map(|other| &other.key_tail).chain(&own_tail);
-            let problem = if is_named {
-                Some((
-                    format!("two limits of the rule are named '{name}'"),
-                    "write a `name` that no other limit has",
-                ))
-            } else if tails.any(|tail| *tail == key_tail) {
-                Some((
-                    "two limits of the rule have the same period".to_owned(),
-                    "keep the lower one, or write another period",
-                ))
-            } else {
-                None
+            let mut problem = |text: String, hint: &str| {
+                let problem = Diagnostic::new(place(item.location), text);
+                findings.problem(problem.hint(format!("{hint}{elsewhere}")));
             };
-            if let Some((text, hint)) = problem {
-                let hint = format!("{hint}{}", elsewhere(&option.layer, resolved));
-                findings.problem(Diagnostic::new(location, text).hint(hint));
-                continue;
+            let default_name = || format!("{base}-{}", item.unit).into();
+            let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
+            let is_own = own.is_some() && *name == *rule_name;
+            if is_own || limits.iter().any(|other| other.name == name) {
+                let text = format!("two limits of the rule are named '{name}'");
+                problem(text, "write a `name` that no other limit has");
             }
+            let key_tail = tail(&limit);
+            if tails.contains(&key_tail) {
+                let text = "two limits of the rule have the same period".to_owned();
+                problem(text, "keep the lower one, or write another period");
+            }
+            tails.push(tail(&limit));
             limits.push(FurtherLimit {
                 stats: stats.of_limit(&name),
                 name,

@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::descriptor::{self, Context};
+use crate::config::context::Context;
+use crate::config::descriptor;
 use crate::config::error::SourceFindings;
 use crate::config::overlay::Overlay;
 use crate::config::source::{CompileOptions, Source};

@@ -3,42 +3,22 @@
 //! Inside one descriptor the checks have the order and the messages of envoyproxy/ratelimit.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use crate::config::chain::{self, Above};
+use crate::config::allowance::{allowance, warn_about_limit};
+use crate::config::chain;
+use crate::config::context::{Above, Context};
 use crate::config::error::{Findings, SourceFindings};
-use crate::config::overlay::DomainOverlay;
-use crate::config::source::{CompileOptions, Source};
+use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
-use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
+use crate::config::tollgate::{Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit, WarnAt};
+use crate::limit::{Algorithm, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
-const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
-
 /// How often a path is in memory: in the rule, in its counters and in their table.
 const PATH_COPIES: usize = 3;
-
-/// The position of a descriptor in the rules, and what applies there.
-#[derive(Clone, Copy)]
-pub(crate) struct Context<'c> {
-    /// `domain.key_value…`, without the descriptor itself.
-    pub(crate) path: &'c str,
-    /// The same for the names of metrics.
-    pub(crate) metric_path: &'c str,
-    pub(crate) defaults: Option<&'c Block>,
-    pub(crate) overlay: &'c DomainOverlay<'c>,
-    pub(crate) settings: &'c [(Block, Arc<str>)],
-    /// `value_to_metric` on a descriptor above.
-    pub(crate) by_value: bool,
-    pub(crate) source: &'c Source,
-    pub(crate) options: &'c CompileOptions,
-    /// The rules above, from the nearest up.
-    pub(crate) above: Option<&'c Above<'c>>,
-}
 
 impl Context<'_> {
     pub(crate) fn add_level(
@@ -142,35 +122,16 @@ impl Context<'_> {
         let mut resolved = ResolvedOptions::new(self.layers(spec));
         let mut terms = self.terms(rate_limit, &resolved);
         let found = &mut findings.at(".rate_limit");
-        let allowance = allowance(
-            spec,
-            rate_limit,
-            &mut resolved,
-            &mut terms,
-            self.options.calendars_max,
-            found,
-        );
+        let calendars = self.options.calendars_max;
+        let allowance = allowance(spec, &mut resolved, &mut terms, calendars, found);
         check_replaces(rate_limit, found);
-        let naming = match (spec.detailed_metric, self.by_value) {
-            (true, _) => Naming::Detailed,
-            (false, true) => Naming::ByValue,
-            (false, false) => Naming::Fixed,
-        };
         let allowance = allowance?;
-        let limit = match &allowance {
-            Allowance::Limited(limit) => Some(limit),
-            Allowance::Unlimited { .. } => None,
-        };
+        let limit = allowance.limit();
         warn_about_limit(spec, limit, &resolved, found);
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
         let stats = self.options.stats.of_rule(&metric_name);
         let found = &mut findings.at(".metadata.tollgate");
-        let limits = self.further_limits(spec, &resolved, limit, &stats, found);
-        let checks = usize::from(limit.is_some()) + limits.len();
-        let parents = self.parents(spec, &mut resolved, checks, found);
-        if parents || !limits.is_empty() || resolved.warn_at.is_some() {
-            resolved.settle_exact(found);
-        }
+        let (limits, parents) = self.chain(spec, &mut resolved, limit, &stats, found);
         let options = resolved.effective();
         let metadata = spec
             .metadata
@@ -192,7 +153,11 @@ impl Context<'_> {
                 .map_or(EnforcedShare::ALL, |option| *option),
             quota_mode: spec.quota_mode,
             metadata,
-            naming,
+            naming: match (spec.detailed_metric, self.by_value) {
+                (true, _) => Naming::Detailed,
+                (false, true) => Naming::ByValue,
+                (false, false) => Naming::Fixed,
+            },
             stats,
             lease,
             key_tail: limit.map_or_else(KeyTail::none, |limit| {
@@ -210,10 +175,7 @@ impl Context<'_> {
             allowance,
             limits,
             parents,
-            over_limit_hits: resolved
-                .over_limit_hits
-                .filter(|option| !option.layer.provenance.is_for_many())
-                .map(|option| *option),
+            over_limit_hits: resolved.own_over_limit_hits(),
             warn_at: resolved
                 .warn_at
                 .map_or(WarnAt::NEVER, |option| (*option).clone()),
@@ -266,89 +228,6 @@ impl Context<'_> {
     }
 }
 
-/// The allowance of a rate_limit with its options; `None` after a problem.
-fn allowance(
-    descriptor: &DescriptorSpec,
-    spec: &RateLimitSpec,
-    options: &mut ResolvedOptions<'_>,
-    terms: &mut Option<Terms>,
-    calendars_max: usize,
-    findings: &mut SourceFindings<'_>,
-) -> Option<Allowance> {
-    if spec.unlimited {
-        if terms.is_some() {
-            let text = "should not specify rate limit unit when unlimited";
-            let problem = Diagnostic::new(spec.unit.location, text);
-            findings.problem(problem.hint("remove unit, or unlimited"));
-            return None;
-        }
-        report_options_of_no_limit(descriptor, options, findings)?;
-        return Some(Allowance::Unlimited {
-            requests_per_unit: spec.requests_per_unit,
-        });
-    }
-    let Some(terms) = terms else {
-        if !spec.unit_misspelled || !spec.unit.value.is_empty() {
-            let text = format!("invalid rate limit unit '{}'", spec.unit.value);
-            findings.problem(Diagnostic::new(spec.unit.location, text).hint(UNITS_HINT));
-        }
-        return None;
-    };
-    if options.is_faulty() {
-        return None;
-    }
-    let mut problems = options.conflicts(descriptor);
-    let faulty_windows = options.settle_windows(terms, calendars_max);
-    problems
-        .extend(faulty_windows.map(|(location, text)| (location.unwrap_or(spec.location), text)));
-    let limit = Limit::new(terms);
-    match &limit {
-        Ok(limit) => problems.extend(options.settle_leases(terms, limit)),
-        Err(error) => {
-            let location = options.location_of(error).unwrap_or(spec.location);
-            problems.push((location, error.to_string()));
-        }
-    }
-    let is_valid = problems.is_empty();
-    for (location, text) in problems {
-        findings.problem(Diagnostic {
-            location,
-            text,
-            hint: options.inherited(),
-        });
-    }
-    limit.ok().filter(|_| is_valid).map(Allowance::Limited)
-}
-
-/// Reports options that have no effect on an unlimited rule: all of them unless other limits apply.
-/// `None` if there are some.
-fn report_options_of_no_limit(
-    descriptor: &DescriptorSpec,
-    options: &ResolvedOptions<'_>,
-    findings: &mut SourceFindings<'_>,
-) -> Option<()> {
-    let Some(block) = &descriptor.block else {
-        return Some(());
-    };
-    let has_others = options.limits.is_some() || options.parents.is_some_and(|option| *option);
-    if !has_others {
-        let problem = Diagnostic::new(block.location, "metadata.tollgate of an unlimited rule");
-        findings.problem(problem.hint("remove it: nothing is counted here"));
-        return None;
-    }
-    let mut is_valid = true;
-    for (key, location) in block
-        .stated()
-        .filter(|(key, _)| Block::OF_LIMIT.contains(key))
-    {
-        let text = format!("`{key}` is of the rule's own limit, and the rule is unlimited");
-        let problem = Diagnostic::new(location, text);
-        findings.problem(problem.hint("remove it, or write it in an item of `limits`"));
-        is_valid = false;
-    }
-    is_valid.then_some(())
-}
-
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
     for name in &spec.replaces {
         let text = if name.value.is_empty() {
@@ -360,47 +239,6 @@ fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
         };
         let problem = Diagnostic::new(name.location, text);
         findings.problem(problem.hint("name a rule that this one replaces"));
-    }
-}
-
-/// Warns about valid limits that may surprise.
-fn warn_about_limit(
-    spec: &DescriptorSpec,
-    limit: Option<&Limit>,
-    options: &ResolvedOptions<'_>,
-    findings: &mut SourceFindings<'_>,
-) {
-    let Some(limit) = limit else {
-        return;
-    };
-    if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX.into() {
-        let text = format!(
-            "a sliding_log of {} stores {LOG_ENTRIES_MAX} calls (log_entries_max), and may admit fewer",
-            limit.requests
-        );
-        let location = options.algorithm_location().unwrap_or(spec.location);
-        findings.warning(Diagnostic::new(location, text).hint(
-            "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
-        ));
-    }
-    if let Some(location) = options.own_leased()
-        && limit.capacity < LEASED_LIMIT_MIN
-    {
-        let text = format!(
-            "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
-            limit.capacity
-        );
-        findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
-    }
-    let without_effect = [
-        ("on_limit: queue", options.own_queue()),
-        ("enforce_percent", options.own_enforce_percent()),
-    ];
-    for (option, location) in without_effect {
-        if let Some(location) = location.filter(|_| spec.shadow_mode) {
-            let text = format!("{option} has no effect in shadow_mode");
-            findings.warning(Diagnostic::new(location, text));
-        }
     }
 }
 

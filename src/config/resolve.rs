@@ -33,8 +33,8 @@ impl<'b> ResolvedOptions<'b> {
     }
 
     /// Sets the windows of a limit to those of its calendar, if it has one. A calendar in a block
-    /// for many rules is dropped if it is not for this period. Returns what is wrong with the rule's
-    /// own one, and where.
+    /// for many rules is dropped if it is not for this period. Returns what is wrong with the
+    /// rule's own one, and where.
     pub(crate) fn settle_windows(
         &mut self,
         terms: &mut Terms,
@@ -242,6 +242,13 @@ impl<'b> ResolvedOptions<'b> {
         let text =
             |(option, _): (LimitOption, bool)| (self.location(option), option.misplaced(algorithm));
         misplaced.map(text).collect()
+    }
+
+    /// What is stated for this rule in particular.
+    pub(crate) fn own_over_limit_hits(&self) -> Option<OverLimitHits> {
+        let stated = self.over_limit_hits;
+        let own = stated.filter(|option| !option.layer.provenance.is_for_many());
+        own.map(|option| *option)
     }
 
     /// Makes the rule exact: hits of a chain, or of a limit with `warn_at`, are not taken ahead. An

@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::config::calendar::CALENDARS_MAX;
 use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
 use crate::limit::{Algorithm, Consistency, Windows};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
+
+/// Calendars of a process. They are kept across reloads, because limits refer to them.
+// bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
+pub(crate) const CALENDARS_MAX: usize = 10_000;
+/// The same while rules are only checked: texts that are never in force leave the rest free.
+// bound checked_calendars_max: the check reports an error; -
+pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
 
 /// A file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -8,13 +8,13 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::keys;
 use crate::config::yaml::{Diagnostic, Location, Node};
 
-pub(crate) use budget::LimitItem;
 pub(crate) use options::{
-    Block, Defaults, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced,
+    Block, Defaults, Layer, Layers, LimitItem, Options, ResolvedOptions, RuleBlock, Sourced,
 };
 pub(crate) use value::OnLimitWord;
 
 mod budget;
+mod conditions;
 mod options;
 pub(crate) mod reader;
 mod value;

@@ -174,6 +174,16 @@ pub struct Origin {
     pub column: u32,
 }
 
+impl Allowance {
+    /// `None` if everything passes.
+    pub const fn limit(&self) -> Option<&Limit> {
+        match self {
+            Self::Unlimited { .. } => None,
+            Self::Limited(limit) => Some(limit),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.line == 0 {
@@ -207,10 +217,7 @@ impl fmt::Display for EffectiveOption {
 impl Rule {
     /// `None` if it is unlimited.
     pub fn limit(&self) -> Option<&Limit> {
-        match &self.allowance {
-            Allowance::Unlimited { .. } => None,
-            Allowance::Limited(limit) => Some(limit),
-        }
+        self.allowance.limit()
     }
 
     /// Whether other limits may be decided in one step with its own.

@@ -8,6 +8,7 @@ use tz::timezone::{Transition, TransitionRule};
 
 use super::*;
 use crate::base::time::Span;
+use crate::config::source::{CALENDARS_MAX, CHECKED_CALENDARS_MAX};
 
 const SECS_PER_DAY: i64 = 86_400;
 /// 1 January 1970 to 31 December 2037, in days.

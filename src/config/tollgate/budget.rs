@@ -1,20 +1,14 @@
-//! The values of `calendar`, `limits` and `warn_at`.
+//! The values of `calendar` and `warn_at`, and amounts.
 
 use std::sync::Arc;
 
 use crate::config::calendar::{CalendarError, check_zone, time_of_day};
 use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys, values};
-use crate::config::tollgate::Block;
-use crate::config::tollgate::options::Options;
 use crate::config::tollgate::reader;
-use crate::config::tollgate::value::{Buckets, OptionValue, Positive};
+use crate::config::tollgate::value::OptionValue;
 use crate::config::yaml::{Diagnostic, Location, Node, Value};
-use crate::limit::{AMOUNT_MAX, Algorithm, CalendarSpec, Unit, WARN_AT_MAX, WarnAt, Weekday};
-
-/// Limits of a rule beside its own.
-// bound limits_max: rejected, the previous rules stay; ratelimit_service_config_load_error
-pub(crate) const LIMITS_MAX: usize = 8;
+use crate::limit::{AMOUNT_MAX, CalendarSpec, WARN_AT_MAX, WarnAt, Weekday};
 
 /// No key of these maps belongs to another block.
 const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
@@ -32,27 +26,6 @@ keys! {
         at: TimeOfDay;
     }
 
-    /// A limit of a rule beside its own.
-    pub(crate) enum LimitKeys {
-        /// Name, unique in the rule; default that of the rule, or its last key, and the unit
-        name: Text;
-        /// Hits in a period, to 9007199254740990 for `fixed_window`
-        requests: Amount, required;
-        /// Unit of the period
-        unit: Unit, required;
-        /// As for the rule
-        unit_multiplier: Positive;
-        /// As for the rule
-        algorithm: Algorithm;
-        /// As for the rule
-        burst: Positive;
-        /// As for the rule
-        buckets: Buckets;
-        /// As for the rule
-        calendar: CalendarForm;
-        /// As for the rule
-        warn_at: Percentages;
-    }
 }
 
 values! {
@@ -70,94 +43,6 @@ values! {
         {"type": "string", "pattern": "^(100|[1-9][0-9]?)%$"},
         {"type": "array", "minItems": 1, "maxItems": WARN_AT_MAX, "uniqueItems": true,
             "items": {"type": "string", "pattern": "^(100|[1-9][0-9]?)%$"}}]};
-    /// A list of limits.
-    pub(crate) enum LimitList(schemas) = {"type": "array", "maxItems": LIMITS_MAX,
-        "items": schemas.subschema_for::<LimitKeys>()};
-}
-
-/// `limits` as it is written.
-#[derive(Debug, Clone)]
-pub(crate) struct Limits(Arc<[LimitItem]>);
-
-/// An item of `limits`.
-#[derive(Debug)]
-pub(crate) struct LimitItem {
-    /// `None` for the default.
-    pub(crate) name: Option<Box<str>>,
-    pub(crate) requests: u64,
-    pub(crate) unit: Unit,
-    /// Only with keys that an item may have.
-    pub(crate) block: Block,
-    pub(crate) location: Location,
-}
-
-impl Limits {
-    pub(crate) fn items(&self) -> &[LimitItem] {
-        &self.0
-    }
-}
-
-impl LimitItem {
-    fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let elsewhere = (Options::KEYS, "in the block of the rule");
-        let (mut name, mut requests, mut unit) = (None, None, None);
-        let problems = findings.problem_count();
-        let mut block = Block::default();
-        for (key, value) in reader::map(node, LimitKeys::KEYS, findings)? {
-            match reader::key(key, LimitKeys::KEYS, elsewhere, findings) {
-                key @ "name" => name = reader::text(value, key, findings).map(Box::from),
-                key @ "requests" => requests = u64::read(value, key, findings),
-                key @ "unit" => unit = Unit::read(value, key, findings),
-                key => block.set(key, value, findings),
-            }
-        }
-        block.is_faulty = findings.problem_count() > problems;
-        let (Some(requests), Some(unit)) = (requests, unit) else {
-            if !block.is_faulty {
-                let problem = Diagnostic::new(node.location, "a limit without requests and unit");
-                findings.problem(problem.hint("write both, such as {requests: 10000, unit: day}"));
-            }
-            return None;
-        };
-        Some(Self {
-            name: name.filter(|name: &Box<str>| !name.is_empty()),
-            requests,
-            unit,
-            block,
-            location: node.location,
-        })
-    }
-
-    fn display(&self) -> String {
-        let name = self.name.iter().map(|name| format!("name: {name}, "));
-        let stated = self.block.displayed();
-        let options = stated.map(|(key, value)| format!(", {key}: {value}"));
-        let (name, options): (String, String) = (name.collect(), options.collect());
-        format!(
-            "{{{name}requests: {}, unit: {}{options}}}",
-            self.requests, self.unit
-        )
-    }
-}
-
-impl OptionValue for Limits {
-    fn read(node: &Node, _: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let items = reader::list(node, &mut findings.at(".limits"), LimitItem::read);
-        if items.len() > LIMITS_MAX {
-            let text = format!(
-                "{} limits, more than the {LIMITS_MAX} of limits_max",
-                items.len()
-            );
-            let problem = Diagnostic::new(node.location, text);
-            findings.problem(problem.hint("write fewer: each is counted for every request"));
-        }
-        Some(Self(items.into()))
-    }
-
-    fn display(&self) -> Arc<str> {
-        let items: Vec<String> = self.0.iter().map(LimitItem::display).collect();
-        format!("[{}]", items.join(", ")).into()
-    }
 }
 
 impl OptionValue for bool {

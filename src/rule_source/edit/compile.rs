@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::calendar::CHECKED_CALENDARS_MAX;
+use crate::config::source::CHECKED_CALENDARS_MAX;
 use crate::config::{self, BoundedSource, CompileOptions, Source, error};
 use crate::report::Finding;
 use crate::rule_source::edit::name::FileName;
