@@ -19,23 +19,14 @@ use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
-/// Whether the rule itself says that its hits are taken ahead.
-fn own_leases(rule: &Rule) -> bool {
-    let mut options = rule.options.iter();
-    rule.lease.is_some()
-        && options
-            .any(|option| option.key == "consistency" && option.provenance == Provenance::Rule)
-}
-
 /// Marks the limits of a rule below `above`, which are decided with others: with those of its own,
 /// or as far as the uppermost if it `reaches` there. In `one_slot` they need a hash tag.
 pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, one_slot: bool) {
     // What a block for many rules says about leases is for rules alone.
     if rule.lease.take().is_some() {
         let options = std::mem::take(&mut rule.options).into_iter();
-        rule.options = options
-            .filter(|option| !["consistency", "lease"].contains(&option.key))
-            .collect();
+        let others = options.filter(|option| !["consistency", "lease"].contains(&option.key));
+        rule.options = others.collect();
     }
     if let Allowance::Limited(limit) = &mut rule.allowance {
         limit.chained = true;
@@ -51,6 +42,14 @@ pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, on
         let own = above.map_or(0, |above| above.entries) + 1;
         rule.tagged_entries = entries.unwrap_or(own);
     }
+}
+
+/// Whether the rule itself says that its hits are taken ahead.
+fn own_leases(rule: &Rule) -> bool {
+    let mut options = rule.options.iter();
+    rule.lease.is_some()
+        && options
+            .any(|option| option.key == "consistency" && option.provenance == Provenance::Rule)
 }
 
 impl Context<'_> {
@@ -87,7 +86,7 @@ impl Context<'_> {
         let location = own_location(&option.layer, option.located.location, spec);
         let elsewhere = elsewhere(&option.layer, resolved);
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(with(hint, &elsewhere)));
+            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{elsewhere}")));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -99,7 +98,10 @@ impl Context<'_> {
             resolved.parents = None;
             return false;
         }
-        let checks = own + levels().flat_map(|(_, rule)| rule.all_limits()).count();
+        let checks = own
+            + levels()
+                .map(|(_, rule)| rule.all_limits().count())
+                .sum::<usize>();
         if checks > CHAIN_MAX {
             let text = format!(
                 "{checks} limits of one descriptor, more than the {CHAIN_MAX} of chain_max"
@@ -117,7 +119,7 @@ impl Context<'_> {
                 problem(text, "set quota_mode on all levels, or on none");
             }
             if own_leases(rule) {
-                let text = format!("{} above has consistency: leased", rule.path);
+                let text = format!("{path} above has consistency: leased");
                 problem(text, "write consistency: exact above, or remove `parents`");
             }
         }
@@ -153,17 +155,18 @@ impl Context<'_> {
             let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
                 Err((stated, text)) => {
+                    let hint = elsewhere.strip_prefix("; ").map(str::to_owned);
                     findings.problem(Diagnostic {
                         location: place(stated.unwrap_or(item.location)),
                         text,
-                        hint: elsewhere.clone(),
+                        hint,
                     });
                     continue;
                 }
             };
             let mut problem = |text: String, hint: &str| {
-                let hint = with(hint, &elsewhere);
-                findings.problem(Diagnostic::new(place(item.location), text).hint(hint));
+                let problem = Diagnostic::new(place(item.location), text);
+                findings.problem(problem.hint(format!("{hint}{elsewhere}")));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
@@ -266,17 +269,11 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
     }
 }
 
-/// Where options in force are set, for a hint, if a layer is in another file.
-fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
+/// Where options in force are set, at the end of a hint, if a layer is in another file.
+fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> String {
     let inherited = resolved.inherited();
-    inherited.filter(|_| !layer.provenance.is_in_rules_file())
-}
-
-fn with(hint: &str, elsewhere: &Option<String>) -> String {
-    match elsewhere {
-        Some(elsewhere) => format!("{hint}; {elsewhere}"),
-        None => hint.to_owned(),
-    }
+    let inherited = inherited.filter(|_| !layer.provenance.is_in_rules_file());
+    inherited.map_or_else(String::new, |inherited| format!("; {inherited}"))
 }
 
 /// Whether hits that a limit admits are never so many that another one is over.

@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod budget_samples;
 mod budgets;
 mod candidate;
 mod check;

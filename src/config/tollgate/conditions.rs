@@ -36,6 +36,9 @@ pub(super) fn leased() -> Json {
         "algorithm": {"enum": algorithms.collect::<Vec<_>>()},
         "on_limit": {"not": {"const": OnLimitWord::Queue}},
         "over_limit_hits": {"const": OverLimitHits::Drop},
+        "limits": false,
+        "parents": {"const": false},
+        "warn_at": false,
     });
     let others = others.as_object().cloned().unwrap_or_default();
     when("consistency", Consistency::Leased.name(), &others)

@@ -212,6 +212,12 @@ descriptors:
   - {key: cut, rate_limit: {unit: hour, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4, on_limit: degrade, request_headers: {X-Degraded: yes please}}}}
   - {key: loan, rate_limit: {unit: hour, requests_per_unit: 700}, metadata: {tollgate: {consistency: leased}}}
   - {key: loans, rate_limit: {unit: second, requests_per_unit: 70}, metadata: {tollgate: {algorithm: token_bucket, burst: 700, consistency: leased, lease: 25ms, over_limit_hits: drop}}}
+  - key: budget
+    rate_limit: {name: b, unlimited: true}
+    metadata: {tollgate: {limits: [{requests: 5_000_000_000, unit: month, unit_multiplier: 3, calendar: {time_zone: Europe/Berlin, first_day: 2, at: "06:00"}, warn_at: [80%, 50%]}, {name: burst, requests: 10, unit: second, algorithm: token_bucket, burst: 20}]}}
+    descriptors:
+      - {key: settle, rate_limit: {unlimited: true}, metadata: {tollgate: {parents: true, over_limit_hits: count}}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {calendar: Asia/Kolkata, warn_at: 80%}}}
   - key: path
     value: /a/*
     share_threshold: true
