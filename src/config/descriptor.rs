@@ -15,7 +15,7 @@ use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
-use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
+use crate::rules::{EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
 /// How often a path is in memory: in the rule, in its counters and in their table.
 const PATH_COPIES: usize = 3;
