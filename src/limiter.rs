@@ -38,6 +38,7 @@ mod over_limit_log;
 pub mod queue;
 pub mod response;
 pub mod settings;
+mod warnings;
 
 /// Decides the requests of one worker.
 #[derive(Debug, Clone)]

@@ -29,7 +29,7 @@ impl Decide for FixedWindow {
     /// the present window, so calls are neither admitted sooner nor wait longer than one period.
     fn advance(&mut self, limit: &Limit, now: Time) {
         let id = limit.window(now).id;
-        if self.id < id {
+        if self.id < id || (id < self.id && !limit.windows.has(self.id)) {
             self.used = 0;
         }
         self.id = id;

@@ -5,6 +5,8 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::base::text::Text;
+use crate::base::time::{MICROS_PER_SECOND, Time};
+use crate::limit::{Limit, Windows};
 
 /// Keys up to this many bytes are not allocated.
 const KEY_BYTES_INLINE: usize = 96;
@@ -29,6 +31,17 @@ impl Key {
         self.0.extend_from_slice(bytes);
     }
 
+    /// Appends the window of a limit at `at`: the start in seconds, as envoyproxy/ratelimit does, or
+    /// the date of a calendar period.
+    pub(crate) fn push_window(&mut self, limit: &Limit, start: Time, at: Time) {
+        if let Windows::Calendar(calendar) = limit.windows {
+            self.push(calendar.period(at).date.to_string().as_bytes());
+        } else {
+            let start = start.as_micros() / MICROS_PER_SECOND;
+            self.push(itoa::Buffer::new().format(start).as_bytes());
+        }
+    }
+
     /// Removes all but the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
@@ -39,6 +52,12 @@ impl Key {
 impl Clone for Key {
     fn clone(&self) -> Self {
         Self(SmallVec::from_slice(&self.0))
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self(SmallVec::from_slice(bytes))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::limit::Unit;
 use crate::limit::calendar::{Calendar, month_of, month_start};
 
 /// How time is cut into windows. For all other algorithms a month is 30 days: sliding windows, logs
@@ -58,6 +59,18 @@ impl Windows {
             id: start,
             start,
             end,
+        }
+    }
+
+    /// Whether the window with this `id` is one of these: after a change of the first day it is not.
+    pub(crate) fn has(self, id: Time) -> bool {
+        match self {
+            Self::Calendar(calendar) if calendar.unit() != Unit::Day => {
+                // The others last for a week or more, and begin within 36 h of midnight UTC.
+                let within = id.plus(Span::from_secs(48 * 3_600));
+                calendar.period(within).nominal_start() == id
+            }
+            Self::Aligned | Self::UtcMonths | Self::Calendar(_) => true,
         }
     }
 

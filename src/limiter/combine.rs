@@ -53,7 +53,7 @@ pub(crate) fn combine(
     let rejected_by = (0..kinds.len()).find(|&index| over_limit && rejects(index));
     let mut metadata = settings.response_dynamic_metadata.then(|| {
         let decisive = rejected_by.or_else(|| headers::nearest(&statuses, hard_over));
-        dynamic_metadata(decision, &statuses, decisive)
+        dynamic_metadata(decision, &statuses, decisive, over_limit)
     });
     if !degraded.is_empty() {
         add_degraded(metadata.get_or_insert_default(), &degraded);
@@ -64,7 +64,13 @@ pub(crate) fn combine(
         rejected_by,
         shadowed: over && modes.shadow,
         degraded: !degraded.is_empty(),
-        response_headers: headers::of_response(&statuses, hard_over, retry_after, settings),
+        response_headers: headers::of_response(
+            decision,
+            &statuses,
+            hard_over,
+            retry_after,
+            settings,
+        ),
         request_headers: headers::of_request(&statuses, hard_over, &degraded, settings),
         body: over_limit.then(|| body(decision, rejects)).flatten(),
         dynamic_metadata: metadata,

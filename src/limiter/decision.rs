@@ -118,11 +118,6 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
         }
     }
 
-    /// Whether a step was over limit.
-    pub(crate) fn is_over(&self, step: &'d Step<'r>) -> bool {
-        self.counted(step).is_some_and(|counted| counted.is_over())
-    }
-
     /// Why the store gave no verdict on a check.
     pub(crate) fn store_error(&self, link: &Link<'r>) -> Option<StoreError> {
         *self.store_errors.get(link.check)?

@@ -1,4 +1,5 @@
-//! The span of a decision, and the log line of a response of OVER_LIMIT.
+//! The span of a decision, and the log lines of a response of OVER_LIMIT and of a crossed
+//! threshold.
 //!
 //! Texts come from clients: their length is bounded, control characters are escaped, and bytes that
 //! are not UTF-8 are percent-encoded ([`Text`]).
@@ -11,6 +12,7 @@ use crate::check::Source;
 use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
+use crate::observe::feed::Crossing;
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Link, Step};
 use crate::telemetry::traces::LiveSpan;
@@ -103,6 +105,36 @@ pub(crate) fn log_over_limit(
         store_policy = store_policy(link, decision, fallback),
         dropped,
         "over limit"
+    );
+}
+
+/// Logs that a request, which has one descriptor, crossed a threshold. `dropped` lines were not
+/// logged since the last one.
+pub(crate) fn log_crossing(
+    query: &Query<'_>,
+    counted: &Counted<'_, '_>,
+    crossing: Crossing,
+    dropped: u64,
+) {
+    let Counted {
+        link,
+        check,
+        verdict,
+    } = counted;
+    let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
+        write_descriptor(text, &query.descriptors[0])
+    });
+    tracing::warn!(
+        domain = shown(query.domain),
+        descriptor,
+        rule = path(link),
+        limit_name = link.further.map(|further| &*further.name),
+        limit = %check.limit,
+        threshold_percent = crossing.threshold_percent,
+        used_percent = crossing.used_percent,
+        reset_secs = verdict.reset_after.ceil_secs(),
+        dropped,
+        "limit is used up to a threshold"
     );
 }
 

@@ -13,12 +13,12 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
-use crate::observe::feed::{OverLimit, OverLimitFeed};
+use crate::observe::feed::{Crossing, Event, OverLimitFeed};
 use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
-use crate::rules::{Link, Query, RuleSet};
+use crate::rules::{Descriptor, Link, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
 
@@ -86,6 +86,54 @@ impl Observers {
             shared: self.clone(),
         }
     }
+
+    /// Observes that a request crossed a threshold.
+    #[cold]
+    fn crossed<'q>(
+        &self,
+        decision: &Decision<'_, 'q, '_>,
+        descriptor: &Descriptor<'q>,
+        counted: &Counted<'_, '_>,
+        percent: u8,
+    ) {
+        let link = counted.link;
+        let crossing = Crossing {
+            threshold_percent: percent,
+            used_percent: counted.used_percent(),
+        };
+        match (link.further, link.own_rule()) {
+            (Some(further), _) => further.stats.crossed(percent),
+            (None, Some(rule)) => rule.stats.of_limit(&rule.name).crossed(percent),
+            (None, None) => {}
+        }
+        let event = event(decision, descriptor, counted, Some(crossing));
+        if self.feed.is_read() {
+            self.feed.send(&event);
+        }
+        if let Some(dropped) = self.log.admit_crossing(decision.now) {
+            self.feed.redacted(&event, |query| {
+                describe::log_crossing(query, counted, crossing, dropped);
+            });
+        }
+    }
+}
+
+fn event<'o, 'q>(
+    decision: &'o Decision<'_, 'q, '_>,
+    descriptor: &'o Descriptor<'q>,
+    counted: &Counted<'o, 'o>,
+    crossing: Option<Crossing>,
+) -> Event<'o, 'q> {
+    Event {
+        rules: decision.rules,
+        domain: decision.query.domain,
+        descriptor,
+        link: counted.link,
+        check: counted.check,
+        verdict: counted.verdict,
+        crossing,
+        now: decision.now,
+    }
 }
 
 impl Worker {
@@ -126,20 +174,8 @@ impl Worker {
         if observers.feed.is_read()
             && let Some(counted) = decision.counted(step)
         {
-            let Counted {
-                link,
-                check,
-                verdict,
-            } = counted;
-            observers.feed.send(&OverLimit {
-                rules: decision.rules,
-                domain: query.domain,
-                descriptor,
-                link,
-                check,
-                verdict,
-                now,
-            });
+            let event = event(decision, descriptor, &counted, None);
+            observers.feed.send(&event);
         }
         if let Some(dropped) = observers.log.admit(now) {
             describe::log_over_limit(decision, index, fallback, dropped);
@@ -184,6 +220,9 @@ impl Worker {
             }
             for counted in decision.links(step) {
                 counted.store_usage(decision);
+                for percent in counted.crossed(decision.blocked) {
+                    observers.crossed(decision, descriptor, &counted, percent);
+                }
             }
         }
     }

@@ -123,6 +123,10 @@ pub(crate) struct Reset {
     /// Keys and values of its entries, the outermost first
     #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
+    /// The name of one of the limits of the rule; without it the rule's own, else its first
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) limit: Option<String>,
 }
 
 /// A request to give hits back.
@@ -134,6 +138,10 @@ pub(crate) struct Grant {
     /// Keys and values of its entries, the outermost first
     #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
+    /// The name of one of the limits of the rule; without it the rule's own, else its first
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) limit: Option<String>,
     /// At most the limit, or the burst of a bucket
     pub(crate) hits: NonZeroU64,
 }

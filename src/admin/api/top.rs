@@ -229,6 +229,11 @@ impl Top {
         }
     }
 
+    /// The entries of a key for a caller; `None` if there are no rules.
+    pub(crate) fn entries_for(&self, query: &Query<'_>, viewer: &Viewer) -> Option<Entries> {
+        self.shown(query, &View::of(viewer))
+    }
+
     /// `None` if values cannot be redacted, because there are no rules.
     fn shown(&self, query: &Query<'_>, view: &View) -> Option<Entries> {
         match (&view.redaction, self.rules.load().as_ref()) {

@@ -12,6 +12,10 @@ use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
+/// Limits of a rule that only have crossings: its own, and those of former names.
+// bound retired_limits_max: their crossings are forgotten; -
+const RETIRED_LIMITS_MAX: usize = 16;
+
 /// The counters of one rule.
 #[derive(Debug, Default)]
 pub struct RuleStats {
@@ -211,6 +215,19 @@ impl RuleStats {
     /// Of each limit that has some, by name.
     pub(super) fn limits(&self) -> BTreeMap<Box<str>, Arc<LimitStats>> {
         self.limits.lock().clone()
+    }
+
+    /// Removes limits that are not in use and have no crossings, and of the others those beyond
+    /// [`RETIRED_LIMITS_MAX`].
+    pub(super) fn forget_retired_limits(&self) {
+        let mut retired = 0;
+        self.limits.lock().retain(|_, limit| {
+            if Arc::strong_count(limit) > 1 {
+                return true;
+            }
+            retired += 1;
+            retired <= RETIRED_LIMITS_MAX && !limit.crossings.lock().is_empty()
+        });
     }
 
     pub(super) fn is_zero(&self) -> bool {

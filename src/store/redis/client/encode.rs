@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
-use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Span, Time};
 use crate::check::{Check, HITS_MAX, Key};
 use crate::limit::{EXACT_MAX, Limit, Windows};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
@@ -172,18 +172,11 @@ impl EncodedCheck {
         encoded
     }
 
-    /// Appends the start of the window to the key, as envoyproxy/ratelimit does, or the date of a
-    /// calendar period. Returns the start, and the key's lifetime in seconds: a whole period, but
-    /// only the rest of a calendar period.
+    /// Appends the window to the key. Returns its start, and the lifetime of the key in seconds: a
+    /// whole period, but only the rest of a calendar period.
     fn append_window(&mut self, limit: &Limit, jitter: Span) -> (Time, u64) {
         let window = limit.window(self.at);
-        if let Windows::Calendar(calendar) = limit.windows {
-            let date = calendar.period(self.at).date;
-            self.key.push(date.to_string().as_bytes());
-        } else {
-            let start = window.start.as_micros() / MICROS_PER_SECOND;
-            self.key.push(itoa::Buffer::new().format(start).as_bytes());
-        }
+        self.key.push_window(limit, window.start, self.at);
         let lifetime = match limit.windows {
             Windows::Aligned => limit.period,
             Windows::UtcMonths | Windows::Calendar(_) => window.end.since(self.at),

@@ -1,0 +1,444 @@
+//! `/api/v1/usage?rule=`: the usage of all keys of a rule in the current period.
+//!
+//! Redis walks through the names of its keys, which costs time of all its clients, so the walk
+//! pauses: 19 times as long as a step took. Usage is sorted, so nothing is sent before the end, and
+//! until then a key takes no more memory than its name and its verdict.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::try_join_all;
+use futures_util::stream;
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::admin::api::answer::{JSON_TYPE, Rejected};
+use crate::admin::api::counters::{Counters, no_rules};
+use crate::admin::api::viewer::Viewer;
+use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
+use crate::base::time::{Span, Time};
+use crate::check::{Check, Hits, Key, Reading};
+use crate::http::response_budget::RETRY_AFTER_SECS;
+use crate::limit::Limit;
+use crate::observe::redact::Values;
+use crate::report::counter::{CountedIn, Entries};
+use crate::report::json;
+use crate::report::usage::{CSV_HEAD, LimitUsage};
+use crate::rules::key::{KeyTail, is_hash};
+use crate::rules::lookup::{End, lookup};
+use crate::rules::tree::Domain;
+use crate::rules::{Descriptor, Entry, Link, Query, Rule, RuleSet};
+
+/// Keys of a list.
+// bound usage_rows_max: the most used are kept, and the list is not complete; -
+const ROWS_MAX: usize = 100_000;
+/// Time that Redis reads keys for one list.
+// bound usage_time_max: the list is not complete; -
+const TIME_MAX: Span = Span::from_secs(60);
+/// Times of a step that follow it as a pause: a server has 5 % of its time for lists.
+const PAUSES: u32 = 19;
+/// Counters that are read at once.
+const READ_MAX: usize = 64;
+/// Rows that are written at once.
+const WRITTEN_MAX: usize = 500;
+/// Whether a list in CSV has all keys.
+const COMPLETE: HeaderName = HeaderName::from_static("tollgate-complete");
+const CSV_TYPE: &str = "text/csv; charset=utf-8";
+
+/// The form of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Json,
+    Csv,
+}
+
+/// The keys of a rule, as the store has them.
+struct RuleKeys<'r> {
+    domain: &'r Domain,
+    rule: &'r Rule,
+    /// The keys of its entries.
+    names: Vec<&'r str>,
+    limits: Vec<(Link<'r>, Limit, &'r KeyTail)>,
+    /// The same of rules whose keys look like its own in the reference form: parts are joined by
+    /// underscores, so `team_a_user_b_` is a team or a user. Longer keys are more likely.
+    rivals: Vec<Vec<&'r str>>,
+}
+
+/// A key of a rule.
+struct Row {
+    /// The index of its limit.
+    limit: usize,
+    /// Without the start of a window.
+    key: Key,
+    reading: Reading,
+}
+
+/// A list, until it is sent.
+struct List {
+    rules: Arc<RuleSet>,
+    domain: String,
+    rule: String,
+    rows: Vec<Row>,
+    is_complete: bool,
+    /// When its periods were the current ones.
+    at: Time,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Form {
+    /// As a client accepts it.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let accepted = headers
+            .get(header::ACCEPT)
+            .and_then(|accepted| accepted.to_str().ok());
+        if accepted.is_some_and(|accepted| accepted.contains("text/csv")) {
+            Self::Csv
+        } else {
+            Self::Json
+        }
+    }
+}
+
+impl Counters {
+    /// The response to a GET: all keys of `rule`.
+    pub(super) async fn list(
+        self: Arc<Self>,
+        replica: &str,
+        pairs: &Pairs,
+        viewer: Viewer,
+        form: Form,
+    ) -> Result<Response, Rejected> {
+        let list = self.read_list(pairs).await?;
+        let complete = if list.is_complete { "true" } else { "false" };
+        let (content_type, head, end) = match form {
+            Form::Csv => (CSV_TYPE, CSV_HEAD.to_owned(), String::new()),
+            Form::Json => {
+                let (replica, domain) = (json(&replica), json(&list.domain));
+                let head = format!(r#"{{"replica":{replica},"domain":{domain},"limits":["#);
+                (JSON_TYPE, head, format!(r#"],"complete":{complete}}}"#))
+            }
+        };
+        let chunks = list.rows.len().div_ceil(WRITTEN_MAX);
+        let rows = (0..chunks).map(move |chunk| {
+            let rows = list.rows.chunks(WRITTEN_MAX).nth(chunk).unwrap_or_default();
+            self.written(&list, rows, chunk == 0, &viewer, form)
+        });
+        let texts = [head].into_iter().chain(rows).chain([end]);
+        let body = Body::from_stream(stream::iter(texts.map(Ok::<_, Infallible>)));
+        let headers = [(header::CONTENT_TYPE, content_type), (COMPLETE, complete)];
+        Ok((headers, body).into_response())
+    }
+
+    async fn read_list(&self, pairs: &Pairs) -> Result<List, Rejected> {
+        let text = |name| Text(pairs.first(name)).shown().into_owned();
+        let (domain, rule) = (text("domain"), text("rule"));
+        let permit = self
+            .listings
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| busy())?;
+        let rules = Option::clone(&self.rules.load()).ok_or_else(no_rules)?;
+        let keys = RuleKeys::find(&rules, &domain, &rule).ok_or_else(no_rule)?;
+        let redis = self.store().named().ok_or_else(in_memory)?;
+        let (began, at) = (self.clock.now(), redis.scan_time());
+        let ends = keys.ends(at);
+        let mut scan = redis.scan(keys.start().as_bytes(), common_end(&ends));
+        let mut rows = HashMap::new();
+        let mut is_complete = true;
+        let mut step = began;
+        while let Some(names) = scan.next().await {
+            let names = names.map_err(unread)?;
+            is_complete &= self.read_rows(&keys, &ends, names, &mut rows).await?;
+            let now = self.clock.now();
+            if now.since(began) >= TIME_MAX {
+                is_complete = false;
+                break;
+            }
+            let pause = std::time::Duration::from(now.since(step)) * PAUSES;
+            tokio::time::sleep(pause.min(TIME_MAX.less(now.since(began)).into())).await;
+            step = self.clock.now();
+        }
+        is_complete &= keep_most_used(&mut rows, ROWS_MAX);
+        let mut rows: Vec<(Vec<u8>, Row)> = rows.into_iter().collect();
+        let used = |row: &Row| std::cmp::Reverse(row.reading.verdict.used);
+        rows.sort_unstable_by(|(a, row), (b, other)| (used(row), a).cmp(&(used(other), b)));
+        Ok(List {
+            rows: rows.into_iter().map(|(_, row)| row).collect(),
+            rules: rules.clone(),
+            domain,
+            rule,
+            is_complete,
+            at,
+            _permit: permit,
+        })
+    }
+
+    /// Reads the counters of those names that are of the rule. Returns whether all rows were kept.
+    async fn read_rows(
+        &self,
+        keys: &RuleKeys<'_>,
+        ends: &[Key],
+        names: Vec<Vec<u8>>,
+        rows: &mut HashMap<Vec<u8>, Row>,
+    ) -> Result<bool, Rejected> {
+        let new = names.into_iter().filter(|name| !rows.contains_key(name));
+        let found: Vec<_> = new
+            .filter_map(|name| {
+                let (limit, key) = keys.limit_of(&name, ends)?;
+                Some((name, limit, key))
+            })
+            .collect();
+        for some in found.chunks(READ_MAX) {
+            let now = self.clock.now();
+            let read = some.iter().map(|(_, limit, key)| async {
+                let check = keys.check(*limit, key.clone());
+                self.store().peek(&check, now).await
+            });
+            let readings = try_join_all(read).await;
+            let readings = readings.map_err(|error| unread(error.error.to_string()))?;
+            for ((name, limit, key), reading) in some.iter().zip(readings) {
+                let row = Row {
+                    limit: *limit,
+                    key: key.clone(),
+                    reading,
+                };
+                rows.insert(name.clone(), row);
+            }
+        }
+        Ok(rows.len() < 2 * ROWS_MAX || keep_most_used(rows, ROWS_MAX))
+    }
+
+    fn written(
+        &self,
+        list: &List,
+        rows: &[Row],
+        is_first: bool,
+        viewer: &Viewer,
+        form: Form,
+    ) -> String {
+        let keys = RuleKeys::find(&list.rules, &list.domain, &list.rule);
+        let usages = keys.iter().flat_map(|keys| {
+            rows.iter().map(|row| {
+                let check = keys.check(row.limit, row.key.clone());
+                let (link, ..) = &keys.limits[row.limit];
+                let usage = LimitUsage::new(link, &check, &row.reading, CountedIn::Redis, list.at);
+                LimitUsage {
+                    entries: keys
+                        .entries(&row.key, row.limit)
+                        .and_then(|entries| self.shown(list, &entries, viewer)),
+                    ..usage
+                }
+            })
+        });
+        let mut text = String::new();
+        for usage in usages {
+            match form {
+                Form::Csv => text += &usage.csv(&list.domain),
+                Form::Json => {
+                    let comma = if is_first && text.is_empty() { "" } else { "," };
+                    text += comma;
+                    text += &json(&usage);
+                }
+            }
+        }
+        text
+    }
+
+    /// Entries as the caller sees them.
+    fn shown(&self, list: &List, entries: &[[Vec<u8>; 2]], viewer: &Viewer) -> Option<Entries> {
+        let entries = entries.iter().map(|[key, value]| match viewer.values() {
+            // It has no key that a list of all users would have to be hashed with.
+            Values::Redacted if is_hash(key) => Entry::new(b"#", b""),
+            _ => Entry::new(key, value),
+        });
+        let query = Query {
+            domain: list.domain.as_bytes(),
+            descriptors: [Descriptor::new(entries)].into_iter().collect(),
+            ..Query::default()
+        };
+        self.top.entries_for(&query, viewer)
+    }
+}
+
+impl<'r> RuleKeys<'r> {
+    /// `None` without such a rule, or without a limit of its own.
+    fn find(rules: &'r RuleSet, domain: &str, path: &str) -> Option<Self> {
+        let domain = rules.domain(domain.as_bytes())?;
+        let mut rules = Vec::new();
+        domain.visit(&mut |nodes| {
+            let rule = nodes.last().and_then(|node| node.rule.as_deref());
+            let names = || nodes.iter().map(|node| &*node.key).collect::<Vec<_>>();
+            rules.extend(rule.map(|rule| (rule, names())));
+        });
+        let at = rules.iter().position(|(rule, _)| *rule.path == *path)?;
+        let (rule, names) = rules.swap_remove(at);
+        let length = |names: &[&str]| names.iter().map(|name| name.len()).sum::<usize>();
+        rules.retain(|(other, others)| {
+            let period = |rule: &Rule| rule.limit().map(|limit| limit.period);
+            other.key_tail == KeyTail::Reference
+                && period(other) == period(rule)
+                && length(others) > length(&names)
+        });
+        let further = rule.limits.iter();
+        let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
+        let own = rule.limit().map(|limit| (None, limit, &rule.key_tail));
+        let limits = own
+            .into_iter()
+            .chain(further)
+            .map(|(further, limit, tail)| {
+                let link = Link {
+                    rule: Some(rule),
+                    further,
+                    is_override: false,
+                    check: 0,
+                    entries: names.len(),
+                    enforced: true,
+                    key_format: tail.format(),
+                    metric_name: None,
+                };
+                let chained = limit.chained || rule.is_chained();
+                (link, Limit { chained, ..*limit }, tail)
+            });
+        let limits: Vec<_> = limits.collect();
+        (!limits.is_empty()).then_some(Self {
+            domain,
+            rule,
+            names,
+            limits,
+            rivals: rules.into_iter().map(|(_, names)| names).collect(),
+        })
+    }
+
+    /// What its keys begin with.
+    fn start(&self) -> String {
+        let starts = self.limits.iter().map(|&(.., tail)| self.start_of(tail));
+        starts
+            .reduce(|some, other| common_start(&some, &other))
+            .unwrap_or_default()
+    }
+
+    fn start_of(&self, tail: &KeyTail) -> String {
+        let is_tagged = self.rule.tagged_entries > 0;
+        self.domain.key_head.start(tail, is_tagged, self.names[0])
+    }
+
+    /// Whether a key in the reference form is one of another rule.
+    fn is_of_rival(&self, key: &Key) -> bool {
+        self.rivals.iter().any(|names| {
+            let tail = &KeyTail::Reference;
+            let start = self.domain.key_head.start(tail, false, names[0]);
+            let entries = key.as_bytes().strip_prefix(start.as_bytes());
+            entries.is_some_and(|entries| tail.entries_of(entries, names).is_some())
+        })
+    }
+
+    /// What the keys of each limit end with.
+    fn ends(&self, at: Time) -> Vec<Key> {
+        let end = |(_, limit, tail): &(Link<'_>, Limit, &KeyTail)| {
+            let mut end = Key::from(tail.text());
+            if limit.algorithm.has_windows() {
+                end.push_window(limit, limit.window(at).start, at);
+            }
+            end
+        };
+        self.limits.iter().map(end).collect()
+    }
+
+    /// The limit that a name is counted by, and its key without a window. `None` for a key of
+    /// another rule.
+    fn limit_of(&self, name: &[u8], ends: &[Key]) -> Option<(usize, Key)> {
+        let (limit, entries) = ends
+            .iter()
+            .enumerate()
+            .find_map(|(limit, end)| Some((limit, name.strip_suffix(end.as_bytes())?)))?;
+        let (.., tail) = self.limits[limit];
+        let mut key = Key::from(entries);
+        key.push(tail.text().as_bytes());
+        if *tail == KeyTail::Reference && self.is_of_rival(&key) {
+            return None;
+        }
+        let entries = self.entries(&key, limit)?;
+        let is_hashed = entries.iter().any(|[key, _]| is_hash(key));
+        let entries = entries.iter().map(|[key, value]| Entry::new(key, value));
+        let entries: Vec<_> = entries.collect();
+        let is_its = match lookup(self.domain, &entries).1 {
+            End::Rule(rule) => std::ptr::eq(rule, self.rule),
+            _ => is_hashed,
+        };
+        is_its.then_some((limit, key))
+    }
+
+    fn entries(&self, key: &Key, limit: usize) -> Option<Vec<[Vec<u8>; 2]>> {
+        let (.., tail) = self.limits[limit];
+        let entries = key
+            .as_bytes()
+            .strip_prefix(self.start_of(tail).as_bytes())?;
+        tail.entries_of(entries.strip_suffix(tail.text().as_bytes())?, &self.names)
+    }
+
+    fn check(&self, limit: usize, key: Key) -> Check {
+        let (_, limit, _) = self.limits[limit];
+        Check {
+            holder: limit.algorithm.counts_holders().then(Box::default),
+            ..Check::new(key, limit, Hits::Peek)
+        }
+    }
+}
+
+/// Removes all rows but those with the most hits. Returns whether there are no more.
+fn keep_most_used(rows: &mut HashMap<Vec<u8>, Row>, max: usize) -> bool {
+    if rows.len() <= max {
+        return true;
+    }
+    let used = |row: &Row| row.reading.verdict.used;
+    let mut all: Vec<u64> = rows.values().map(used).collect();
+    let (_, least, _) = all.select_nth_unstable_by(max - 1, |a, b| b.cmp(a));
+    let least = *least;
+    let mut ties = max - rows.values().filter(|row| used(row) > least).count();
+    rows.retain(|_, row| {
+        let is_tie = used(row) == least && ties > 0;
+        ties -= usize::from(is_tie);
+        used(row) > least || is_tie
+    });
+    false
+}
+
+fn common_start(some: &str, other: &str) -> String {
+    let both = some.chars().zip(other.chars());
+    both.take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
+}
+
+/// What all of them end with.
+fn common_end(ends: &[Key]) -> &[u8] {
+    let Some((first, others)) = ends.split_first() else {
+        return &[];
+    };
+    let (first, others) = (first.as_bytes(), others.iter().map(Key::as_bytes));
+    let is_common = |from: &usize| others.clone().all(|other| other.ends_with(&first[*from..]));
+    let from = (0..=first.len()).find(is_common).unwrap_or(first.len());
+    &first[from..]
+}
+
+fn busy() -> Rejected {
+    let reason = "another list of keys is being made (usage_lists_max); repeat the request";
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
+}
+
+fn no_rule() -> Rejected {
+    let reason = "the domain has no rule of this path with limits; /rlconfig has the paths of all";
+    Rejected::new(StatusCode::NOT_FOUND, reason)
+}
+
+fn in_memory() -> Rejected {
+    let reason = "counters in memory have no names, so a rule's keys cannot be listed; use Redis, or write ?e=KEY%3DVALUE for one key";
+    Rejected::new(StatusCode::NOT_IMPLEMENTED, reason)
+}
+
+fn unread(cause: String) -> Rejected {
+    let reason = format!("the keys could not be read: {cause}");
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+}
