@@ -216,7 +216,7 @@ descriptors:
     descriptors:
       - key: user
         rate_limit: {unit: second, requests_per_unit: 3}
-        metadata: {tollgate: {parents: true, limits: [{requests: 50, unit: day}]}}
+        metadata: {tollgate: {parents: true, limits: [{requests: 5, unit: day}]}}
 ";
     let folder = TempDir::new().expect("a temporary directory");
     let file = written(&folder, "rules.yaml", RULES);

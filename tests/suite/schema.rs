@@ -38,7 +38,7 @@ algorithm: token_bucket, calendar: UTC
 limits: [{requests: 9007199254740990, unit: week}], warn_at: [100%, 1%]
 limits: [{requests: 9, unit: week, on_limit: degrade}]
 limits: [{requests: 9}]
-parents: yes
+limits: null
 algorithm: Token_bucket
 algorithm: null
 unit_multiplier: 0
@@ -113,6 +113,7 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "invalid_budgets: two limits with one default name",
             "invalid_budgets: two limits of one period",
             "invalid_budgets: a limit with the period of the rule",
+            "[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day}, {requests: 8, unit: day}]}}]}]",
             "merge: the same descriptor in two files is refused",
             "merge: below the root nothing is merged",
             "2:73 2 statuses for 1 descriptor: a response has one for each",
@@ -159,6 +160,7 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "leased: a lease without leased or concurrency",
             "invalid_budgets: a limit of holders",
             "invalid_budgets: a limit with a burst and no bucket",
+            "[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day, burst: 3}]}}]}]",
             "invalid_budgets: options of the limit that an unlimited rule lacks",
             "leased: a lease beside exact",
             "leased: leased with over-limit hits that count by the domain",
@@ -192,6 +194,7 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "invalid_budgets: a city for a time zone",
             "invalid_budgets: a time zone in another case",
             "invalid_budgets: a time zone like no other",
+            "[{domain: '*', tollgate: {defaults: {calendar: Europe/Berln}}}]",
         ],
     ),
     (
