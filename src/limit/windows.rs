@@ -62,8 +62,7 @@ impl Windows {
         }
     }
 
-    /// Whether the window with this `id` is one of these: after a change of the first day it is
-    /// not.
+    /// Whether the window with this `id` is one of these: not after a change of the first day.
     pub(crate) fn has(self, id: Time) -> bool {
         match self {
             Self::Calendar(calendar) if calendar.unit() != Unit::Day => {
