@@ -53,7 +53,7 @@ fn samples_load_in_the_reference() {
         ("USE_STATSD", "false"),
         ("BACKEND_TYPE", "redis"),
         ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_URL", &redis.address().to_string()),
+        ("REDIS_URL", &redis.address()),
         ("HOST", "127.0.0.1"),
         ("GRPC_HOST", "127.0.0.1"),
         ("DEBUG_HOST", "127.0.0.1"),

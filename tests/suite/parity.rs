@@ -529,7 +529,9 @@ fn batches() -> impl Strategy<Value = Batch> {
     ];
     let group = (manners, prop::collection::vec(calls(), 1..7)).prop_map(|(mode, mut calls)| {
         if mode != Mode::Independent {
-            calls.iter_mut().for_each(|call| call.group = 0);
+            for call in &mut calls {
+                call.group = 0;
+            }
         }
         Group { mode, calls }
     });

@@ -40,9 +40,9 @@ const TIME_MAX: Span = Span::from_secs(60);
 /// Times of a step that follow it as a pause: a server has 5 % of its time for lists.
 const PAUSES: u32 = 19;
 /// Counters that are read at once.
-const READ_MAX: usize = 64;
+const READ_AT_ONCE: usize = 64;
 /// Rows that are written at once.
-const WRITTEN_MAX: usize = 500;
+const WRITTEN_AT_ONCE: usize = 500;
 /// Whether a list in CSV has all keys.
 const COMPLETE: HeaderName = HeaderName::from_static("tollgate-complete");
 const CSV_TYPE: &str = "text/csv; charset=utf-8";
@@ -108,9 +108,9 @@ impl Counters {
                 (JSON_TYPE, head, format!(r#"],"complete":{complete}}}"#))
             }
         };
-        let chunks = list.rows.len().div_ceil(WRITTEN_MAX);
+        let chunks = list.rows.len().div_ceil(WRITTEN_AT_ONCE);
         let rows = (0..chunks).map(move |chunk| {
-            let rows = list.rows.chunks(WRITTEN_MAX).nth(chunk).unwrap_or_default();
+            let rows = list.rows.chunks(WRITTEN_AT_ONCE).nth(chunk).unwrap_or_default();
             self.written(&list, rows, chunk == 0, &viewer, form)
         });
         let texts = [head].into_iter().chain(rows).chain([end]);
@@ -178,7 +178,7 @@ impl Counters {
                 Some((name, limit, key))
             })
             .collect();
-        for some in found.chunks(READ_MAX) {
+        for some in found.chunks(READ_AT_ONCE) {
             let now = self.clock.now();
             let read = some.iter().map(|(_, limit, key)| async {
                 let check = keys.check(*limit, key.clone());
