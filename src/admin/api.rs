@@ -48,6 +48,7 @@ mod outcome;
 mod over_limit;
 pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
+mod rule_keys;
 pub(crate) mod rules;
 pub(crate) mod status;
 pub(crate) mod token;

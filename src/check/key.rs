@@ -31,8 +31,8 @@ impl Key {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends the window of a limit at `at`: the start in seconds, as envoyproxy/ratelimit does, or
-    /// the date of a calendar period.
+    /// Appends the window of a limit at `at`: the start in seconds, as envoyproxy/ratelimit does,
+    /// or the date of a calendar period.
     pub(crate) fn push_window(&mut self, limit: &Limit, start: Time, at: Time) {
         if let Windows::Calendar(calendar) = limit.windows {
             self.push(calendar.period(at).date.to_string().as_bytes());

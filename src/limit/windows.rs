@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::limit::Unit;
 use crate::limit::calendar::{Calendar, month_of, month_start};
+use crate::limit::unit::Unit;
 
 /// How time is cut into windows. For all other algorithms a month is 30 days: sliding windows, logs
 /// and buckets count any 30 days.
@@ -62,7 +62,7 @@ impl Windows {
         }
     }
 
-    /// Whether the window with this `id` is one of these: after a change of the first day it is not.
+    /// Whether the window with this `id` is one of these: not after a change of the first day.
     pub(crate) fn has(self, id: Time) -> bool {
         match self {
             Self::Calendar(calendar) if calendar.unit() != Unit::Day => {

@@ -109,9 +109,10 @@ fn kind(step: &Step<'_>, modes: Modes) -> Kind {
         _ if modes.quota => Kind::Quota,
         _ => {
             let mut rules = step.links().iter().filter_map(Link::own_rule);
-            match rules.any(|rule| rule.quota_mode) {
-                true => Kind::Quota,
-                false => Kind::Hard,
+            if rules.any(|rule| rule.quota_mode) {
+                Kind::Quota
+            } else {
+                Kind::Hard
             }
         }
     }

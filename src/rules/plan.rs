@@ -105,27 +105,22 @@ pub fn plan<'r>(
         },
         all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
     };
-    let mut steps: SmallVec<[Step<'r>; 2]> = SmallVec::with_capacity(count);
-    let settles = matches.iter().any(Matched::settles);
-    if !settles {
-        for (index, matched) in matches.iter().enumerate() {
-            steps.push(planner.step(index, matched)?);
-        }
-        planner.join(planner.request.checks.len());
-    } else {
-        // What is known afterwards is charged whatever other descriptors answer, so it comes after
-        // them.
-        steps.extend(matches.iter().map(|_| Step::NoRule));
-        for is_settled in [false, true] {
-            for (index, matched) in matches.iter().enumerate() {
-                if matched.settles() == is_settled {
-                    steps[index] = planner.step(index, matched)?;
-                }
-            }
-            if !is_settled {
-                planner.join(planner.request.checks.len());
+    let mut steps: SmallVec<[Step<'r>; 2]> = matches.iter().map(|_| Step::NoRule).collect();
+    let mut add = |planner: &mut Planner<'_, '_, 'r>, is_settled| {
+        let all = matches.iter().enumerate().zip(&mut steps);
+        for ((index, matched), step) in all {
+            if matched.settles() == is_settled {
+                *step = planner.step(index, matched)?;
             }
         }
+        Ok(())
+    };
+    add(&mut planner, false)?;
+    planner.join();
+    // What is known afterwards is charged whatever other descriptors answer, so it comes after
+    // them.
+    if matches.iter().any(Matched::settles) {
+        add(&mut planner, true)?;
     }
     Ok(Plan {
         domain_known: true,
@@ -246,10 +241,10 @@ impl<'r> Planner<'_, '_, 'r> {
         })
     }
 
-    /// All or nothing of the first checks.
-    fn join(&mut self, count: usize) {
-        if self.all_or_nothing && count > 1 {
-            for check in &mut self.request.checks[..count] {
+    /// All or nothing of the checks so far.
+    fn join(&mut self) {
+        if self.all_or_nothing && self.request.checks.len() > 1 {
+            for check in &mut self.request.checks {
                 check.group = 1;
             }
         }

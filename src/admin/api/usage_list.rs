@@ -17,21 +17,19 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admin::api::answer::{JSON_TYPE, Rejected};
 use crate::admin::api::counters::{Counters, no_rules};
+use crate::admin::api::rule_keys::{RuleKeys, common_end};
 use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Hits, Key, Reading};
+use crate::check::{Key, Reading};
 use crate::http::response_budget::RETRY_AFTER_SECS;
-use crate::limit::Limit;
 use crate::observe::redact::Values;
 use crate::report::counter::{CountedIn, Entries};
 use crate::report::json;
 use crate::report::usage::{CSV_HEAD, LimitUsage};
-use crate::rules::key::{KeyTail, is_hash};
-use crate::rules::lookup::{End, lookup};
-use crate::rules::tree::Domain;
-use crate::rules::{Descriptor, Entry, Link, Query, Rule, RuleSet};
+use crate::rules::key::is_hash;
+use crate::rules::{Descriptor, Entry, Query, RuleSet};
 
 /// Keys of a list.
 // bound usage_rows_max: the most used are kept, and the list is not complete; -
@@ -54,18 +52,6 @@ const CSV_TYPE: &str = "text/csv; charset=utf-8";
 pub(super) enum Form {
     Json,
     Csv,
-}
-
-/// The keys of a rule, as the store has them.
-struct RuleKeys<'r> {
-    domain: &'r Domain,
-    rule: &'r Rule,
-    /// The keys of its entries.
-    names: Vec<&'r str>,
-    limits: Vec<(Link<'r>, Limit, &'r KeyTail)>,
-    /// The same of rules whose keys look like its own in the reference form: parts are joined by
-    /// underscores, so `team_a_user_b_` is a team or a user. Longer keys are more likely.
-    rivals: Vec<Vec<&'r str>>,
 }
 
 /// A key of a rule.
@@ -151,7 +137,7 @@ impl Counters {
         let mut is_complete = true;
         let mut step = began;
         while let Some(names) = scan.next().await {
-            let names = names.map_err(unread)?;
+            let names = names.map_err(|error| unread(&error))?;
             is_complete &= self.read_rows(&keys, &ends, names, &mut rows).await?;
             let now = self.clock.now();
             if now.since(began) >= TIME_MAX {
@@ -199,7 +185,7 @@ impl Counters {
                 self.store().peek(&check, now).await
             });
             let readings = try_join_all(read).await;
-            let readings = readings.map_err(|error| unread(error.error.to_string()))?;
+            let readings = readings.map_err(|error| unread(&error.error.to_string()))?;
             for ((name, limit, key), reading) in some.iter().zip(readings) {
                 let row = Row {
                     limit: *limit,
@@ -264,131 +250,6 @@ impl Counters {
     }
 }
 
-impl<'r> RuleKeys<'r> {
-    /// `None` without such a rule, or without a limit of its own.
-    fn find(rules: &'r RuleSet, domain: &str, path: &str) -> Option<Self> {
-        let domain = rules.domain(domain.as_bytes())?;
-        let mut rules = Vec::new();
-        domain.visit(&mut |nodes| {
-            let rule = nodes.last().and_then(|node| node.rule.as_deref());
-            let names = || nodes.iter().map(|node| &*node.key).collect::<Vec<_>>();
-            rules.extend(rule.map(|rule| (rule, names())));
-        });
-        let at = rules.iter().position(|(rule, _)| *rule.path == *path)?;
-        let (rule, names) = rules.swap_remove(at);
-        let length = |names: &[&str]| names.iter().map(|name| name.len()).sum::<usize>();
-        rules.retain(|(other, others)| {
-            let period = |rule: &Rule| rule.limit().map(|limit| limit.period);
-            other.key_tail == KeyTail::Reference
-                && period(other) == period(rule)
-                && length(others) > length(&names)
-        });
-        let further = rule.limits.iter();
-        let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
-        let own = rule.limit().map(|limit| (None, limit, &rule.key_tail));
-        let limits = own
-            .into_iter()
-            .chain(further)
-            .map(|(further, limit, tail)| {
-                let link = Link {
-                    rule: Some(rule),
-                    further,
-                    is_override: false,
-                    check: 0,
-                    entries: names.len(),
-                    enforced: true,
-                    key_format: tail.format(),
-                    metric_name: None,
-                };
-                let chained = limit.chained || rule.is_chained();
-                (link, Limit { chained, ..*limit }, tail)
-            });
-        let limits: Vec<_> = limits.collect();
-        (!limits.is_empty()).then_some(Self {
-            domain,
-            rule,
-            names,
-            limits,
-            rivals: rules.into_iter().map(|(_, names)| names).collect(),
-        })
-    }
-
-    /// What its keys begin with.
-    fn start(&self) -> String {
-        let starts = self.limits.iter().map(|&(.., tail)| self.start_of(tail));
-        starts
-            .reduce(|some, other| common_start(&some, &other))
-            .unwrap_or_default()
-    }
-
-    fn start_of(&self, tail: &KeyTail) -> String {
-        let is_tagged = self.rule.tagged_entries > 0;
-        self.domain.key_head.start(tail, is_tagged, self.names[0])
-    }
-
-    /// Whether a key in the reference form is one of another rule.
-    fn is_of_rival(&self, key: &Key) -> bool {
-        self.rivals.iter().any(|names| {
-            let tail = &KeyTail::Reference;
-            let start = self.domain.key_head.start(tail, false, names[0]);
-            let entries = key.as_bytes().strip_prefix(start.as_bytes());
-            entries.is_some_and(|entries| tail.entries_of(entries, names).is_some())
-        })
-    }
-
-    /// What the keys of each limit end with.
-    fn ends(&self, at: Time) -> Vec<Key> {
-        let end = |(_, limit, tail): &(Link<'_>, Limit, &KeyTail)| {
-            let mut end = Key::from(tail.text());
-            if limit.algorithm.has_windows() {
-                end.push_window(limit, limit.window(at).start, at);
-            }
-            end
-        };
-        self.limits.iter().map(end).collect()
-    }
-
-    /// The limit that a name is counted by, and its key without a window. `None` for a key of
-    /// another rule.
-    fn limit_of(&self, name: &[u8], ends: &[Key]) -> Option<(usize, Key)> {
-        let (limit, entries) = ends
-            .iter()
-            .enumerate()
-            .find_map(|(limit, end)| Some((limit, name.strip_suffix(end.as_bytes())?)))?;
-        let (.., tail) = self.limits[limit];
-        let mut key = Key::from(entries);
-        key.push(tail.text().as_bytes());
-        if *tail == KeyTail::Reference && self.is_of_rival(&key) {
-            return None;
-        }
-        let entries = self.entries(&key, limit)?;
-        let is_hashed = entries.iter().any(|[key, _]| is_hash(key));
-        let entries = entries.iter().map(|[key, value]| Entry::new(key, value));
-        let entries: Vec<_> = entries.collect();
-        let is_its = match lookup(self.domain, &entries).1 {
-            End::Rule(rule) => std::ptr::eq(rule, self.rule),
-            _ => is_hashed,
-        };
-        is_its.then_some((limit, key))
-    }
-
-    fn entries(&self, key: &Key, limit: usize) -> Option<Vec<[Vec<u8>; 2]>> {
-        let (.., tail) = self.limits[limit];
-        let entries = key
-            .as_bytes()
-            .strip_prefix(self.start_of(tail).as_bytes())?;
-        tail.entries_of(entries.strip_suffix(tail.text().as_bytes())?, &self.names)
-    }
-
-    fn check(&self, limit: usize, key: Key) -> Check {
-        let (_, limit, _) = self.limits[limit];
-        Check {
-            holder: limit.algorithm.counts_holders().then(Box::default),
-            ..Check::new(key, limit, Hits::Peek)
-        }
-    }
-}
-
 /// Removes all rows but those with the most hits. Returns whether there are no more.
 fn keep_most_used(rows: &mut HashMap<Vec<u8>, Row>, max: usize) -> bool {
     if rows.len() <= max {
@@ -407,22 +268,6 @@ fn keep_most_used(rows: &mut HashMap<Vec<u8>, Row>, max: usize) -> bool {
     false
 }
 
-fn common_start(some: &str, other: &str) -> String {
-    let both = some.chars().zip(other.chars());
-    both.take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
-}
-
-/// What all of them end with.
-fn common_end(ends: &[Key]) -> &[u8] {
-    let Some((first, others)) = ends.split_first() else {
-        return &[];
-    };
-    let (first, others) = (first.as_bytes(), others.iter().map(Key::as_bytes));
-    let is_common = |from: &usize| others.clone().all(|other| other.ends_with(&first[*from..]));
-    let from = (0..=first.len()).find(is_common).unwrap_or(first.len());
-    &first[from..]
-}
-
 fn busy() -> Rejected {
     let reason = "another list of keys is being made (usage_lists_max); repeat the request";
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
@@ -438,7 +283,7 @@ fn in_memory() -> Rejected {
     Rejected::new(StatusCode::NOT_IMPLEMENTED, reason)
 }
 
-fn unread(cause: String) -> Rejected {
+fn unread(cause: &str) -> Rejected {
     let reason = format!("the keys could not be read: {cause}");
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
 }

@@ -73,7 +73,8 @@ pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
 /// What envoyproxy/ratelimit does instead, for the first rule with each key that is about several
 /// limits or about calendars. `serve` does not report it, since it is there in any case.
 pub(super) fn reference(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
-    let keys: [(&str, fn(&Rule) -> bool, &str); 4] = [
+    type Has = fn(&Rule) -> bool;
+    let keys: [(&str, Has, &str); 4] = [
         (
             "limits",
             |rule| !rule.limits.is_empty() && rule.limit().is_none(),

@@ -335,7 +335,10 @@ impl LimitItem {
         let mut block = Block::default();
         for (key, value) in reader::map(node, LimitKeys::KEYS, findings)? {
             match reader::key(key, LimitKeys::KEYS, elsewhere, findings) {
-                key @ "name" => name = reader::text(value, key, findings).map(Box::from),
+                key @ "name" => {
+                    let text = reader::text(value, key, findings);
+                    name = text.filter(|text| !text.is_empty()).map(Box::from);
+                }
                 key @ "requests" => requests = u64::read(value, key, findings),
                 key @ "unit" => unit = Unit::read(value, key, findings),
                 key => block.set(key, value, findings),
@@ -350,7 +353,7 @@ impl LimitItem {
             return None;
         };
         Some(Self {
-            name: name.filter(|name: &Box<str>| !name.is_empty()),
+            name,
             requests,
             unit,
             block,

@@ -248,7 +248,11 @@ impl LimitStats {
     /// Hits in use as of the last verdict; 0 once the counter is unused again.
     pub(crate) fn used(&self, now: Time) -> u64 {
         let is_in_use = now.as_micros() / MICROS_PER_SECOND < self.resets_at.load(Relaxed);
-        is_in_use.then(|| self.used.load(Relaxed)).unwrap_or(0)
+        if is_in_use {
+            self.used.load(Relaxed)
+        } else {
+            0
+        }
     }
 
     /// Counts that hits have crossed a threshold.

@@ -57,7 +57,7 @@ impl Scan {
     async fn read(&mut self, node: &Node) -> Result<Vec<Vec<u8>>, redis::RedisError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(node.connector.uncounted().connect_background().await?),
+            closed => closed.insert(node.connector.uncounted().connect_background().await?),
         };
         let mut commands = Pipeline::with_capacity(1);
         let scan = commands.cmd("SCAN").arg(self.cursor);

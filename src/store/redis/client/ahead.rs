@@ -56,9 +56,12 @@ impl RedisClient {
             return None;
         }
         let (is_complete, blocked) = (prepared.is_complete(), prepared.blocked());
-        prepared.settle_reserved(|check| match blocked.has(check) {
-            true => Some(Settled::Unused),
-            false => is_complete.then_some(Settled::Used),
+        prepared.settle_reserved(|check| {
+            if blocked.has(check) {
+                Some(Settled::Unused)
+            } else {
+                is_complete.then_some(Settled::Used)
+            }
         });
         Some(prepared)
     }
