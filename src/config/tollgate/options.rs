@@ -241,7 +241,7 @@ keys! {
 
 values! {
     /// A list of limits.
-    pub(crate) enum LimitList(schemas) = {"type": "array", "maxItems": LIMITS_MAX,
+    pub(crate) enum LimitList(schemas) = {"type": "array", "minItems": 1, "maxItems": LIMITS_MAX,
         "items": schemas.subschema_for::<LimitKeys>()};
     /// The block of a rule, in which no option contradicts `algorithm` or `on_limit` beside it.
     pub(crate) enum RuleBlock(schemas) = {"allOf": [
@@ -375,7 +375,12 @@ impl LimitItem {
 
 impl OptionValue for Limits {
     fn read(node: &Node, _: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let problems = findings.problem_count();
         let items = reader::list(node, &mut findings.at(".limits"), LimitItem::read);
+        if items.is_empty() && findings.problem_count() == problems {
+            let problem = Diagnostic::new(node.location, "`limits` without a limit");
+            findings.problem(problem.hint("write one, such as {requests: 10000, unit: day}"));
+        }
         if items.len() > LIMITS_MAX {
             let text = format!(
                 "{} limits, more than the {LIMITS_MAX} of limits_max",
