@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::join_all;
+use tokio::runtime;
+
 use crate::races::{SERVICES, race};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
 use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
-use crate::support::{TestServer, request};
+use crate::support::{TestServer, eventually, request};
 
 const LEVELS: &str = "
 domain: d
@@ -48,10 +51,29 @@ fn counts(redis: &RedisProcess) -> Counts {
     values.collect()
 }
 
+/// Waits until a service has verdicts of all servers, without counting.
+async fn ready(service: &TestServer) {
+    let mut client = service.client().await;
+    eventually("all servers give verdicts", async || {
+        for round in 0..ROUNDS {
+            let mut peek = request("d", &[&[("org", &round.to_string())]]);
+            peek.descriptors[0].hits_addend = Some(0);
+            if client.call(peek).await.is_err() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
 /// More calls than any level admits: 96 of each round, 48 of a team and 24 of a user.
 fn race_of_levels(settings: &[(&'static str, String)]) -> Vec<usize> {
     let start = || answered_by_redis(TestServer::with_rules(LEVELS), settings).start();
     let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be built");
+    runtime.block_on(join_all(services.iter().map(ready)));
     race(&services, ROUNDS, CALLS, |call| {
         let [org, team, user] =
             [call.round, call.client % 2, call.client / 2 % 2].map(|number| number.to_string());

@@ -129,7 +129,7 @@ impl Actions {
             .map_or_else(String::new, |remote| remote.to_string());
         let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
         let descriptor = change.descriptor();
-        let limit = change.limit.as_deref().unwrap_or_default();
+        let limit = change.limit.as_deref();
         let changed = changed.inspect_err(|Failed { rejected, .. }| {
             // The store may have done it.
             if rejected.status.is_server_error() {

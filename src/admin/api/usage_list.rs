@@ -110,7 +110,11 @@ impl Counters {
         };
         let chunks = list.rows.len().div_ceil(WRITTEN_AT_ONCE);
         let rows = (0..chunks).map(move |chunk| {
-            let rows = list.rows.chunks(WRITTEN_AT_ONCE).nth(chunk).unwrap_or_default();
+            let rows = list
+                .rows
+                .chunks(WRITTEN_AT_ONCE)
+                .nth(chunk)
+                .unwrap_or_default();
             self.written(&list, rows, chunk == 0, &viewer, form)
         });
         let texts = [head].into_iter().chain(rows).chain([end]);
