@@ -8,6 +8,7 @@ use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
+use crate::console::budgets;
 use crate::console::dialogs::{actions, hidden_values};
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
@@ -35,6 +36,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         .await;
     let is_hashed = is_hashed(pairs);
     let hour = hour(parts, &domain, pairs).await;
+    let limits = budgets::of_key(parts, pairs).await;
     let content = html! {
         p.crumbs {
             a href="/console/rules" { "Rules" } " / " (domain)
@@ -46,6 +48,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         @match &answer {
             Ok(counter) => {
                 (shown(counter))
+                @if let Some(limits) = limits { (limits) }
                 // An action needs the values.
                 @if is_hashed { (hidden_values(viewer)) }
                 @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }

@@ -94,7 +94,7 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
 }
 
 /// The values that the rule leaves to requests; all of them if there are none.
-fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
+pub(crate) fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
     let is_open = |index: usize| open.get(index).copied().unwrap_or(true);
     let values = |all: bool| {
         let shown = entries.iter().enumerate();
