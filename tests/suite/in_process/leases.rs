@@ -13,6 +13,8 @@ use crate::support::in_process::{
 };
 use crate::support::scripted_redis::Fault;
 
+mod bounds;
+
 /// The lifetime of leases of a limit of a minute, by default.
 const LIFETIME: Duration = Duration::from_secs(2);
 /// How much later hits are given back: they are looked for in intervals.
