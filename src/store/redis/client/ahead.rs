@@ -274,11 +274,15 @@ impl Prepared<'_> {
         decision: Result<Verdict, CheckError>,
         admitted: Settled,
     ) -> Result<Verdict, CheckError> {
+        let is_blocked = self.is_blocked();
         let check = &self.request.checks[index];
         let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
             return decision;
         };
-        let over = decision.is_ok_and(|verdict| verdict.over);
+        let sent = check.hits.count() - asked.reserved();
+        // A blocked check was sent as a peek, which does not say whether its hits are over limit.
+        let over = decision
+            .is_ok_and(|verdict| verdict.over || is_blocked && u64::from(verdict.remaining) < sent);
         let settled = match &decision {
             Ok(_) if over => Settled::Unused,
             Ok(_) => admitted,
