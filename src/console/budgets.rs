@@ -1,4 +1,4 @@
-//! Budgets: the limits of a day or more, and how much of them the keys with the most hits have used.
+//! Budgets: the limits of a day or more, and how much of them the busiest keys have used.
 //!
 //! All keys of a rule are a list of minutes, which the API and `tollgate usage` make.
 
