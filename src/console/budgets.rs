@@ -1,4 +1,4 @@
-//! Budgets: the limits of a day or more, and how much of them the busiest keys have used.
+//! Budgets: limits of a day or more, and how much of them the keys with the most hits have used.
 //!
 //! All keys of a rule are a list of minutes, which the API and `tollgate usage` make.
 
@@ -69,16 +69,17 @@ async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> M
         rule: Some(rule.path.to_string()),
     };
     let top = &parts.api.top;
-    let keys = top.of_rule(selection, Window::Hour, By::Hits, viewer);
+    let keys = top.of_rule(selection, Window::Hour, By::Hits, viewer).await;
     let mut rows = Vec::new();
-    for key in keys.await.into_iter().take(KEYS_MAX) {
-        rows.extend(read(parts, domain, rule, &key, viewer).await);
+    for key in keys.iter().flatten().take(KEYS_MAX) {
+        rows.extend(read(parts, domain, rule, key, viewer).await);
     }
     rows.sort_by_key(|(_, usage)| std::cmp::Reverse(usage.used_percent));
     html! {
         section {
             h2 { a href=(href_of(domain, &rule.path)) { (rule.path) } }
-            @if rows.is_empty() { p.empty { "No hits in the last hour." } }
+            @if let Err(rejected) = &keys { p.empty role="alert" { (rejected.reason()) } }
+            @else if rows.is_empty() { p.empty { "No hits in the last hour." } }
             @else {
                 (usage_table("Key", &html! { @for (key, usage) in &rows { (row(key, usage)) } }))
             }

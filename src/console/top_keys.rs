@@ -61,10 +61,10 @@ pub(crate) async fn section(
                     }
                 }
             }
-            @if keys.is_empty() {
-                p.empty { "No hits in this period." }
-            } @else {
-                (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } }))
+            @match &keys {
+                Err(rejected) => p.empty role="alert" { (rejected.reason()) },
+                Ok(keys) if keys.is_empty() => p.empty { "No hits in this period." },
+                Ok(keys) => (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } })),
             }
             (hidden_values(viewer))
         }

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::base::time::Span;
-use crate::check::{Blocked, Check, HITS_MAX, Hits, Source, Verdict};
+use crate::check::{Blocked, Check, Hits, Source, Verdict};
 use crate::limit::{OverLimitHits, used_percent};
 use crate::limiter::decision::{Counted, Decision};
 
@@ -73,9 +73,6 @@ impl Counted<'_, '_> {
 
 /// The hits that a check has added to its counter, as far as its verdict tells.
 fn charged(check: &Check, verdict: &Verdict, blocked: &Blocked) -> u64 {
-    let Hits::Add(hits) = check.hits else {
-        return 0;
-    };
     let limit = &check.limit;
     let is_charged = if verdict.over {
         // A slot that begins too late is over limit, and stays charged. A bucket charges only as
@@ -87,8 +84,9 @@ fn charged(check: &Check, verdict: &Verdict, blocked: &Blocked) -> u64 {
     };
     let is_known = matches!(verdict.source, Source::Store | Source::Lease);
     // The hit of a holder that is present renews its lease.
-    if is_charged && is_known && !limit.algorithm.counts_holders() {
-        hits.min(HITS_MAX)
+    let is_hit = matches!(check.hits, Hits::Add(_));
+    if is_hit && is_charged && is_known && !limit.algorithm.counts_holders() {
+        check.counted_hits()
     } else {
         0
     }

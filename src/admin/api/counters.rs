@@ -151,7 +151,7 @@ impl Counters {
         let domain = Text(query.domain).shown();
         let found = self.top.hashed(&domain, entries_of(&query.descriptors[0]));
         found
-            .await
+            .await?
             .ok_or_else(|| Rejected::new(StatusCode::NOT_FOUND, UNKNOWN_HASH))
     }
 

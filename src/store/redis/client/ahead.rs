@@ -276,10 +276,14 @@ impl Prepared<'_> {
         admitted: Settled,
     ) -> Result<Verdict, CheckError> {
         let check = &self.request.checks[index];
+        let is_blocked = self.blocked().has(check);
         let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
             return decision;
         };
-        let over = decision.is_ok_and(|verdict| verdict.over);
+        let sent = check.hits.count() - asked.reserved();
+        // A blocked check was sent as a peek, which does not say whether its hits are over limit.
+        let over =
+            decision.is_ok_and(|verdict| verdict.over || is_blocked && verdict.remaining < sent);
         let settled = match &decision {
             Ok(_) if over => Settled::Unused,
             Ok(_) => admitted,
