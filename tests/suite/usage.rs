@@ -10,7 +10,7 @@ use crate::support::counting::answered_by_redis;
 use crate::support::fault::Servers as _;
 use crate::support::http::{self, Connection, Reply};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, TestServer, tollgate, tollgate_with_env};
+use crate::support::{Builder, TestServer, eventually, tollgate, tollgate_with_env};
 
 const TOKEN: &str = "s3cret-of-admins";
 
@@ -131,6 +131,11 @@ fn rejections_of_usage_say_why() {
 
 /// Keys of the rule in order of use, and none of other rules.
 async fn assert_keys_are_listed(server: &TestServer) {
+    eventually("Redis is found", async || {
+        let limits = usage(server, "e=team%3Da")["limits"].take();
+        limits[0]["counted_in"] == "redis"
+    })
+    .await;
     for (team, times) in [("a", 1), ("b:%}{* \"", 3), ("c", 2), ("other", 4)] {
         send(server, &[("team", team)], times).await;
     }
@@ -344,7 +349,7 @@ async fn one_list_is_made_at_a_time() {
     let server = on(&redis).start();
     send(&server, &[("team", "a")], 1).await;
     let fill = "for key = 1, 50000 do redis.call('SET', key, 1) end";
-    redis.text(&["EVAL", fill, "0"]);
+    redis.command::<()>(&["EVAL", fill, "0"]);
     let is_rejected = AtomicBool::new(false);
     let ask = || {
         while !is_rejected.load(Relaxed) {
