@@ -29,7 +29,7 @@ use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::telemetry::metric::Metrics;
 
 /// Hits a minute, and holders at once: a log of a hundred entries, a set of fifty names.
-const REQUESTS: u32 = 100;
+const REQUESTS: u64 = 100;
 /// Counters of each algorithm, where time is measured.
 const KEYS: u64 = 256;
 /// The same where Redis' memory is: enough that buffers of a connection are nothing beside them,
@@ -175,6 +175,7 @@ impl Case {
             counter_key(
                 &head,
                 [Entry::new("user", &format!("u{user:04}"))].into_iter(),
+                0,
                 &tail,
             )
         };
@@ -199,11 +200,11 @@ impl Case {
             &self.keys[usize::try_from(asked % keys).expect("it is below their number")],
             asked / keys,
         );
-        let apart = self.limit.period.as_micros().min(60_000_000) / u64::from(REQUESTS) / keys;
+        let apart = self.limit.period.as_micros().min(60_000_000) / REQUESTS / keys;
         let now = START.plus(Span::from_micros(asked * apart));
         // A bucket stays half spent; untouched it would be forgotten between two rounds.
         let hits = if pass == 0 && self.limit.algorithm.is_bucket() {
-            u64::from(REQUESTS) / 2
+            REQUESTS / 2
         } else {
             1
         };

@@ -1,30 +1,27 @@
 //! The request to a store and its result: checks in, verdicts out.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
 use crate::base::named_enum::named_enum;
-use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::limit::Limit;
+use crate::limit::{EXACT_MAX, Limit};
 
-/// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more
-/// than the greatest limit, so that hits that are reduced to it are over any limit.
+pub use key::Key;
+
+mod key;
+
+/// Hits of one call that windows and metrics count of limits below it. More is a mistake or an
+/// attack. Hits that are reduced to it are over any such limit; see also [`hits_max`].
 pub const HITS_MAX: u64 = 1 << 32;
-
-/// Keys up to this many bytes are not allocated.
-const KEY_BYTES_INLINE: usize = 96;
 
 /// The checks of one request, in order.
 #[derive(Debug, Clone, Default)]
 pub struct CheckRequest {
     /// A key may occur twice: the second check sees what the first one did.
     pub checks: SmallVec<[Check; 2]>,
-    /// If an enforcing check is over limit, the others consume nothing.
-    pub all_or_nothing: bool,
     /// When the caller stops waiting, if that is known.
     pub deadline: Option<Time>,
 }
@@ -46,7 +43,13 @@ pub struct Check {
     pub enforcing: bool,
     /// `None` if the store decides each check.
     pub lease: Option<Arc<Leased>>,
+    /// Neighbors with the same number consume all or nothing; 0 is alone.
+    pub group: u16,
 }
+
+/// Groups with an enforcing check that is over limit: their others consume nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked(SmallVec<[u16; 4]>);
 
 /// Hits of a counter may be taken ahead: `consistency: leased`.
 #[derive(Debug, Default)]
@@ -86,10 +89,6 @@ pub struct Call<'c> {
     pub book_ahead: Span,
 }
 
-/// The name of a counter. It contains no time: whether a window is over is read from the state.
-#[derive(PartialEq, Eq, Hash, Default)]
-pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
-
 /// The effect of a check on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
@@ -109,7 +108,7 @@ pub struct Verdict {
     /// Hits in use after the check.
     pub used: u64,
     /// Hits that would be admitted now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Time until the slot begins that was booked for this check; zero is now.
     pub start_after: Span,
     /// When over limit: time until the same hits would be admitted. `None` is never: they exceed
@@ -193,12 +192,12 @@ named_enum! {
     }
 }
 
-impl CheckRequest {
-    /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that
-    /// are not over limit have consumed nothing.
-    pub(crate) fn is_blocked(&self, verdicts: &[Verdict]) -> bool {
-        let mut checks = self.checks.iter().zip(verdicts);
-        self.all_or_nothing && checks.any(|(check, verdict)| check.enforcing && verdict.over)
+/// Hits of one call that are counted: over the limit, and exact.
+pub const fn hits_max(limit: &Limit) -> u64 {
+    if limit.requests < HITS_MAX {
+        HITS_MAX
+    } else {
+        EXACT_MAX - 1
     }
 }
 
@@ -213,6 +212,7 @@ impl Check {
             book_ahead: Span::ZERO,
             enforcing: true,
             lease: None,
+            group: 0,
         }
     }
 
@@ -223,6 +223,11 @@ impl Check {
             hits,
             ..self.clone()
         }
+    }
+
+    /// The hits that are counted, at most [`hits_max`].
+    pub(crate) fn counted_hits(&self) -> u64 {
+        self.hits.count().min(hits_max(&self.limit))
     }
 
     /// The effect on its counter.
@@ -298,8 +303,7 @@ impl Verdict {
         retry_after: Option<Span>,
         reset_after: Span,
     ) -> Self {
-        let remaining =
-            u32::try_from(u64::from(limit.requests).saturating_sub(used)).unwrap_or(u32::MAX);
+        let remaining = limit.requests.saturating_sub(used);
         Self {
             over,
             used,
@@ -311,28 +315,6 @@ impl Verdict {
     }
 }
 
-impl Key {
-    /// The bytes of the key.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Appends bytes.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    /// Removes all but the first `len` bytes.
-    pub fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
-    }
-}
-
 impl Hits {
     /// The number of hits.
     pub const fn count(self) -> u64 {
@@ -341,6 +323,29 @@ impl Hits {
             Self::Peek => 0,
         }
     }
+}
+
+impl Blocked {
+    /// Of checks, and whether each is over limit.
+    pub(crate) fn of<'c>(decided: impl Iterator<Item = (&'c Check, bool)>) -> Self {
+        let vetoes = decided.filter(|(check, over)| check.group > 0 && check.enforcing && *over);
+        Self(vetoes.map(|(check, _)| check.group).collect())
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a check is in such a group.
+    pub(crate) fn has(&self, check: &Check) -> bool {
+        self.0.contains(&check.group)
+    }
+}
+
+/// The groups of checks in order: each that is alone, and each run of neighbors with one number.
+pub fn runs<T>(items: &[T], group: impl Fn(&T) -> u16) -> impl Iterator<Item = &[T]> {
+    items.chunk_by(move |item, next| group(item) > 0 && group(item) == group(next))
 }
 
 impl StoreError {
@@ -358,30 +363,5 @@ impl StoreError {
             error: self,
             effect: Effect::Unknown,
         }
-    }
-}
-
-/// Copies the bytes at once; the clone of the vector would copy one after the other.
-impl Clone for Key {
-    fn clone(&self) -> Self {
-        Self(SmallVec::from_slice(&self.0))
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self(SmallVec::from_slice(text.as_bytes()))
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", Text(&self.0))
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Key({self})")
     }
 }

@@ -37,6 +37,7 @@ mod simulate;
 mod table;
 mod top;
 mod trial;
+mod usage;
 mod version;
 mod words;
 
@@ -111,6 +112,9 @@ enum Command {
     Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
+    /// Show how much of the limits of a descriptor, or of all keys of a rule, is used
+    #[command(after_help = usage::EXIT_CODES)]
+    Usage(usage::Args),
     /// Print version, commit, build and time zone data
     Version(version::Args),
     /// Print the JSON Schema of rules, tests or an overlay, for editors
@@ -162,6 +166,7 @@ pub fn run() -> ExitCode {
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
         Some(Command::Top(args)) => top::run(&args, &environment),
+        Some(Command::Usage(args)) => usage::run(&args, &environment),
         Some(Command::Version(args)) => Ok(version::run(&args)),
         Some(Command::Schema(args)) => Ok(schema::run(&args)),
     };

@@ -13,8 +13,11 @@ use crate::rules::RuleSet;
 
 pub use source::{BoundedSource, CompileOptions, Source};
 
+mod allowance;
 pub mod calendar;
+mod chain;
 mod compile;
+mod context;
 mod descriptor;
 pub mod error;
 pub(crate) mod keys;

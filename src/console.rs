@@ -21,6 +21,7 @@ use crate::console::parts::Parts;
 use crate::observe::redact::Values;
 
 mod begin;
+mod budgets;
 mod compare;
 mod dialogs;
 mod editor;
@@ -49,12 +50,13 @@ impl Console {
     }
 
     /// The views, whose responses are bounded.
-    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 11] {
+    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 12] {
         [
             ("/", get(overview)),
             ("/console/rules", get(rules)),
             ("/console/rule", get(rule)),
             ("/console/key", get(key)),
+            ("/console/budgets", get(budgets)),
             ("/console/files", get(files)),
             ("/console/file", get(file)),
             ("/console/over-limit", get(over_limit)),
@@ -184,6 +186,11 @@ async fn over_limit(
     let query = query.unwrap_or_default();
     let content = live::content(&console.0, &query, &viewer).await;
     console.scoped(Tab::OverLimit, &query, &content).await
+}
+
+async fn budgets(State(console): State<Console>, viewer: Viewer) -> Response {
+    let content = budgets::content(&console.0, &viewer).await;
+    console.tab(Tab::Budgets, &content).await
 }
 
 async fn store(State(console): State<Console>) -> Response {

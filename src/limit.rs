@@ -8,8 +8,10 @@ pub use lease::{
 };
 pub use share::Share;
 pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
-pub use unit::{Months, Tick, Unit};
-pub use validated::{EXACT_MAX, LOG_ENTRIES_MAX, Limit, Window};
+pub use unit::{Tick, Unit};
+pub use validated::{AMOUNT_MAX, EXACT_MAX, LOG_ENTRIES_MAX, Limit};
+pub use warn_at::{WARN_AT_MAX, WarnAt, used_percent};
+pub use windows::{Window, Windows};
 
 mod algorithm;
 mod calendar;
@@ -18,3 +20,5 @@ mod share;
 mod terms;
 mod unit;
 mod validated;
+mod warn_at;
+mod windows;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::base::time::{Clock, Span, Time};
 use crate::candidate::call::{Call, Decided, Deciding};
 use crate::candidate::{self, Candidate, Undecided};
+use crate::check::Blocked;
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::Fallback;
@@ -37,6 +38,7 @@ mod over_limit_log;
 pub mod queue;
 pub mod response;
 pub mod settings;
+mod warnings;
 
 /// Decides the requests of one worker.
 #[derive(Debug, Clone)]
@@ -192,9 +194,10 @@ impl Limiter {
         };
         waiting.end();
         let (mut verdicts, store_errors) = fallback.fill(&plan, decisions, &self.store, clock)?;
-        let blocked = plan.request.is_blocked(&verdicts);
+        let over = verdicts.iter().map(|verdict| verdict.over);
+        let blocked = Blocked::of(plan.request.checks.iter().zip(over));
         // A blocked request has booked nothing.
-        if let Some(permit) = permit.as_ref().filter(|_| !blocked) {
+        if let Some(permit) = permit.as_ref().filter(|_| blocked.is_empty()) {
             permit.reject_expired(&mut verdicts, clock.now(), query.deadline);
         }
 
@@ -204,7 +207,7 @@ impl Limiter {
             plan: &plan,
             verdicts: &verdicts,
             store_errors: &store_errors,
-            blocked,
+            blocked: &blocked,
             now,
         };
         let jitter = queue::jitter(settings.retry_after_jitter);

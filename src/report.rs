@@ -33,3 +33,4 @@ mod serialize;
 mod simulation;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod usage;

@@ -6,11 +6,13 @@
 pub use enforced_share::EnforcedShare;
 pub use key::KeyFormat;
 pub use live::LiveRules;
-pub use plan::{Plan, Step, plan};
+pub use plan::{Plan, plan};
 pub use query::{Descriptor, Entry, Override, Query};
 pub use rule::{
-    Allowance, EffectiveOption, Metadata, Naming, OnLimit, OnStoreError, Origin, Provenance, Rule,
+    Allowance, EffectiveOption, FurtherLimit, Metadata, Naming, OnLimit, OnStoreError, Origin,
+    Provenance, Rule,
 };
+pub use step::{Link, Step};
 pub use tree::RuleSet;
 
 mod enforced_share;
@@ -23,5 +25,6 @@ pub mod plan;
 pub mod query;
 mod rule;
 pub mod stats;
+mod step;
 pub mod tree;
 pub(crate) mod wildcard;

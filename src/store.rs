@@ -15,6 +15,7 @@ use crate::check::{
 };
 use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
+use crate::store::redis::topology::deployment::Deployment;
 use crate::store::watch::StoreWatch;
 use crate::telemetry::traces::LiveSpan;
 
@@ -47,6 +48,14 @@ impl Backend {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
             Self::Redis(redis) => Store::Redis(redis.open()),
+        }
+    }
+
+    /// Whether counters that are decided in one step have to be in one slot.
+    pub(crate) fn has_slots(&self) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            Self::Redis(redis) => matches!(redis.main.deployment, Deployment::Cluster(_)),
         }
     }
 
@@ -190,6 +199,14 @@ impl Store {
         }
     }
 
+    /// The Redis with the names of all counters; `None` in memory, which has hashes of them.
+    pub(crate) fn named(&self) -> Option<&redis::Redis> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(client) => Some(&client.shared),
+        }
+    }
+
     /// Hits of a counter that this process holds ahead and has not handed out.
     pub(crate) fn leased(&self, check: &Check) -> u64 {
         match self {
@@ -229,16 +246,11 @@ impl Store {
 
     /// Decides checks without a verdict in this process, against this replica's share of each
     /// limit.
-    pub fn decide_locally(
-        &self,
-        checks: &[(&Check, CheckError)],
-        all_or_nothing: bool,
-        now: Time,
-    ) -> Verdicts {
+    pub fn decide_locally(&self, checks: &[(&Check, CheckError)], now: Time) -> Verdicts {
         match self {
             // Memory always gives a verdict.
             Self::Memory(_) => Verdicts::new(),
-            Self::Redis(client) => client.shared.decide_locally(checks, all_or_nothing, now),
+            Self::Redis(client) => client.shared.decide_locally(checks, now),
         }
     }
 }

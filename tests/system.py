@@ -68,7 +68,7 @@ NEEDS = {
 }
 PARTS = {
     "redis-tls": Part(["redis-server"], [[*SUITE, "system::redis_tls::"]]),
-    "clocks": Part(["libfaketime"], [[*SUITE, "system::clocks::"]]),
+    "clocks": Part(["libfaketime"], [[*SUITE, "system::clocks::", "system::lease_clocks::"]]),
     "network": Part(["ip", "network namespaces (root, or unprivileged user namespaces)"], [[*E2E, "system::"], [*SUITE, "system::network::"]], ("suite", "e2e")),
     "mounts": Part(["network namespaces (root, or unprivileged user namespaces)"], [[*SUITE, "system::mounts::"]]),
     "prometheus": Part(

@@ -25,6 +25,7 @@ use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
+use crate::admin::api::usage_list::Form;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::query_string::Pairs;
 use crate::base::shutdown::Lifecycle;
@@ -41,16 +42,20 @@ pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
 mod idempotency;
+mod limit_name;
 mod openapi;
 mod outcome;
 mod over_limit;
 pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
+mod rule_keys;
 pub(crate) mod rules;
 pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
+mod usage;
+mod usage_list;
 pub(crate) mod viewer;
 
 /// The state of the API. Clones share it.
@@ -108,7 +113,7 @@ impl Api {
     /// Routes that bound by themselves how many responses are prepared, or whose responses are
     /// small. A query of the fleet must not take the place that the query of another replica waits
     /// for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 6] {
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 7] {
         [
             ("/counters", get(read_counter)),
             ("/over-limit", get(follow_over_limit)),
@@ -116,6 +121,7 @@ impl Api {
             ("/rules", get(list_rules)),
             ("/status", get(read_status)),
             ("/top", get(read_top)),
+            ("/usage", get(read_usage)),
         ]
     }
 
@@ -203,6 +209,24 @@ async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQu
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }
+}
+
+async fn read_usage(
+    State(api): State<Api>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let pairs = Pairs::new(&query.unwrap_or_default());
+    if pairs.first("rule").is_empty() {
+        return api.respond(api.counters.usage(&pairs).await);
+    }
+    let form = Form::of(&headers);
+    let listed = api
+        .counters
+        .clone()
+        .list(&api.replica, &pairs, viewer, form);
+    listed.await.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {

@@ -22,7 +22,7 @@ use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
 use crate::base::time::{Span, Time};
 use crate::check::{Call, Hits, Source, Verdict};
-use crate::limit::{Limit, OverLimitHits};
+use crate::limit::{EXACT_MAX, Limit, OverLimitHits};
 
 /// A bucket, as it stood at some tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,7 +35,7 @@ impl Decide for Bucket {
     const LUA: &'static str = include_str!("bucket.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        let capacity = u64::from(limit.capacity);
+        let capacity = limit.capacity;
         let price = limit.period_ticks();
         // One more than fits is as good as any number more, and keeps the product exact.
         let cost = call.hits.count().min(capacity + 1) * price;
@@ -57,9 +57,7 @@ impl Decide for Bucket {
     /// are neither admitted sooner nor wait longer than the bucket takes to refill.
     fn advance(&mut self, limit: &Limit, now: Time) {
         let at = limit.tick.since_epoch(now);
-        let returned = at
-            .saturating_sub(self.at)
-            .saturating_mul(limit.requests.into());
+        let returned = at.saturating_sub(self.at).saturating_mul(limit.requests);
         // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
         self.spent = self.spent.min(deepest(limit)).saturating_sub(returned);
         self.at = at;
@@ -79,14 +77,14 @@ impl Decide for Bucket {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let price = limit.period_ticks();
-        let full = u64::from(limit.capacity) * price;
+        let full = limit.capacity * price;
         let charge = Self::charge(limit, call);
         let wanted = charge.wanted();
         let is_booked = !over && wanted > 0;
         Verdict {
             over,
             used: self.spent.div_ceil(price),
-            remaining: u32::try_from(full.saturating_sub(self.spent) / price).unwrap_or(u32::MAX),
+            remaining: full.saturating_sub(self.spent) / price,
             start_after: if is_booked {
                 self.falls_to(full, limit, now)
             } else {
@@ -112,7 +110,7 @@ impl Bucket {
         if self.spent <= level {
             return Span::ZERO;
         }
-        let requests = u64::from(limit.requests);
+        let requests = limit.requests;
         // Without a rate nothing comes back, and nothing was ever spent.
         let ticks = if requests == 0 {
             0
@@ -125,16 +123,17 @@ impl Bucket {
 
 /// Units that leak within `time`.
 fn returned_in(limit: &Limit, time: Span) -> u64 {
-    time.as_micros() / limit.tick.span().as_micros() * u64::from(limit.requests)
+    time.as_micros() / limit.tick.span().as_micros() * limit.requests
 }
 
 /// The most units that can be spent: the capacity and slots booked ahead, and the capacity again if
 /// over-limit hits count.
 fn deepest(limit: &Limit) -> u64 {
-    let full = u64::from(limit.capacity) * limit.period_ticks();
+    let full = limit.capacity * limit.period_ticks();
     let debt = match limit.over_limit_hits {
         OverLimitHits::Drop => 0,
         OverLimitHits::Count => full,
     };
-    full + debt + returned_in(limit, limit.max_wait)
+    // A settlement may be charged to a bucket that drops hits otherwise.
+    (full + debt + returned_in(limit, limit.max_wait)).min(EXACT_MAX - 1)
 }

@@ -1,7 +1,7 @@
 //! The charge of a call: the same arithmetic for windows, which count hits, and buckets, which
 //! count credits.
 
-use crate::check::{HITS_MAX, Hits};
+use crate::check::{Hits, hits_max};
 use crate::limit::{Limit, OverLimitHits};
 
 /// A call, in the units of its counter, all of them below 2^53.
@@ -45,9 +45,9 @@ impl Charge {
     pub fn of_hits(limit: &Limit, hits: Hits, deepest: u64) -> Self {
         Self::new(
             hits,
-            hits.count().min(HITS_MAX),
+            hits.count().min(hits_max(limit)),
             limit.over_limit_hits,
-            limit.requests.into(),
+            limit.requests,
             deepest,
         )
     }

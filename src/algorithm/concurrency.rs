@@ -39,8 +39,8 @@ impl Decide for Concurrency {
             call.hits,
             call.hits.count().min(1),
             OverLimitHits::Drop,
-            limit.requests.into(),
-            limit.requests.into(),
+            limit.requests,
+            limit.requests,
         )
     }
 
@@ -113,8 +113,7 @@ impl Decide for Concurrency {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let count = self.leases.len() as u64;
-        let leaving =
-            (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests.into());
+        let leaving = (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests);
         let until = |lease: Option<&(Time, Name)>| lease.map_or(now, |(until, _)| *until);
         let nth = usize::try_from(leaving)
             .ok()

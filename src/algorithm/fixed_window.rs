@@ -1,6 +1,6 @@
-//! Fixed window: at most N hits in each window aligned to the epoch, or to the calendar month.
+//! Fixed window: at most N hits in each window aligned to the epoch, or to a calendar.
 //!
-//! The limit holds per window, so up to 2N can pass around an edge. The state is a start and a
+//! The limit holds per window, so up to 2N can pass around an edge. The state is a window and a
 //! count. It counts like envoyproxy/ratelimit's INCRBY: with `over_limit_hits: count` a call that
 //! does not fit consumes quota.
 
@@ -13,7 +13,8 @@ use crate::limit::{EXACT_MAX, Limit};
 /// A window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FixedWindow {
-    start: Time,
+    /// See [`Window::id`](crate::limit::Window::id).
+    id: Time,
     used: u64,
 }
 
@@ -27,11 +28,11 @@ impl Decide for FixedWindow {
     /// A window in the future means that the clock went back. Its count is kept until the end of
     /// the present window, so calls are neither admitted sooner nor wait longer than one period.
     fn advance(&mut self, limit: &Limit, now: Time) {
-        let start = limit.window(now).start;
-        if self.start < start {
+        let id = limit.window(now).id;
+        if self.id < id || (id < self.id && !limit.windows.has(self.id)) {
             self.used = 0;
         }
-        self.start = start;
+        self.id = id;
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
@@ -47,8 +48,8 @@ impl Decide for FixedWindow {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests);
-        let ends_after = limit.window(self.start).end.since(now);
+        let requests = limit.requests;
+        let ends_after = limit.window_end(self.id, now).since(now);
         let fits_a_fresh_window = match call.hits {
             Hits::Add(hits) => hits <= requests,
             Hits::Peek | Hits::Refund(_) => true,

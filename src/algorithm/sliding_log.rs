@@ -86,7 +86,7 @@ impl Decide for SlidingLog {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests);
+        let requests = limit.requests;
         let wanted = Self::charge(limit, call).wanted();
         let newest = self
             .entries

@@ -102,7 +102,7 @@ impl Decide for SlidingWindow {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests);
+        let requests = limit.requests;
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
         let windows_left = if self.used > 0 {
@@ -130,7 +130,7 @@ impl SlidingWindow {
 
     /// Hits of the window before, at most the limit, so that their product with a weight is exact.
     fn fading(&self, limit: &Limit) -> u64 {
-        self.before.min(limit.requests).into()
+        u64::from(self.before).min(limit.requests)
     }
 
     /// The time from `now` until no more than `level` is spent.
@@ -139,7 +139,7 @@ impl SlidingWindow {
         // that fade.
         let (windows, fading, left) = match level.checked_sub(self.used) {
             Some(left) => (0, self.fading(limit), left),
-            None => (1, self.used.min(limit.requests.into()), level),
+            None => (1, self.used.min(limit.requests), level),
         };
         let period = limit.period_ticks();
         let elapsed = (left * period)

@@ -84,7 +84,7 @@ impl Decide for SubWindows {
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests);
+        let requests = limit.requests;
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
         let retry_after = (over && wanted <= requests)

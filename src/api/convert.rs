@@ -182,9 +182,14 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
             .is_some()
             .then_some(Duration { seconds, nanos: 0 }),
         current_limit: status.limit.map(|(of, name)| limit(of, name)),
-        limit_remaining: status.remaining,
+        limit_remaining: saturated(status.remaining),
         quota: None,
     }
+}
+
+/// The wire has 32 bits; headers and JSON are exact.
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn limit(limit: Limit, name: Box<str>) -> RateLimit {
@@ -197,7 +202,7 @@ fn limit(limit: Limit, name: Box<str>) -> RateLimit {
         .find(is_of)
         .map_or(WireUnit::Unknown, |(_, of_wire)| *of_wire);
     RateLimit {
-        requests_per_unit: limit.requests,
+        requests_per_unit: saturated(limit.requests),
         unit: unit.into(),
         name: name.into(),
     }

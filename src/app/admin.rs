@@ -68,10 +68,11 @@ pub(super) fn build(
     let keys = observers.top_keys.clone();
     let fleet = Arc::new(fleet(core, port.address));
     let statuses = statuses(core, rules, &replica, &pod, &fleet);
-    let top = Top::new(keys.clone(), rules.live.clone(), redaction.clone(), fleet);
+    let responses = ResponseBudget::new(metrics);
+    let (live, redacted) = (rules.live.clone(), redaction.clone());
+    let top = Top::new(keys.clone(), live, redacted, fleet, responses.clone());
     let top = Arc::new(top);
     let counters = counters(core, rules, &top);
-    let responses = ResponseBudget::new(metrics);
     let pages = Pages::new(&responses, metrics);
     let checks = RuleChecks::new(
         rules.check(settings),

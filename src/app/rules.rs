@@ -186,6 +186,7 @@ fn options(core: &Core, stats: Arc<StatsTable>) -> CompileOptions {
     let settings = &core.settings;
     let mut options = settings.rules.reading.options(stats);
     options.key_prefix = settings.key_prefix().into();
+    options.one_slot = core.backend.has_slots();
     if let Backend::Memory(_) = core.backend {
         // No other process reads these keys: no two counters need to share one.
         options.key_format = KeyFormat::Safe;

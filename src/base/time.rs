@@ -185,7 +185,7 @@ impl From<Duration> for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In the largest unit without a remainder. Months and years have no fixed length.
+        // In the largest unit without a remainder. Windows and years have no fixed length.
         const UNITS: [(u64, &str); 6] = [
             (86_400 * MICROS_PER_SECOND, "d"),
             (3_600 * MICROS_PER_SECOND, "h"),

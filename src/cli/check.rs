@@ -77,6 +77,7 @@ fn check(input: Input, reading: &Reading, environment: &Environment) -> Result<R
                     notes::shared_counters(rules, &input.files),
                 );
                 report.add(Severity::Note, notes::queues(rules, &input.files));
+                report.add(Severity::Note, notes::reference(rules, &input.files));
                 if environment.variable("BACKEND_TYPE") == Some("memory") {
                     report.add(Severity::Note, notes::one_process(rules, &input.files));
                 }

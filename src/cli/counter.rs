@@ -68,6 +68,9 @@ struct Target {
     /// Entries of the descriptor, the outermost first
     #[arg(value_name = "KEY=VALUE", required = true)]
     entries: Vec<String>,
+    /// One of the limits of the rule, by its name; without it the rule's own, else its first
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
     #[command(flatten)]
     service: Service,
     /// What to print
@@ -86,6 +89,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
             let reset = Reset {
                 domain: target.domain.clone(),
                 descriptor: target.descriptor()?,
+                limit: target.limit.clone(),
             };
             target.act("reset", &reset, environment)
         }
@@ -93,6 +97,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
             let grant = Grant {
                 domain: target.domain.clone(),
                 descriptor: target.descriptor()?,
+                limit: target.limit.clone(),
                 hits: *hits,
             };
             target.act("grant", &grant, environment)
@@ -103,18 +108,23 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 fn get(target: &Target, fleet: bool) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
-    let entries = target.entries.iter();
-    let entries: Vec<_> = entries
-        .map(|entry| format!("&e={}", encoded(entry)))
-        .collect();
-    let entries = entries.concat();
+    let entries = entry_parameters(&target.entries);
+    let limit = target.limit.as_deref().map(encoded);
+    let limit = limit.map_or_else(String::new, |limit| format!("&limit={limit}"));
     let domain = encoded(&target.domain);
     let scope = if fleet { "fleet" } else { "replica" };
-    let page = format!("/api/v1/counters?scope={scope}&domain={domain}{entries}");
+    let page = format!("/api/v1/counters?scope={scope}&domain={domain}{entries}{limit}");
     target.print(
         &fetch::send(&target.service.url, &page, None, &[])?,
         counter_text,
     )
+}
+
+/// The entries of a descriptor in a query string.
+pub(crate) fn entry_parameters(entries: &[String]) -> String {
+    let entries = entries.iter();
+    let entries = entries.map(|entry| format!("&e={}", encoded(entry)));
+    entries.collect::<Vec<_>>().concat()
 }
 
 impl Target {
@@ -261,7 +271,7 @@ mod tests {
     use super::*;
     use crate::report::counter::CounterLimit;
 
-    fn counter(used: u32) -> CounterView {
+    fn counter(used: u64) -> CounterView {
         CounterView {
             domain: "shop".to_owned(),
             rule: Some("shop.user".to_owned()),
@@ -272,7 +282,7 @@ mod tests {
                 period_seconds: Some(60),
                 burst: None,
             }),
-            used: Some(used.into()),
+            used: Some(used),
             leased: Some(3),
             replicas: None,
             missing: None,

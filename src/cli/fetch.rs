@@ -20,8 +20,8 @@ use crate::report::answer::ErrorBody;
 const URL_DEFAULT: &str = "http://127.0.0.1:6070";
 const TOKEN: &str = "ADMIN_TOKEN";
 const READ_TOKEN: &str = "ADMIN_READ_TOKEN";
-/// For the whole page. A page of many rules takes seconds.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// For the whole page. The usage of all keys of a rule takes up to a minute.
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// More than the pages of the largest rules files.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 

@@ -11,16 +11,14 @@ const GROUPS: [(&str, &str); 4] = [
         "Author rules",
         "check explain test simulate replay diff schema",
     ),
-    ("Operate", "top counter rules candidate trial"),
-    ("Others", "version completions man help"),
+    ("Operate", "top usage counter rules candidate trial"),
+    ("Others", "version completions man"),
 ];
 /// Settings on the `-h` of `serve` and `config`: those that nearly every deployment sets.
 const COMMON: &str = "PORT GRPC_PORT DEBUG_PORT RUNTIME_ROOT REDIS_URL LOG_LEVEL";
 const USAGE: &str = "tollgate [OPTIONS] [DIR]\n       tollgate <COMMAND>";
-/// The line of the command that clap adds.
-const HELP: &str = "Print the whole help of a command, or `tollgate help settings`";
 const MORE: &str =
-    "`tollgate COMMAND -h` is about a command, and `tollgate help settings` lists all settings.";
+    "`tollgate help COMMAND` is about a command, and `tollgate help settings` lists all settings.";
 
 /// The command with this help.
 pub(super) fn with_help(command: Command) -> Command {
@@ -41,8 +39,7 @@ pub(super) fn with_help(command: Command) -> Command {
 fn group_text(command: &Command, (heading, names): (&str, &str)) -> String {
     let lines = names.split(' ').map(|name| {
         let about = command.find_subcommand(name).and_then(Command::get_about);
-        let about = about.map_or_else(|| HELP.to_owned(), ToString::to_string);
-        format!("  {name:<11}  {about}\n")
+        format!("  {name:<11}  {}\n", about.cloned().unwrap_or_default())
     });
     format!("{heading}:\n{}\n", lines.collect::<String>())
 }
@@ -83,7 +80,7 @@ mod tests {
         let command = crate::cli::Cli::command();
         let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
         let grouped = GROUPS.iter().flat_map(|(_, names)| names.split(' '));
-        let grouped: Vec<&str> = grouped.filter(|name| *name != "help").collect();
+        let grouped: Vec<&str> = grouped.collect();
         assert_eq!(grouped.len(), names.len());
         assert_eq!(BTreeSet::from_iter(grouped), BTreeSet::from_iter(names));
     }

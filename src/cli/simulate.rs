@@ -103,7 +103,7 @@ fn compared(args: &Args, environment: &Environment) -> Result<Compared, CliError
         let unit = args.unit.unwrap_or(Unit::Second);
         let terms = Terms {
             unit_multiplier: args.unit_multiplier.unwrap_or(1),
-            ..Terms::new(requests, unit, Algorithm::FixedWindow)
+            ..Terms::new(requests.into(), unit, Algorithm::FixedWindow)
         };
         Compared::of_terms(&terms, named, options)
     } else {

@@ -23,10 +23,6 @@ use crate::base::time::{MICROS_PER_SECOND, Time, hour_and_minute};
 use crate::config::error::did_you_mean;
 use crate::limit::{Calendar, CalendarSpec, Date, Period, Unit, Weekday};
 
-/// Calendars of a process. They are kept across reloads, because limits refer to them.
-// bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
-const CALENDARS_MAX: usize = 10_000;
-
 /// The first second of the year 9000. Later times have the period of this one.
 const LAST_SECS: i64 = 221_845_392_000;
 
@@ -59,13 +55,13 @@ pub enum CalendarError {
     #[error("a calendar has windows of one {0}; write `unit_multiplier: 1`")]
     Multiplier(Unit),
     #[error("`first_day: {0}` is not in every month; write 1 to 28")]
-    FirstDay(u8),
+    FirstDay(u32),
     #[error("'{0}' is no time of day; write \"HH:MM\" from \"00:00\" to \"23:59\"")]
     At(String),
     #[error(
-        "the rules of this process had more than {CALENDARS_MAX} calendars; use fewer, and restart"
+        "the rules of this process had {0} calendars, all that it keeps; use fewer, and restart"
     )]
-    TooMany,
+    TooMany(usize),
 }
 
 /// Reads a time of day: `06:00`.
@@ -76,16 +72,25 @@ pub fn time_of_day(text: &str) -> Result<(u8, u8), CalendarError> {
     hour_and_minute(text).ok_or_else(|| CalendarError::At(text.to_owned()))
 }
 
-/// The one calendar of this definition.
+/// The one calendar of this definition. It is new only if the process has fewer than `max`.
 ///
 /// # Errors
-/// The zone is unknown, an option is out of range, or the unit has no calendar.
+/// The zone is unknown, an option is out of range, the unit has no calendar, or there are too many.
 pub fn calendar(
     spec: &CalendarSpec,
     unit: Unit,
     months: u32,
+    max: usize,
 ) -> Result<&'static Calendar, CalendarError> {
-    INTERNED.lock().calendar(spec, unit, months)
+    INTERNED.lock().calendar(spec, unit, months, max)
+}
+
+/// Finds a zone.
+///
+/// # Errors
+/// It is unknown.
+pub(crate) fn check_zone(name: &str) -> Result<(), CalendarError> {
+    INTERNED.lock().zone(name).map(drop)
 }
 
 fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarError> {
@@ -93,7 +98,9 @@ fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarErr
         (Unit::Second | Unit::Minute | Unit::Hour, _) => Err(CalendarError::Unit(unit)),
         (Unit::Month, 0 | 5 | 7..) => Err(CalendarError::Months(months)),
         (Unit::Day | Unit::Week | Unit::Year, 0 | 2..) => Err(CalendarError::Multiplier(unit)),
-        _ if !(1..=28).contains(&spec.first_day) => Err(CalendarError::FirstDay(spec.first_day)),
+        _ if !(1..=28).contains(&spec.first_day) => {
+            Err(CalendarError::FirstDay(spec.first_day.into()))
+        }
         _ => Ok(()),
     }
 }
@@ -104,6 +111,7 @@ impl Interned {
         spec: &CalendarSpec,
         unit: Unit,
         months: u32,
+        max: usize,
     ) -> Result<&'static Calendar, CalendarError> {
         check(spec, unit, months)?;
         let mut spec = spec.clone();
@@ -118,8 +126,8 @@ impl Interned {
             return Ok(calendar);
         }
         let zone = self.zone(&spec.time_zone)?;
-        if self.calendars.len() == CALENDARS_MAX {
-            return Err(CalendarError::TooMany);
+        if self.calendars.len() >= max {
+            return Err(CalendarError::TooMany(max));
         }
         let periods = Periods::new(zone.clone(), definition.clone());
         let utc_offset = move |at| zone.to_offset(timestamp(secs(at))).seconds();

@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::descriptor::{self, Context};
+use crate::config::context::Context;
+use crate::config::descriptor;
 use crate::config::error::SourceFindings;
 use crate::config::overlay::Overlay;
 use crate::config::source::{CompileOptions, Source};
@@ -117,6 +118,7 @@ impl<'o> Compiler<'o> {
             by_value: false,
             source,
             options: self.options,
+            above: None,
         };
         if let Some(descriptors) = descriptors {
             let place = format!("domain {} > ", shortened(&name));
@@ -143,7 +145,7 @@ impl Building {
                 all_or_nothing: false,
                 metric_dots: options.metric_dots,
                 override_terms: Terms {
-                    months: options.months,
+                    windows: options.windows,
                     ..Terms::new(
                         0,
                         Unit::Second,

@@ -3,39 +3,22 @@
 //! Inside one descriptor the checks have the order and the messages of envoyproxy/ratelimit.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
+use crate::config::allowance::{allowance, warn_about_limit};
+use crate::config::chain;
+use crate::config::context::{Above, Context};
 use crate::config::error::{Findings, SourceFindings};
-use crate::config::overlay::DomainOverlay;
-use crate::config::source::{CompileOptions, Source};
+use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
-use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
+use crate::config::tollgate::{Layer, Layers, ResolvedOptions};
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms, Unit};
+use crate::limit::{Algorithm, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
 use crate::rules::tree::{self, Node};
-use crate::rules::{Allowance, EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
-
-const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
+use crate::rules::{EnforcedShare, Naming, Origin, Provenance, Rule, metric_name};
 
 /// How often a path is in memory: in the rule, in its counters and in their table.
 const PATH_COPIES: usize = 3;
-
-/// The position of a descriptor in the rules, and what applies there.
-#[derive(Clone, Copy)]
-pub(crate) struct Context<'c> {
-    /// `domain.key_value…`, without the descriptor itself.
-    pub(crate) path: &'c str,
-    /// The same for the names of metrics.
-    pub(crate) metric_path: &'c str,
-    pub(crate) defaults: Option<&'c Block>,
-    pub(crate) overlay: &'c DomainOverlay<'c>,
-    pub(crate) settings: &'c [(Block, Arc<str>)],
-    /// `value_to_metric` on a descriptor above.
-    pub(crate) by_value: bool,
-    pub(crate) source: &'c Source,
-    pub(crate) options: &'c CompileOptions,
-}
 
 impl Context<'_> {
     pub(crate) fn add_level(
@@ -92,7 +75,7 @@ impl Context<'_> {
         spec: DescriptorSpec<'_>,
         findings: &mut SourceFindings<'_>,
     ) -> Node {
-        let rule = self.rule(&spec, findings).map(Box::new);
+        let mut rule = self.rule(&spec, findings).map(Box::new);
         if spec.share_threshold.value && !label.contains('*') {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
@@ -102,12 +85,24 @@ impl Context<'_> {
                     .hint("remove it, or write a value with a *"),
             );
         }
+        let above = Above::new(self.above, rule.as_deref());
         let below = spec.descriptors.map(|descriptors| {
             let mut level = tree::Level::default();
             let (labels, findings) = (&mut HashSet::new(), &mut findings.at("."));
-            self.add_level(&mut level, labels, &*descriptors, findings);
+            let context = Context {
+                above: Some(&above),
+                ..self
+            };
+            context.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)
         });
+        let is_chained = above.is_chained();
+        if let Some(rule) = rule.as_deref_mut()
+            && (is_chained || rule.is_chained())
+        {
+            let reaches = is_chained || rule.parents;
+            chain::join(rule, self.above, reaches, self.options.one_slot);
+        }
         Node {
             key: spec.key.value.into(),
             value: spec.value.into(),
@@ -124,20 +119,20 @@ impl Context<'_> {
             report_orphans(spec, findings);
             return None;
         };
-        let findings = &mut findings.at(".rate_limit");
         let mut resolved = ResolvedOptions::new(self.layers(spec));
-        let terms = self.terms(rate_limit, &resolved);
-        let allowance = allowance(spec, rate_limit, &mut resolved, terms, findings);
-        check_replaces(rate_limit, findings);
-        let naming = match (spec.detailed_metric, self.by_value) {
-            (true, _) => Naming::Detailed,
-            (false, true) => Naming::ByValue,
-            (false, false) => Naming::Fixed,
-        };
+        let mut terms = self.terms(rate_limit, &resolved);
+        let found = &mut findings.at(".rate_limit");
+        let calendars = self.options.calendars_max;
+        let allowance = allowance(spec, &mut resolved, &mut terms, calendars, found);
+        check_replaces(rate_limit, found);
         let allowance = allowance?;
-        warn_about_limit(spec, &allowance, &resolved, findings);
-        let options = resolved.effective();
+        let limit = allowance.limit();
+        warn_about_limit(spec, limit, &resolved, found);
         let metric_name = metric_name::sanitized(self.metric_path.to_owned());
+        let stats = self.options.stats.of_rule(&metric_name);
+        let found = &mut findings.at(".metadata.tollgate");
+        let (limits, parents) = self.chain(spec, &mut resolved, limit, &stats, found);
+        let options = resolved.effective();
         let metadata = spec
             .metadata
             .clone()
@@ -146,14 +141,9 @@ impl Context<'_> {
             .replaces
             .iter()
             .map(|name| name.value.as_str().into());
-        let stats = self.options.stats.of_rule(&metric_name);
-        let lease = match &allowance {
-            Allowance::Limited(limit) if resolved.takes_ahead(limit) => {
-                Some(stats.lease(resolved.hit_lease().map(|option| *option)))
-            }
-            _ => None,
-        };
-        Some(Rule {
+        let lease = limit.filter(|limit| resolved.takes_ahead(limit));
+        let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(|option| *option)));
+        let rule = Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
             replaces: replaces.collect(),
@@ -163,15 +153,16 @@ impl Context<'_> {
                 .map_or(EnforcedShare::ALL, |option| *option),
             quota_mode: spec.quota_mode,
             metadata,
-            naming,
+            naming: match (spec.detailed_metric, self.by_value) {
+                (true, _) => Naming::Detailed,
+                (false, true) => Naming::ByValue,
+                (false, false) => Naming::Fixed,
+            },
             stats,
             lease,
-            key_tail: match &allowance {
-                Allowance::Limited(limit) => {
-                    KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
-                }
-                Allowance::Unlimited { .. } => KeyTail::none(),
-            },
+            key_tail: limit.map_or_else(KeyTail::none, |limit| {
+                KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
+            }),
             on_limit: resolved.on_limit(),
             on_store_error: resolved.on_store_error.map(|option| *option),
             override_terms: terms.filter(|_| !options.is_empty()).map(Box::new),
@@ -182,16 +173,29 @@ impl Context<'_> {
                 column: spec.location.column,
             },
             allowance,
-        })
+            limits,
+            parents,
+            over_limit_hits: resolved.own_over_limit_hits(),
+            warn_at: resolved
+                .warn_at
+                .map_or(WarnAt::NEVER, |option| (*option).clone()),
+            tagged_entries: 0,
+        };
+        self.warn_about_unreachable(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
+        Some(rule)
     }
 
     /// `None` without a valid unit.
     fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
         let unit = rate_limit.unit.value.to_ascii_lowercase();
         let unit: Unit = unit.parse().ok()?;
-        let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
+        let rate = Terms::new(
+            rate_limit.requests_per_unit.into(),
+            unit,
+            Algorithm::FixedWindow,
+        );
         Some(options.terms(Terms {
-            months: self.options.months,
+            windows: self.options.windows,
             ..rate
         }))
     }
@@ -224,61 +228,6 @@ impl Context<'_> {
     }
 }
 
-/// The allowance of a rate_limit with its options; `None` after a problem.
-fn allowance(
-    descriptor: &DescriptorSpec,
-    spec: &RateLimitSpec,
-    options: &mut ResolvedOptions<'_>,
-    terms: Option<Terms>,
-    findings: &mut SourceFindings<'_>,
-) -> Option<Allowance> {
-    if spec.unlimited {
-        if terms.is_some() {
-            let text = "should not specify rate limit unit when unlimited";
-            let problem = Diagnostic::new(spec.unit.location, text);
-            findings.problem(problem.hint("remove unit, or unlimited"));
-            return None;
-        }
-        if let Some(block) = &descriptor.block {
-            let text = "metadata.tollgate of an unlimited rule";
-            let problem = Diagnostic::new(block.location, text);
-            findings.problem(problem.hint("remove it: nothing is counted here"));
-            return None;
-        }
-        return Some(Allowance::Unlimited {
-            requests_per_unit: spec.requests_per_unit,
-        });
-    }
-    let Some(terms) = terms else {
-        if !spec.unit_misspelled || !spec.unit.value.is_empty() {
-            let text = format!("invalid rate limit unit '{}'", spec.unit.value);
-            findings.problem(Diagnostic::new(spec.unit.location, text).hint(UNITS_HINT));
-        }
-        return None;
-    };
-    if options.is_faulty() {
-        return None;
-    }
-    let mut problems = options.conflicts(descriptor);
-    let limit = Limit::new(&terms);
-    match &limit {
-        Ok(limit) => problems.extend(options.settle_leases(&terms, limit)),
-        Err(error) => {
-            let location = options.location_of(error).unwrap_or(spec.location);
-            problems.push((location, error.to_string()));
-        }
-    }
-    let is_valid = problems.is_empty();
-    for (location, text) in problems {
-        findings.problem(Diagnostic {
-            location,
-            text,
-            hint: options.inherited(),
-        });
-    }
-    limit.ok().filter(|_| is_valid).map(Allowance::Limited)
-}
-
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
     for name in &spec.replaces {
         let text = if name.value.is_empty() {
@@ -290,47 +239,6 @@ fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {
         };
         let problem = Diagnostic::new(name.location, text);
         findings.problem(problem.hint("name a rule that this one replaces"));
-    }
-}
-
-/// Warns about valid limits that may surprise.
-fn warn_about_limit(
-    spec: &DescriptorSpec,
-    allowance: &Allowance,
-    options: &ResolvedOptions<'_>,
-    findings: &mut SourceFindings<'_>,
-) {
-    let Allowance::Limited(limit) = allowance else {
-        return;
-    };
-    if limit.algorithm == Algorithm::SlidingLog && limit.requests > LOG_ENTRIES_MAX {
-        let text = format!(
-            "a sliding_log of {} stores {LOG_ENTRIES_MAX} calls (log_entries_max), and may admit fewer",
-            limit.requests
-        );
-        let location = options.algorithm_location().unwrap_or(spec.location);
-        findings.warning(Diagnostic::new(location, text).hint(
-            "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
-        ));
-    }
-    if let Some(location) = options.own_leased()
-        && limit.capacity < LEASED_LIMIT_MIN
-    {
-        let text = format!(
-            "a limit of {} is never leased: a lease needs {LEASED_LIMIT_MIN} for each replica",
-            limit.capacity
-        );
-        findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
-    }
-    let without_effect = [
-        ("on_limit: queue", options.own_queue()),
-        ("enforce_percent", options.own_enforce_percent()),
-    ];
-    for (option, location) in without_effect {
-        if let Some(location) = location.filter(|_| spec.shadow_mode) {
-            let text = format!("{option} has no effect in shadow_mode");
-            findings.warning(Diagnostic::new(location, text));
-        }
     }
 }
 

@@ -2,11 +2,14 @@
 //! limit, and which options contradict each other.
 
 use crate::base::time::Span;
+use crate::config::calendar::{self, CalendarError};
+use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
-use crate::config::yaml::Location;
+use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{
-    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, Terms,
+    Algorithm, Consistency, LeaseError, LeaseTerms, Limit, LimitError, LimitOption, OverLimitHits,
+    Terms, Windows,
 };
 use crate::rules::{OnLimit, Provenance};
 
@@ -27,6 +30,33 @@ impl<'b> ResolvedOptions<'b> {
     /// The number of units in the period.
     pub(crate) fn unit_multiplier(&self) -> u32 {
         self.unit_multiplier.map_or(1, |option| *option)
+    }
+
+    /// Sets the windows of a limit to those of its calendar, if it has one. A calendar in a block
+    /// for many rules is dropped if it is not for this period. Returns what is wrong with the
+    /// rule's own one, and where.
+    pub(crate) fn settle_windows(
+        &mut self,
+        terms: &mut Terms,
+        calendars_max: usize,
+    ) -> Option<(Option<Location>, String)> {
+        let is_window = terms.algorithm.takes(LimitOption::Calendar);
+        let option = self.calendar.filter(|_| is_window)?;
+        match calendar::calendar(&option, terms.unit, terms.unit_multiplier, calendars_max) {
+            Ok(calendar) => {
+                terms.windows = Windows::Calendar(calendar);
+                // Rejected hits are no usage.
+                terms.over_limit_hits = terms.over_limit_hits.or(Some(OverLimitHits::Drop));
+            }
+            Err(error @ CalendarError::TooMany(_)) => {
+                return Some((location(Some(option)), error.to_string()));
+            }
+            Err(error) if option.layer.provenance == Provenance::Rule => {
+                return Some((location(Some(option)), error.to_string()));
+            }
+            Err(_) => self.calendar = None,
+        }
+        None
     }
 
     /// The terms of a `rate_limit` with these options.
@@ -191,17 +221,46 @@ impl<'b> ResolvedOptions<'b> {
         {
             add(at, text);
         }
+        for (at, text) in self.misplaced() {
+            add(at, text);
+        }
+        conflicts
+    }
+
+    /// Options that the algorithm does not take and [`LimitError`] does not cover.
+    pub(crate) fn misplaced(&self) -> Vec<(Option<Location>, String)> {
+        let algorithm = self.algorithm();
         let stated = [
             (LimitOption::LeaseBy, self.lease_by.is_some()),
             (LimitOption::UnitMultiplier, self.unit_multiplier.is_some()),
+            (LimitOption::Calendar, self.calendar.is_some()),
             (LimitOption::Lease, self.has_misplaced_lease()),
         ];
-        for (option, is_stated) in stated {
-            if is_stated && !algorithm.takes(option) {
-                add(self.location(option), option.misplaced(algorithm));
-            }
+        let stated = stated.into_iter();
+        let misplaced =
+            stated.filter(|(option, is_stated)| *is_stated && !algorithm.takes(*option));
+        let text =
+            |(option, _): (LimitOption, bool)| (self.location(option), option.misplaced(algorithm));
+        misplaced.map(text).collect()
+    }
+
+    /// What is stated for this rule in particular.
+    pub(crate) fn own_over_limit_hits(&self) -> Option<OverLimitHits> {
+        let stated = self.over_limit_hits;
+        let own = stated.filter(|option| !option.layer.provenance.is_for_many());
+        own.map(|option| *option)
+    }
+
+    /// Makes the rule exact: hits of a chain, or of a limit with `warn_at`, are not taken ahead. An
+    /// error if the rule itself says that they are.
+    pub(crate) fn settle_exact(&mut self, findings: &mut SourceFindings<'_>) {
+        if let Some(location) = self.own_leased() {
+            let text = "consistency: leased beside limits, parents or warn_at, which need each call to be decided by the store";
+            let problem = Diagnostic::new(location, text);
+            findings.problem(problem.hint("write consistency: exact, or remove the others"));
         }
-        conflicts
+        self.lease = self.lease.filter(|_| self.hit_lease().is_none());
+        self.consistency = self.consistency.filter(|_| self.leased().is_none());
     }
 
     /// The last entry of a descriptor names the holder.
@@ -240,7 +299,9 @@ impl<'b> ResolvedOptions<'b> {
             LimitError::LeaseOutOfRange(_) => self.location(LimitOption::Lease),
             LimitError::Misplaced { option, .. } => self.location(*option),
             LimitError::NoLease => self.algorithm_location(),
-            LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
+            LimitError::RequestsTooLarge { .. }
+            | LimitError::AmountTooLarge { .. }
+            | LimitError::TooManyHolders(_) => None,
         }
     }
 
@@ -252,6 +313,7 @@ impl<'b> ResolvedOptions<'b> {
             LimitOption::LeaseBy => location(self.lease_by),
             LimitOption::Lease => location(self.lease),
             LimitOption::OverLimitHits => location(self.over_limit_hits),
+            LimitOption::Calendar => location(self.calendar),
             LimitOption::MaxWait => location(self.max_wait),
         }
     }

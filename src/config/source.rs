@@ -3,10 +3,17 @@
 use std::sync::Arc;
 
 use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
-use crate::limit::{Algorithm, Consistency, Months};
+use crate::limit::{Algorithm, Consistency, Windows};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
+
+/// Calendars of a process. They are kept across reloads, because limits refer to them.
+// bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
+pub(crate) const CALENDARS_MAX: usize = 10_000;
+/// The same while rules are only checked: texts that are never in force leave the rest free.
+// bound checked_calendars_max: the check reports an error; -
+pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
 
 /// A file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,7 +66,11 @@ pub struct CompileOptions {
     /// DEFAULT_CONSISTENCY: for rules that no block gives one.
     pub default_consistency: Consistency,
     /// USE_CALENDAR_MONTH_RATE_LIMIT.
-    pub months: Months,
+    pub windows: Windows,
+    /// Whether counters that are decided in one step have to be in one slot: REDIS_TYPE=cluster.
+    pub one_slot: bool,
+    /// Calendars of the process beyond which rules with another one are invalid.
+    pub calendars_max: usize,
     /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
     pub metric_dots: Dots,
     /// TOLLGATE_OVERLAY: blocks for rules that another system writes.
@@ -77,7 +88,9 @@ impl CompileOptions {
             key_format: KeyFormat::Reference,
             default_algorithm: None,
             default_consistency: Consistency::Exact,
-            months: Months::ThirtyDays,
+            windows: Windows::Aligned,
+            one_slot: false,
+            calendars_max: CALENDARS_MAX,
             metric_dots: Dots::Keep,
             overlay: None,
             stats,

@@ -6,11 +6,15 @@
 
 use crate::config::error::SourceFindings;
 use crate::config::keys::keys;
-use crate::config::yaml::{Location, Node};
+use crate::config::yaml::{Diagnostic, Location, Node};
 
-pub(crate) use options::{Block, Layer, Layers, Options, ResolvedOptions, RuleBlock, Sourced};
+pub(crate) use options::{
+    Block, Defaults, Layer, Layers, LimitItem, Options, ResolvedOptions, RuleBlock, Sourced,
+};
 pub(crate) use value::OnLimitWord;
 
+mod budget;
+mod conditions;
 mod options;
 pub(crate) mod reader;
 mod value;
@@ -21,7 +25,7 @@ keys! {
         /// A request that one limit rejects consumes nothing from the others
         all_or_nothing: bool;
         /// Rule keys, for every rule of the domain without its own
-        defaults: Options;
+        defaults: Defaults;
     }
 }
 
@@ -61,7 +65,18 @@ pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) ->
             key @ "all_or_nothing" => {
                 block.all_or_nothing = Some(reader::flag(value, key, findings));
             }
-            "defaults" => block.defaults = read_block(value, &mut findings.at(".defaults")),
+            "defaults" => {
+                let findings = &mut findings.at(".defaults");
+                block.defaults = read_block(value, findings);
+                if let Some(limits) = block
+                    .defaults
+                    .as_ref()
+                    .and_then(|block| block.limits.as_ref())
+                {
+                    let problem = Diagnostic::new(limits.location, "`limits` for many rules");
+                    findings.problem(problem.hint("write `limits` in the block of each rule"));
+                }
+            }
             _ => {}
         }
     }

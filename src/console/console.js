@@ -152,9 +152,10 @@ async function follow(source, state, receive) {
 }
 
 // Whether an event is one that the filters of the page ask for; a key is KEY or KEY=VALUE.
-function isWanted({ domain, rule, descriptor }) {
+function isWanted({ type, domain, rule, descriptor }) {
   const wanted = feed.dataset;
   return (
+    type === "over_limit" &&
     (!wanted.domain || wanted.domain === domain) &&
     (!wanted.rule || wanted.rule === rule) &&
     (!wanted.key || descriptor.some(([key, value]) => wanted.key === key || wanted.key === `${key}=${value}`))

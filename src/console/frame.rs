@@ -29,6 +29,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 pub(crate) enum Tab {
     Overview,
     Rules,
+    Budgets,
     Files,
     OverLimit,
     Store,
@@ -37,9 +38,10 @@ pub(crate) enum Tab {
 }
 
 /// The navigation.
-const TABS: [Tab; 7] = [
+const TABS: [Tab; 8] = [
     Tab::Overview,
     Tab::Rules,
+    Tab::Budgets,
     Tab::Files,
     Tab::OverLimit,
     Tab::Store,
@@ -73,6 +75,7 @@ impl Tab {
         match self {
             Self::Overview => "Overview",
             Self::Rules => "Rules",
+            Self::Budgets => "Budgets",
             Self::Files => "Files",
             Self::OverLimit => "Over limit",
             Self::Store => "Store",
@@ -97,6 +100,7 @@ impl Tab {
         match self {
             Self::Overview => "/",
             Self::Rules => "/console/rules",
+            Self::Budgets => "/console/budgets",
             Self::Files => "/console/files",
             Self::OverLimit => "/console/over-limit",
             Self::Store => "/console/store",

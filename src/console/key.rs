@@ -8,6 +8,7 @@ use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
+use crate::console::budgets;
 use crate::console::dialogs::{actions, hidden_values};
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
@@ -35,6 +36,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         .await;
     let is_hashed = is_hashed(pairs);
     let hour = hour(parts, &domain, pairs).await;
+    let limits = budgets::of_key(parts, pairs).await;
     let content = html! {
         p.crumbs {
             a href="/console/rules" { "Rules" } " / " (domain)
@@ -46,6 +48,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         @match &answer {
             Ok(counter) => {
                 (shown(counter))
+                @if let Some(limits) = limits { (limits) }
                 // An action needs the values.
                 @if is_hashed { (hidden_values(viewer)) }
                 @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
@@ -103,7 +106,7 @@ fn shown(counter: &CounterView) -> Markup {
         dl.tiles {
             div.tile { dt { "State" } dd.figure {
                 @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
-            } dd.note { (bar(used, capacity.into())) } }
+            } dd.note { (bar(used, capacity)) } }
             div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
             div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (holders(counter)) } }
             div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
@@ -134,9 +137,10 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     }
     let plan = plan(&rules, &query, parts.modes, parts.clock.now()).ok()?;
     let step = plan.steps.first()?;
-    let key = &plan.request.checks[step.check()?].key;
+    let link = step.links().last()?;
+    let key = &plan.request.checks[link.check].key;
     let keys = &parts.api.top.keys;
-    keys.history(domain, &step.rule()?.path, key).await
+    keys.history(domain, &link.rule?.path, key).await
 }
 
 fn history(hour: Option<&Chart>, now: Time) -> Markup {

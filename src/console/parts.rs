@@ -244,11 +244,11 @@ impl Parts {
             });
         }
         let usages = single.into_iter().map(|(query, rule)| async move {
-            let counters = self.api.counters.read(query).await.ok()?;
+            let counters = self.api.counters.read(query, None).await.ok()?;
             let counter = counters.first()?;
             let usage = Usage {
                 used: counter.used?,
-                capacity: counter.limit.as_ref()?.capacity().into(),
+                capacity: counter.limit.as_ref()?.capacity(),
             };
             Some((rule.path.clone(), usage))
         });

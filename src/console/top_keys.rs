@@ -61,10 +61,10 @@ pub(crate) async fn section(
                     }
                 }
             }
-            @if keys.is_empty() {
-                p.empty { "No hits in this period." }
-            } @else {
-                (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } }))
+            @match &keys {
+                Err(rejected) => p.empty role="alert" { (rejected.reason()) },
+                Ok(keys) if keys.is_empty() => p.empty { "No hits in this period." },
+                Ok(keys) => (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } })),
             }
             (hidden_values(viewer))
         }
@@ -94,7 +94,7 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
 }
 
 /// The values that the rule leaves to requests; all of them if there are none.
-fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
+pub(crate) fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
     let is_open = |index: usize| open.get(index).copied().unwrap_or(true);
     let values = |all: bool| {
         let shown = entries.iter().enumerate();

@@ -35,11 +35,11 @@ const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// of pages that requests share.
 // bound responses_rendered_max: the next one waits; tollgate_admin_responses_full_total
 const RENDERED_MAX: usize = 2;
-/// Time that a GET request waits for others to be rendered.
+/// Time that a GET request waits for others to be rendered, or prepared.
 // bound response_wait_max: the request is answered with 503; tollgate_admin_responses_full_total
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Why a response is not sent.
-pub(crate) const FULL: &str = "too many responses are rendered or being sent (responses_rendered_max, response_bytes_max); repeat the request";
+pub(crate) const FULL: &str = "too many responses are rendered or being sent (responses_rendered_max, top_queries_max, response_bytes_max); repeat the request";
 /// Seconds until the client may try again.
 pub(crate) const RETRY_AFTER_SECS: u64 = 1;
 
@@ -84,7 +84,7 @@ impl ResponseBudget {
             tasks: TaskTracker::new(),
             full: metrics.counter(
                 "tollgate_admin_responses_full_total",
-                "Responses of the admin listener that were rejected with 503, because 16 MiB of others are still being sent (response_bytes_max) or 2 others were rendered for 5 s (responses_rendered_max, response_wait_max).",
+                "Responses of the admin listener that were rejected with 503, because 16 MiB of others are still being sent (response_bytes_max) or others were rendered for 5 s (responses_rendered_max, top_queries_max, response_wait_max).",
             ),
         }
     }
@@ -146,8 +146,7 @@ impl ResponseBudget {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return next.run(request).await;
         }
-        let place = timeout(WAIT_MAX, self.places.clone().acquire_owned()).await;
-        let Some(place) = place.ok().and_then(Result::ok) else {
+        let Some(place) = place_of(&self.places).await else {
             return self.rejected(full);
         };
         // To its end, even if the client goes away: what was begun on other threads is not
@@ -174,6 +173,12 @@ impl ResponseBudget {
         let bytes = Bytes::from_owner(Held::new(bytes, part));
         Some(Response::from_parts(head, bytes.into()))
     }
+}
+
+/// A place, if there is one within the time that a GET request waits.
+pub(crate) async fn place_of(places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    let place = timeout(WAIT_MAX, places.clone().acquire_owned()).await;
+    place.ok().and_then(Result::ok)
 }
 
 #[cfg(test)]

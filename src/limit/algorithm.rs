@@ -49,6 +49,8 @@ named_enum! {
         Lease = "lease",
         /// See [`OverLimitHits`].
         OverLimitHits = "over_limit_hits",
+        /// Windows that begin at a local time; aligned to the epoch without.
+        Calendar = "calendar",
         /// The longest time in the queue; without one nothing is queued.
         MaxWait = "max_wait",
     }
@@ -90,7 +92,11 @@ const BUCKET: &[LimitOption] = &[
 
 const FIXED_WINDOW: Traits = Traits {
     kind: Kind::Windows,
-    options: WINDOW,
+    options: &[
+        LimitOption::UnitMultiplier,
+        LimitOption::OverLimitHits,
+        LimitOption::Calendar,
+    ],
     default_burst: None,
     over_limit_hits: OverLimitHits::Count,
 };
@@ -165,6 +171,10 @@ impl LimitOption {
             Self::Buckets => (
                 "sliding_window",
                 "remove it, or write algorithm: sliding_window",
+            ),
+            Self::Calendar => (
+                "fixed_window",
+                "remove it, or write algorithm: fixed_window",
             ),
             Self::MaxWait => (
                 "buckets",

@@ -31,7 +31,7 @@ named_enum! {
 
 /// The smallest limit with leases, for each replica: a fifteenth of it is two hits, the smallest
 /// take.
-pub const LEASED_LIMIT_MIN: u32 = 30;
+pub const LEASED_LIMIT_MIN: u64 = 30;
 
 /// The times of the leases of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +148,7 @@ fn lifetime_max(horizon: Span) -> Span {
 
 impl Limit {
     /// The most hits that all replicas together hold unused.
-    pub const fn held_max(&self) -> u32 {
+    pub const fn held_max(&self) -> u64 {
         self.capacity / 10
     }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::limit::unit::Unit;
 
-    fn terms(requests: u32, unit: Unit, algorithm: Algorithm) -> Terms {
+    fn terms(requests: u64, unit: Unit, algorithm: Algorithm) -> Terms {
         Terms::new(requests, unit, algorithm)
     }
 

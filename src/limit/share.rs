@@ -34,8 +34,8 @@ impl Share {
 
     /// The part of a quota. The parts of all ranks add up to the whole; without a rank it is
     /// rounded down.
-    pub fn of_allowed(self, whole: u32) -> u32 {
-        whole / self.replicas + u32::from(self.has_one_more(whole.into()))
+    pub fn of_allowed(self, whole: u64) -> u64 {
+        whole / u64::from(self.replicas.get()) + u64::from(self.has_one_more(whole))
     }
 
     /// The part of used quota. The parts of all ranks add up to the whole; without a rank it is

@@ -2,7 +2,8 @@
 
 use crate::base::time::Span;
 use crate::limit::algorithm::{Algorithm, LimitOption, OverLimitHits};
-use crate::limit::unit::{Months, Unit};
+use crate::limit::unit::Unit;
+use crate::limit::windows::Windows;
 
 /// Period of a limit; longer ones are typing errors.
 // bound period_max: the rule is rejected when loaded; ratelimit_service_config_load_error
@@ -15,25 +16,29 @@ pub const BUCKETS_MAX: u32 = 100;
 /// Holders of a key. Each is stored by name, and all of them must fit into one shard of a memory
 /// store of ordinary size.
 // bound holders_max: the rule is rejected when loaded; ratelimit_service_config_load_error
-pub const HOLDERS_MAX: u32 = 30_000;
+pub const HOLDERS_MAX: u64 = 30_000;
 
 /// The limit that a rule states, not validated.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// Per period. Zero rejects every hit.
-    pub requests: u32,
+    pub requests: u64,
     /// The unit of the period.
     pub unit: Unit,
     /// Units in the period.
     pub unit_multiplier: u32,
-    /// Months of a fixed window.
-    pub months: Months,
+    /// Where the windows of a fixed window begin, if they have such periods.
+    pub windows: Windows,
     /// See [`Algorithm`].
     pub algorithm: Algorithm,
     /// Only for buckets; by default `requests` for a token bucket and 1 for a leaky one.
     pub burst: Option<u32>,
     /// Only for sliding windows: the number of sub-windows.
     pub buckets: Option<u32>,
+    /// Whether it is decided in one step with other limits: see [`Limit::chained`].
+    ///
+    /// [`Limit::chained`]: crate::limit::Limit::chained
+    pub chained: bool,
     /// By default that of the algorithm.
     pub over_limit_hits: Option<OverLimitHits>,
     /// Only for buckets: the longest that a request waits in the queue.
@@ -65,15 +70,21 @@ pub enum LimitError {
         "a burst of {burst} over {period} cannot be counted exactly; the largest that can is {burst_max}"
     )]
     BurstTooLarge {
-        burst: u32,
+        burst: u64,
         period: Span,
         burst_max: u64,
+    },
+    #[error("an amount of {requests} is too large for {algorithm}; the largest is {requests_max}")]
+    AmountTooLarge {
+        requests: u64,
+        algorithm: Algorithm,
+        requests_max: u64,
     },
     #[error(
         "a sliding_window of {requests} over {period} cannot be counted exactly; the largest that can is {requests_max}"
     )]
     RequestsTooLarge {
-        requests: u32,
+        requests: u64,
         period: Span,
         requests_max: u64,
     },
@@ -92,17 +103,18 @@ pub enum LimitError {
     )]
     LeaseOutOfRange(Span),
     #[error("a concurrency of {0} is more than {HOLDERS_MAX} holders (holders_max)")]
-    TooManyHolders(u32),
+    TooManyHolders(u64),
 }
 
 impl Terms {
     /// Terms with defaults for everything else.
-    pub const fn new(requests: u32, unit: Unit, algorithm: Algorithm) -> Self {
+    pub const fn new(requests: u64, unit: Unit, algorithm: Algorithm) -> Self {
         Self {
             requests,
             unit,
             unit_multiplier: 1,
-            months: Months::ThirtyDays,
+            windows: Windows::Aligned,
+            chained: false,
             algorithm,
             burst: None,
             buckets: None,

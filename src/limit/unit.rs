@@ -1,4 +1,4 @@
-//! Units of periods, kinds of months, and the ticks that states measure time in.
+//! Units of periods, and the ticks that states measure time in.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 named_enum! {
     /// The unit of a period, shortest first. A month has 30 days and a year 365, and weeks begin on
     /// Thursdays, because windows are aligned to the epoch as in envoyproxy/ratelimit; see also
-    /// [`Months::Calendar`].
+    /// [`Windows::UtcMonths`](crate::limit::Windows::UtcMonths).
     pub enum Unit {
         /// 1 s
         Second = "second",
@@ -20,7 +20,7 @@ named_enum! {
         Day = "day",
         /// 7 days
         Week = "week",
-        /// 30 days; see [`Months`]
+        /// 30 days; see [`Windows`](crate::limit::Windows)
         Month = "month",
         /// 365 days
         Year = "year",
@@ -38,18 +38,6 @@ named_enum! {
         /// 1,000,000 µs
         Second = "s",
     }
-}
-
-/// The month of a fixed window whose period is one [`Unit::Month`]. For every other limit a month
-/// is 30 days: sliding windows, logs and buckets count any 30 days, and calendar months of
-/// different lengths cannot be multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Months {
-    /// 30 days, counted from the epoch.
-    #[default]
-    ThirtyDays,
-    /// A calendar month in UTC.
-    Calendar,
 }
 
 impl Unit {

@@ -4,26 +4,19 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
-use crate::limit::calendar;
+use crate::limit::calendar::Weekday;
 use crate::limit::share::Share;
 use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, PERIOD_MAX, Terms};
-use crate::limit::unit::{Months, Tick, Unit};
+use crate::limit::unit::{Tick, Unit};
+use crate::limit::windows::{Window, Windows};
 
 /// Whole numbers up to here are exact in a double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;
-
-/// A window aligned to the epoch, without its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Windows since the epoch.
-    pub index: u64,
-    /// The first instant of the window.
-    pub start: Time,
-    /// The first instant of the next window.
-    pub end: Time,
-}
+/// The largest limit, of a fixed window: its count stays exact one above it.
+// bound amount_max: the rule is rejected when loaded; ratelimit_service_config_load_error
+pub const AMOUNT_MAX: u64 = EXACT_MAX - 2;
 
 /// The shortest queue: timers have a resolution of 1 ms.
 const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
@@ -40,9 +33,9 @@ pub const LOG_ENTRIES_MAX: u32 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Per period.
-    pub requests: u32,
+    pub requests: u64,
     /// The most at once: `requests` of a window, the burst of a bucket.
-    pub capacity: u32,
+    pub capacity: u64,
     /// The period, or the lease of a concurrency limit; 30 days for a calendar month: see
     /// [`window`](Self::window).
     pub period: Span,
@@ -56,8 +49,10 @@ pub struct Limit {
     pub tick: Tick,
     /// Whether hits over the limit consume quota.
     pub over_limit_hits: OverLimitHits,
-    /// [`Months::Calendar`] only if its windows are calendar months.
-    pub months: Months,
+    /// Those of the calendar only if its periods are those of the limit.
+    pub windows: Windows,
+    /// Whether it is decided in one step with other limits, all in the main store.
+    pub chained: bool,
 }
 
 impl Limit {
@@ -72,6 +67,17 @@ impl Limit {
             algorithm,
             ..
         } = terms;
+        let requests_max = match algorithm {
+            Algorithm::FixedWindow => AMOUNT_MAX,
+            _ => u64::from(u32::MAX),
+        };
+        if requests > requests_max {
+            return Err(LimitError::AmountTooLarge {
+                requests,
+                algorithm,
+                requests_max,
+            });
+        }
         let period = terms.period()?;
         terms.check_options()?;
         let over_limit_hits = terms
@@ -86,23 +92,16 @@ impl Limit {
             algorithm,
             tick: Tick::Micro,
             over_limit_hits,
-            months: Months::ThirtyDays,
+            windows: Windows::Aligned,
+            chained: terms.chained,
         };
         match algorithm {
             // Additions only, so any number is exact, and windows begin at whole seconds.
-            Algorithm::FixedWindow => {
-                let is_one_month = terms.unit == Unit::Month && terms.unit_multiplier == 1;
-                let months = if is_one_month {
-                    terms.months
-                } else {
-                    Months::ThirtyDays
-                };
-                Ok(Self {
-                    tick: Tick::Second,
-                    months,
-                    ..limit
-                })
-            }
+            Algorithm::FixedWindow => Ok(Self {
+                tick: Tick::Second,
+                windows: terms.windows(),
+                ..limit
+            }),
             Algorithm::SlidingLog => Ok(limit),
             Algorithm::SlidingWindow => match terms.buckets {
                 None => limit.fading(),
@@ -111,13 +110,13 @@ impl Limit {
             },
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let burst = terms.burst.or(algorithm.traits().default_burst);
-                limit.bucket(burst.unwrap_or(requests), terms)
+                limit.bucket(burst.map_or(requests, u64::from), terms)
             }
             Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),
         }
     }
 
-    fn bucket(self, burst: u32, terms: &Terms) -> Result<Self, LimitError> {
+    fn bucket(self, burst: u64, terms: &Terms) -> Result<Self, LimitError> {
         if terms.burst == Some(0) {
             return Err(LimitError::BurstZero);
         }
@@ -149,7 +148,7 @@ impl Limit {
     /// credits of which a hit costs `period`: at most one burst, what is booked ahead, one hit
     /// more, and a second burst of debt if over-limit hits count. A tick returns `requests`.
     fn burst_max(&self, tick: Tick) -> u64 {
-        let requests = u64::from(self.requests);
+        let requests = self.requests;
         let room = EXACT_MAX - 1 - requests;
         let room = room.saturating_sub(
             self.max_wait
@@ -200,7 +199,7 @@ impl Limit {
     /// A bucket keeps its rate exactly: its part is refilled slower by the number of replicas.
     #[must_use]
     pub fn share(self, share: Share) -> Self {
-        let part = |whole: u32| {
+        let part = |whole: u64| {
             if whole == 0 {
                 0
             } else {
@@ -222,7 +221,7 @@ impl Limit {
 
     /// The same number over a longer period. It is counted in this process only, where numbers may
     /// exceed 2^53.
-    fn slower(self, replicas: NonZeroU32, capacity: u32) -> Option<Self> {
+    fn slower(self, replicas: NonZeroU32, capacity: u64) -> Option<Self> {
         const CREDITS_MAX: u64 = 1 << 62;
         let period = self.period.as_micros().checked_mul(replicas.get().into())?;
         let limit = Self {
@@ -230,43 +229,39 @@ impl Limit {
             capacity,
             ..self
         };
-        let deepest = limit
-            .period_ticks()
-            .checked_mul(2 * (u64::from(capacity) + 1))?;
+        let deepest = limit.period_ticks().checked_mul(2 * (capacity + 1))?;
         (deepest <= CREDITS_MAX).then_some(limit)
     }
 
-    /// The aligned window at `now`.
+    /// The window at `now`.
     pub fn window(&self, now: Time) -> Window {
-        match self.months {
-            Months::ThirtyDays => {
-                let period = self.period.as_micros();
-                let index = now.as_micros() / period;
-                let start = Time::from_micros(index * period);
-                Window {
-                    index,
-                    start,
-                    end: start.plus(self.period),
-                }
-            }
-            Months::Calendar => {
-                let index = calendar::month_of(now.as_micros() / MICROS_PER_SECOND);
-                let begins = |month: u64| {
-                    Time::from_micros(calendar::month_start(month) * MICROS_PER_SECOND)
-                };
-                Window {
-                    index,
-                    start: begins(index),
-                    end: begins(index + 1),
-                }
-            }
-        }
+        self.windows.at(self.period, now)
+    }
+
+    /// The end of the window with this `id`, which is that of `now` or beside it.
+    pub(crate) fn window_end(&self, id: Time, now: Time) -> Time {
+        self.windows.end(self.period, id, now)
     }
 
     /// The windows that its keys end with: counters of other windows are others.
-    pub(crate) fn windows(&self) -> Option<(Span, Months)> {
+    /// Those of a calendar have a key for each date, whatever the zone is.
+    pub(crate) fn key_windows(&self) -> Option<(Span, Option<Windows>)> {
         let has_windows = self.algorithm.has_windows();
-        has_windows.then_some((self.period, self.months))
+        let windows = match self.windows {
+            Windows::Calendar(_) => None,
+            others => Some(others),
+        };
+        has_windows.then_some((self.period, windows))
+    }
+
+    /// The first days of its calendar's weeks and months: keys have their dates.
+    pub(crate) fn first_days(&self) -> Option<(Weekday, u8)> {
+        match self.windows {
+            Windows::Calendar(calendar) => {
+                Some((calendar.spec().first_weekday, calendar.spec().first_day))
+            }
+            Windows::Aligned | Windows::UtcMonths => None,
+        }
     }
 
     /// The unit of a period of one unit.
@@ -289,13 +284,25 @@ impl Limit {
 }
 
 impl Terms {
+    /// The windows of a limit with these terms.
+    fn windows(&self) -> Windows {
+        let period = (self.unit, self.unit_multiplier);
+        match self.windows {
+            Windows::UtcMonths if period == (Unit::Month, 1) => self.windows,
+            Windows::Calendar(calendar) if period == (calendar.unit(), calendar.months()) => {
+                self.windows
+            }
+            _ => Windows::Aligned,
+        }
+    }
+
     /// The limit of these terms with another number and unit. The period is one unit. A stated
     /// burst keeps its proportion to the number, rounded half up, from 1 to the largest that is
     /// exact.
     ///
     /// # Errors
     /// Those of [`Limit::new`].
-    pub fn with_rate(&self, requests: u32, unit: Unit) -> Result<Limit, LimitError> {
+    pub fn with_rate(&self, requests: u64, unit: Unit) -> Result<Limit, LimitError> {
         let burst = self
             .burst
             .map(|burst| in_proportion(burst, self.requests, requests));
@@ -317,19 +324,18 @@ impl Terms {
 }
 
 /// The finest tick in which numbers stay exact.
-fn finest(number: u32, max: impl Fn(Tick) -> u64) -> Option<Tick> {
+fn finest(number: u64, max: impl Fn(Tick) -> u64) -> Option<Tick> {
     let mut ticks = Tick::ALL.into_iter();
-    ticks.find(|&tick| u64::from(number) <= max(tick))
+    ticks.find(|&tick| number <= max(tick))
 }
 
 /// A burst for `to` requests where `burst` is for `from`; unchanged if `from` is 0.
-fn in_proportion(burst: u32, from: u32, to: u32) -> u32 {
+fn in_proportion(burst: u32, from: u64, to: u64) -> u32 {
     if from == 0 {
         return burst;
     }
-    let (burst, from, to) = (u64::from(burst), u64::from(from), u64::from(to));
-    // At most 2^64 - 2^33 + 1, and half of `from`: below 2^64.
-    let scaled = (burst * to + from / 2) / from;
+    // Amounts of buckets are below 2^32, so no product saturates.
+    let scaled = (u64::from(burst).saturating_mul(to) + from / 2) / from;
     u32::try_from(scaled).unwrap_or(u32::MAX).max(1)
 }
 
@@ -344,7 +350,7 @@ impl fmt::Display for Limit {
         }
         write!(formatter, "{} per ", self.requests)?;
         match self.unit() {
-            Some(unit) if self.months == Months::Calendar => write!(formatter, "calendar {unit}")?,
+            Some(unit) if self.windows != Windows::Aligned => write!(formatter, "calendar {unit}")?,
             Some(unit) => write!(formatter, "{unit}")?,
             None => write!(formatter, "{}", self.period)?,
         }

@@ -9,7 +9,7 @@ use crate::limiter::metadata::{add_degraded, dynamic_metadata};
 use crate::limiter::response::{Response, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::plan::Modes;
-use crate::rules::{OnLimit, Plan, Rule, Step};
+use crate::rules::{Link, OnLimit, Rule, Step};
 
 /// The contribution of a status to the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) fn combine(
     let rejected_by = (0..kinds.len()).find(|&index| over_limit && rejects(index));
     let mut metadata = settings.response_dynamic_metadata.then(|| {
         let decisive = rejected_by.or_else(|| headers::nearest(&statuses, hard_over));
-        dynamic_metadata(decision, &statuses, decisive)
+        dynamic_metadata(decision, &statuses, decisive, over_limit)
     });
     if !degraded.is_empty() {
         add_degraded(metadata.get_or_insert_default(), &degraded);
@@ -64,9 +64,15 @@ pub(crate) fn combine(
         rejected_by,
         shadowed: over && modes.shadow,
         degraded: !degraded.is_empty(),
-        response_headers: headers::of_response(&statuses, hard_over, retry_after, settings),
+        response_headers: headers::of_response(
+            decision,
+            &statuses,
+            hard_over,
+            retry_after,
+            settings,
+        ),
         request_headers: headers::of_request(&statuses, hard_over, &degraded, settings),
-        body: over_limit.then(|| body(plan, rejects)).flatten(),
+        body: over_limit.then(|| body(decision, rejects)).flatten(),
         dynamic_metadata: metadata,
         statuses,
     }
@@ -74,31 +80,40 @@ pub(crate) fn combine(
 
 /// The rules that are over limit and degrade, in order.
 fn degraded<'r>(decision: &Decision<'_, '_, 'r>) -> SmallVec<[&'r Rule; 2]> {
-    let degraded = decision.plan.steps.iter().filter_map(|step| {
-        let rule = step.rule()?;
-        (rule.degrades() && !step.in_shadow() && decision.is_over(step)).then_some(rule)
-    });
-    degraded.collect()
+    let links = decision.plan.steps.iter();
+    let links = links.flat_map(|step| decision.links(step));
+    let degraded = links.filter(|counted| counted.is_over() && !counted.link.in_shadow());
+    let degraded = degraded.filter_map(|counted| counted.link.rule);
+    degraded.filter(|rule| rule.degrades()).collect()
 }
 
 /// The body of the first rejecting rule that has one.
-fn body(plan: &Plan<'_>, rejects: impl Fn(usize) -> bool) -> Option<Box<str>> {
-    plan.steps
-        .iter()
-        .enumerate()
-        .find_map(|(index, step)| match &step.rule()?.on_limit {
-            OnLimit::Reject { body } if rejects(index) => body.as_deref().map(Into::into),
+fn body(decision: &Decision<'_, '_, '_>, rejects: impl Fn(usize) -> bool) -> Option<Box<str>> {
+    let mut steps = decision.plan.steps.iter().enumerate();
+    steps.find_map(|(index, step)| {
+        let rule = decision
+            .counted(step)
+            .filter(|_| rejects(index))?
+            .link
+            .rule?;
+        match &rule.on_limit {
+            OnLimit::Reject { body } => body.as_deref().map(Into::into),
             _ => None,
-        })
+        }
+    })
 }
 
 fn kind(step: &Step<'_>, modes: Modes) -> Kind {
     match step {
         Step::Unlimited(_) => Kind::Neutral,
         _ if modes.quota => Kind::Quota,
-        Step::Counted { rule, .. } if rule.quota_mode => Kind::Quota,
-        Step::NoRule | Step::Replaced(_) | Step::Override { .. } | Step::Counted { .. } => {
-            Kind::Hard
+        _ => {
+            let mut rules = step.links().iter().filter_map(Link::own_rule);
+            if rules.any(|rule| rule.quota_mode) {
+                Kind::Quota
+            } else {
+                Kind::Hard
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The span of a decision, and the log line of a response of OVER_LIMIT.
+//! The span of a decision, and the log lines of a response of OVER_LIMIT and of a crossed
+//! threshold.
 //!
 //! Texts come from clients: their length is bounded, control characters are escaped, and bytes that
 //! are not UTF-8 are percent-encoded ([`Text`]).
@@ -8,11 +9,12 @@ use std::fmt::{self, Write as _};
 use crate::base::text::Text;
 use crate::base::time::Span;
 use crate::check::Source;
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
-use crate::rules::Step;
+use crate::observe::feed::Crossing;
 use crate::rules::query::{Descriptor, Query};
+use crate::rules::{Link, Step};
 use crate::telemetry::traces::LiveSpan;
 
 /// Bytes of a request in a span.
@@ -58,16 +60,16 @@ pub(crate) fn end_span(
     if !sources.is_empty() {
         span.set_attribute("tollgate.source", sources);
     }
-    let mut steps = decision.plan.steps.iter();
-    if let Some(policy) = steps.find_map(|step| store_policy(step, decision, fallback)) {
+    let mut links = decision.plan.steps.iter().flat_map(Step::links);
+    if let Some(policy) = links.find_map(|link| store_policy(link, decision, fallback)) {
         span.set_attribute("tollgate.store_policy", policy);
     }
     if let Some(step) = response
         .rejected_by
         .map(|index| &decision.plan.steps[index])
-        && let Some((check, _)) = decision.counted(step)
+        && let Some(Counted { link, check, .. }) = decision.counted(step)
     {
-        span.set_attribute("tollgate.refused_by", path(step));
+        span.set_attribute("tollgate.refused_by", path(link));
         span.set_attribute("tollgate.refused_limit", check.limit.to_string());
     }
 }
@@ -81,41 +83,74 @@ pub(crate) fn log_over_limit(
     dropped: u64,
 ) {
     let (query, step) = (decision.query, &decision.plan.steps[index]);
-    let Some((check, verdict)) = decision.counted(step) else {
+    let Some(counted) = decision.counted(step) else {
         return;
     };
+    let Counted {
+        link,
+        check,
+        verdict,
+    } = counted;
     let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
         write_descriptor(text, &query.descriptors[index])
     });
     tracing::warn!(
         domain = shown(query.domain),
         descriptor,
-        rule = path(step),
+        rule = path(link),
+        limit_name = link.further.map(|further| &*further.name),
         limit = %check.limit,
         retry_after_secs = verdict.retry_after.map(Span::ceil_secs),
         source = verdict.source.name(),
-        store_policy = store_policy(step, decision, fallback),
+        store_policy = store_policy(link, decision, fallback),
         dropped,
         "over limit"
     );
 }
 
-/// The policy that gave the verdict of a step, and why; `None` if the store did.
+/// Logs that a request, which has one descriptor, crossed a threshold. `dropped` lines were not
+/// logged since the last one.
+pub(crate) fn log_crossing(
+    query: &Query<'_>,
+    counted: &Counted<'_, '_>,
+    crossing: Crossing,
+    dropped: u64,
+) {
+    let Counted {
+        link,
+        check,
+        verdict,
+    } = counted;
+    let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
+        write_descriptor(text, &query.descriptors[0])
+    });
+    tracing::warn!(
+        domain = shown(query.domain),
+        descriptor,
+        rule = path(link),
+        limit_name = link.further.map(|further| &*further.name),
+        limit = %check.limit,
+        threshold_percent = crossing.threshold_percent,
+        used_percent = crossing.used_percent,
+        reset_secs = verdict.reset_after.ceil_secs(),
+        dropped,
+        "limit is used up to a threshold"
+    );
+}
+
+/// The policy that gave the verdict on a limit, and why; `None` if the store did.
 fn store_policy<'r>(
-    step: &Step<'r>,
+    link: &Link<'r>,
     decision: &Decision<'_, '_, 'r>,
     fallback: &Fallback,
 ) -> Option<String> {
-    let cause = decision.store_error(step)?.name();
-    Some(format!("{} ({cause})", fallback.policy(step).name()))
+    let cause = decision.store_error(link)?.name();
+    Some(format!("{} ({cause})", fallback.policy(link).name()))
 }
 
-/// The path of a step's rule, which may contain values of any length.
-fn path(step: &Step<'_>) -> String {
-    let path = match step {
-        Step::Counted { rule, .. } => &rule.path,
-        _ => OWN_LIMIT,
-    };
+/// The path of a limit's rule, which may contain values of any length.
+fn path(link: &Link<'_>) -> String {
+    let path = link.own_rule().map_or(OWN_LIMIT, |rule| &*rule.path);
     bounded(DESCRIPTOR_BYTES_MAX, |text| text.write_str(path))
 }
 

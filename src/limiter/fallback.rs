@@ -10,7 +10,7 @@ use crate::check::{
     Check, CheckError, CheckRequest, Decisions, Hits, Source, StoreError, Verdict, Verdicts,
 };
 use crate::limiter::decision::StoreErrors;
-use crate::rules::{OnStoreError, Plan, Step};
+use crate::rules::{Link, OnStoreError, Plan};
 use crate::store::Store;
 use crate::store::watch;
 use crate::telemetry::metric::{self, Metrics};
@@ -119,8 +119,8 @@ impl Fallback {
         let mut policies: SmallVec<[OnStoreError; 4]> =
             SmallVec::from_elem(self.policy, checks.len());
         for step in &plan.steps {
-            if let Some(check) = step.check() {
-                policies[check] = self.policy(step);
+            for link in step.links() {
+                policies[link.check] = self.policy(link);
             }
         }
         let mut returned = None;
@@ -137,9 +137,7 @@ impl Fallback {
         if let Some(error) = returned {
             return Err(error);
         }
-        let mut local = store
-            .decide_locally(&local, plan.request.all_or_nothing, clock.now())
-            .into_iter();
+        let mut local = store.decide_locally(&local, clock.now()).into_iter();
         let verdicts = decisions.iter().zip(&policies).zip(checks);
         let verdicts = verdicts.map(|((decision, policy), check)| {
             decision.unwrap_or_else(|_| {
@@ -160,10 +158,10 @@ impl Fallback {
         Ok((verdicts.collect(), errors.collect()))
     }
 
-    /// The policy of a step's rule.
-    pub(crate) fn policy(&self, step: &Step<'_>) -> OnStoreError {
+    /// The policy of a limit's rule.
+    pub(crate) fn policy(&self, link: &Link<'_>) -> OnStoreError {
         self.policy_of_all
-            .or_else(|| step.rule()?.on_store_error)
+            .or_else(|| link.rule?.on_store_error)
             .unwrap_or(self.policy)
     }
 }

@@ -1,17 +1,22 @@
 //! Headers that Envoy adds: three of envoyproxy/ratelimit, two of the IETF draft, `Retry-After`,
-//! and those of rules that degrade.
+//! warnings, and those of rules that degrade.
 
 use std::fmt::Write as _;
 
 use crate::base::time::Span;
-use crate::limit::Months;
+use crate::limit::Windows;
+use crate::limiter::decision::Decision;
 use crate::limiter::response::{Header, Status};
 use crate::limiter::settings::Settings;
 use crate::rules::{OnLimit, Rule};
 
+/// The greatest integer of RFC 9651.
+const GREATEST_INTEGER: u64 = 999_999_999_999_999;
+
 /// Headers for the client, in order. `hard_over` says which statuses alone make the request over
 /// limit. `retry_later` lengthens `Retry-After`; it is `None` if the request is not over limit.
 pub(crate) fn of_response(
+    decision: &Decision<'_, '_, '_>,
     statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
     retry_later: Option<Span>,
@@ -27,7 +32,7 @@ pub(crate) fn of_response(
         headers.extend(reference(statuses, hard_over, names).into_iter().flatten());
     }
     if settings.ietf_ratelimit_headers_enabled {
-        headers.extend(ietf(statuses));
+        headers.extend(ietf(decision));
     }
     if let Some(later) = retry_later.filter(|_| settings.retry_after_header_enabled) {
         // A retry before the last of them is over limit again.
@@ -37,6 +42,9 @@ pub(crate) fn of_response(
             let secs = secs.saturating_add(later.ceil_secs());
             header("Retry-After", secs.to_string())
         }));
+    }
+    if retry_later.is_none() {
+        headers.extend(warning(decision, &settings.warning_header));
     }
     headers
 }
@@ -96,9 +104,10 @@ fn reference(
 /// over limit, else the first with the least remaining. 2^32 - 1 remaining is never near.
 pub(crate) fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<usize> {
     let mut nearest = None;
-    let mut least = u32::MAX;
+    let mut least = u64::MAX;
     for (index, status) in statuses.iter().enumerate() {
-        if status.limit.is_some() && status.remaining < least {
+        let is_near = status.remaining != u64::from(u32::MAX) && status.remaining < least;
+        if status.limit.is_some() && is_near {
             (nearest, least) = (Some(index), status.remaining);
         }
         if hard_over(index) {
@@ -110,20 +119,17 @@ pub(crate) fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) ->
 
 /// `RateLimit-Policy` and `RateLimit` as structured fields of
 /// draft-ietf-httpapi-ratelimit-headers-10: a member for each limit, in order.
-fn ietf(statuses: &[Status]) -> Vec<Header> {
+fn ietf(decision: &Decision<'_, '_, '_>) -> Vec<Header> {
     let (mut policies, mut state) = (String::new(), String::new());
-    for (index, status) in statuses.iter().enumerate() {
-        let Some((limit, name)) = &status.limit else {
-            continue;
-        };
-        let name = policy_name(name, index);
+    for (place, counted) in decision.limits() {
+        let (limit, name) = (counted.check.limit, policy_name(counted.link.name(), place));
         let comma = if policies.is_empty() { "" } else { ", " };
         let _ = write!(policies, "{comma}{name};q={}", limit.requests);
-        // A concurrency limit has no period, and calendar months have different lengths.
-        if !limit.algorithm.counts_holders() && limit.months == Months::ThirtyDays {
+        // A concurrency limit has no period, and calendar periods have different lengths.
+        if !limit.algorithm.counts_holders() && limit.windows == Windows::Aligned {
             let _ = write!(policies, ";w={}", limit.period.ceil_secs());
         }
-        let (remaining, reset) = (status.remaining, status.reset_secs);
+        let (remaining, reset) = (counted.verdict.remaining, counted.reset_secs());
         let _ = write!(state, "{comma}{name};r={remaining};t={reset}");
     }
     if policies.is_empty() {
@@ -135,52 +141,101 @@ fn ietf(statuses: &[Status]) -> Vec<Header> {
     ]
 }
 
-/// The rule's name as a string of RFC 9651, or the index of the descriptor if such a string cannot
-/// hold the name.
-fn policy_name(name: &str, index: usize) -> String {
+/// The limits that are used from a threshold on, as a list of RFC 9651: what is used in percent,
+/// and seconds until it is unused.
+fn warning(decision: &Decision<'_, '_, '_>, header_name: &str) -> Option<Header> {
+    let mut list = String::new();
+    for warning in decision.warnings() {
+        let comma = if list.is_empty() { "" } else { ", " };
+        let name = policy_name(warning.counted.link.name(), warning.place);
+        let used = warning.used_percent.min(GREATEST_INTEGER);
+        let reset = warning.counted.verdict.reset_after.ceil_secs().max(1);
+        let _ = write!(list, "{comma}{name};used={used};t={reset}");
+    }
+    (!list.is_empty()).then(|| header(header_name, list))
+}
+
+/// The name of a limit as a string of RFC 9651, or the index of its descriptor, and its own index
+/// there unless it is the first, if such a string cannot hold the name.
+fn policy_name(name: &str, [index, nth]: [usize; 2]) -> String {
     if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return format!("\"descriptor-{index}\"");
+        return match nth {
+            0 => format!("\"descriptor-{index}\""),
+            _ => format!("\"descriptor-{index}-{nth}\""),
+        };
     }
     format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::limit::{Algorithm, Limit, Terms, Unit};
+    use std::sync::Arc;
 
-    fn status(name: &str, remaining: u32) -> Status {
-        let terms = Terms {
-            unit_multiplier: 5,
-            ..Terms::new(10, Unit::Minute, Algorithm::FixedWindow)
-        };
-        let limit = Limit::new(&terms).expect("a limit");
-        Status {
-            over_limit: remaining == 0,
-            limit: Some((limit, name.into())),
-            remaining,
-            reset_secs: 7,
+    use super::*;
+    use crate::base::time::Time;
+    use crate::check::{Blocked, Verdict};
+    use crate::limiter::decision::StoreErrors;
+    use crate::rules::plan::{Modes, plan};
+    use crate::rules::query::Query;
+    use crate::rules::tree::tests::rules_of;
+
+    const RULES: &str = r#"
+domain: d
+descriptors:
+- {key: a, rate_limit: {name: 'per "user"', unit: minute, requests_per_unit: 10}, metadata: {tollgate: {unit_multiplier: 5}}}
+- {key: b, rate_limit: {name: ümlaut, unit: minute, requests_per_unit: 10}, metadata: {tollgate: {unit_multiplier: 5}}}
+"#;
+
+    /// The headers of a request whose limits have `remaining` hits.
+    fn headers_of(entries: &[&str], remaining: &[u64], later: Option<Span>) -> Vec<String> {
+        let rules = Arc::new(rules_of(RULES));
+        let mut query = Query::default();
+        for entry in entries {
+            let one = Query::of_entries("d", [*entry]).expect("an entry");
+            query.domain = one.domain;
+            query.descriptors.extend(one.descriptors);
         }
+        let now = Time::from_micros(0);
+        let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
+        let verdicts = remaining.iter().map(|&remaining| Verdict {
+            over: remaining == 0,
+            used: 10 - remaining,
+            remaining,
+            retry_after: (remaining == 0).then_some(Span::from_secs(7)),
+            reset_after: Span::from_secs(7),
+            ..Verdict::default()
+        });
+        let decision = Decision {
+            query: &query,
+            rules: &rules,
+            plan: &plan,
+            verdicts: &verdicts.collect(),
+            store_errors: &StoreErrors::new(),
+            blocked: &Blocked::default(),
+            now,
+        };
+        let settings = Settings {
+            ietf_ratelimit_headers_enabled: true,
+            limit_response_headers_enabled: remaining.is_empty(),
+            retry_after_header_enabled: true,
+            ..Settings::default()
+        };
+        let statuses: Vec<Status> = plan
+            .steps
+            .iter()
+            .map(|step| decision.status(step))
+            .collect();
+        let headers = of_response(&decision, &statuses, |_| false, later, &settings);
+        let headers = headers.into_iter();
+        headers
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect()
     }
 
     #[test]
     fn ietf_headers_are_structured_fields() {
-        let settings = Settings {
-            ietf_ratelimit_headers_enabled: true,
-            retry_after_header_enabled: true,
-            ..Settings::default()
-        };
-        let statuses = [
-            status("per \"user\"", 3),
-            Status::default(),
-            status("ümlaut", 0),
-        ];
-        let found: Vec<String> = of_response(&statuses, |_| false, Some(Span::ZERO), &settings)
-            .into_iter()
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect();
         assert_eq!(
-            found,
+            headers_of(&["a=x", "none=x", "b=x"], &[3, 0], Some(Span::ZERO)),
             [
                 r#"RateLimit-Policy: "per \"user\"";q=10;w=300, "descriptor-2";q=10;w=300"#,
                 r#"RateLimit: "per \"user\"";r=3;t=7, "descriptor-2";r=0;t=7"#,
@@ -191,12 +246,6 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_are_no_headers() {
-        let settings = Settings {
-            ietf_ratelimit_headers_enabled: true,
-            limit_response_headers_enabled: true,
-            ..Settings::default()
-        };
-        let statuses = [Status::default()];
-        assert_eq!(of_response(&statuses, |_| false, None, &settings), []);
+        assert_eq!(headers_of(&["none=x"], &[], None), [""; 0]);
     }
 }

@@ -1,13 +1,15 @@
-//! Dynamic metadata of a response: the request, the metadata of its rules, and which rule decided.
+//! Dynamic metadata of a response: the request, the metadata of its rules, which rule decided, and
+//! what is used of limits that are shared by levels, have a calendar, or warn.
 
 use serde_json::{Map, Value, json};
 
 use crate::base::text::Text;
-use crate::limit::Unit;
-use crate::limiter::decision::Decision;
+use crate::limit::{Unit, Windows};
+use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::response::Status;
+use crate::limiter::warnings::Warning;
 use crate::rules::query::{Descriptor, Override};
-use crate::rules::{Metadata, Rule, Step};
+use crate::rules::{Link, Metadata, Rule, Step};
 
 /// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";
@@ -17,20 +19,22 @@ const DECIDED: &str = "tollgate";
 
 /// The fields of envoyproxy/ratelimit: domain, descriptors, hitsAddend and merged metadata. Maps
 /// are merged; the first rule wins for any other key. Rules that are over limit, unlimited or
-/// replaced add nothing. `decisive` is the index of the step that [`decided`] describes.
+/// replaced add nothing. `decisive` is the index of the step that [`decided`] describes, and
+/// `over_limit` whether the response is.
 pub(crate) fn dynamic_metadata(
     decision: &Decision<'_, '_, '_>,
     statuses: &[Status],
     decisive: Option<usize>,
+    over_limit: bool,
 ) -> Metadata {
     let query = decision.query;
     let mut merged = Map::new();
     for (step, status) in decision.plan.steps.iter().zip(statuses) {
-        if let Step::Counted { rule, .. } = step
-            && let Some(metadata) = &rule.metadata
-            && !status.over_limit
-        {
-            merge(&mut merged, metadata);
+        let rules = step.links().iter().filter_map(Link::own_rule);
+        for metadata in rules.filter_map(|rule| rule.metadata.as_ref()) {
+            if !status.over_limit {
+                merge(&mut merged, metadata);
+            }
         }
     }
     let mut fields = Map::new();
@@ -45,7 +49,18 @@ pub(crate) fn dynamic_metadata(
     if !merged.is_empty() {
         fields.insert("metadata".to_owned(), Value::Object(merged));
     }
-    if let Some(decided) = decisive.and_then(|index| decided(decision, statuses, index)) {
+    let decided = decisive.and_then(|index| decided(decision, statuses, index));
+    if let Some(mut decided) = decided {
+        let warnings = if over_limit {
+            Vec::new()
+        } else {
+            decision.warnings().map(warning).collect()
+        };
+        for (key, list) in [("limits", used(decision)), ("warnings", warnings)] {
+            if !list.is_empty() {
+                decided[key] = list.into();
+            }
+        }
         fields.insert(DECIDED.to_owned(), decided);
     }
     fields
@@ -54,19 +69,60 @@ pub(crate) fn dynamic_metadata(
 /// The rule, limit and source of the decisive step, and each rule that is over limit.
 fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
     let steps = &decision.plan.steps;
-    let (check, verdict) = decision.counted(&steps[decisive])?;
+    let Counted {
+        link,
+        check,
+        verdict,
+    } = decision.counted(&steps[decisive])?;
     let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
-        let (_, verdict) = decision.counted(step).filter(|_| status.over_limit)?;
-        let retry_after = verdict.retry_after.map(|_| status.reset_secs);
-        Some(json!({"rule": step.path().as_deref(), "retry_after_seconds": retry_after}))
+        let counted = decision.counted(step).filter(|_| status.over_limit)?;
+        let retry_after = counted.verdict.retry_after.map(|_| status.reset_secs);
+        Some(json!({"rule": &*counted.link.path(), "retry_after_seconds": retry_after}))
     });
-    Some(json!({
-        "rule": steps[decisive].path().as_deref(),
+    let mut decided = json!({
+        "rule": &*link.path(),
         "limit": check.limit.to_string(),
         "algorithm": check.limit.algorithm.name(),
         "source": verdict.source,
         "over_limit": over_limit.collect::<Value>(),
-    }))
+    });
+    if let Some(further) = link.further {
+        decided["limit_name"] = json!(further.name);
+    }
+    Some(decided)
+}
+
+/// The limits of rules with `limits`, `parents`, `calendar` or `warn_at`. All others have what is
+/// left in the status.
+fn used(decision: &Decision<'_, '_, '_>) -> Vec<Value> {
+    let steps = decision.plan.steps.iter();
+    let limits = steps.flat_map(|step| {
+        let is_chain = matches!(step, Step::Chain { .. });
+        decision.links(step).filter(move |counted| {
+            let has_calendar = matches!(counted.check.limit.windows, Windows::Calendar(_));
+            is_chain || has_calendar || counted.link.warn_at().is_some()
+        })
+    });
+    let shown = |counted: Counted<'_, '_>| {
+        json!({
+            "rule": &*counted.link.path(),
+            "name": counted.link.name(),
+            "over_limit": counted.is_over(),
+            "limit": counted.check.limit.capacity,
+            "used": counted.verdict.used,
+            "remaining": counted.verdict.remaining,
+            "reset_seconds": counted.reset_secs(),
+        })
+    };
+    limits.map(shown).collect()
+}
+
+fn warning(warning: Warning<'_, '_>) -> Value {
+    json!({
+        "name": warning.counted.link.name(),
+        "used_percent": warning.used_percent,
+        "threshold_percent": warning.threshold_percent,
+    })
 }
 
 /// Adds the rules that degrade, by name, or by path if they have no name.

@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Time};
-use crate::check::Source;
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Counted, Decision};
 use crate::limiter::describe;
 use crate::limiter::error::LimiterError;
 use crate::limiter::fallback::{Fallback, failed_calls};
@@ -14,12 +13,12 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
-use crate::observe::feed::{OverLimit, OverLimitFeed};
+use crate::observe::feed::{Crossing, Event, OverLimitFeed};
 use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
-use crate::rules::{Query, RuleSet, Step};
+use crate::rules::{Descriptor, Link, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
 
@@ -87,6 +86,54 @@ impl Observers {
             shared: self.clone(),
         }
     }
+
+    /// Observes that a request crossed a threshold.
+    #[cold]
+    fn crossed<'q>(
+        &self,
+        decision: &Decision<'_, 'q, '_>,
+        descriptor: &Descriptor<'q>,
+        counted: &Counted<'_, '_>,
+        percent: u8,
+    ) {
+        let link = counted.link;
+        let crossing = Crossing {
+            threshold_percent: percent,
+            used_percent: counted.used_percent(),
+        };
+        match (link.further, link.own_rule()) {
+            (Some(further), _) => further.stats.crossed(percent),
+            (None, Some(rule)) => rule.stats.of_limit(&rule.name).crossed(percent),
+            (None, None) => {}
+        }
+        let event = event(decision, descriptor, counted, Some(crossing));
+        if self.feed.is_read() {
+            self.feed.send(&event);
+        }
+        if let Some(dropped) = self.log.admit_crossing(decision.now) {
+            self.feed.redacted(&event, |query| {
+                describe::log_crossing(query, counted, crossing, dropped);
+            });
+        }
+    }
+}
+
+fn event<'o, 'q>(
+    decision: &'o Decision<'_, 'q, '_>,
+    descriptor: &'o Descriptor<'q>,
+    counted: &Counted<'o, 'o>,
+    crossing: Option<Crossing>,
+) -> Event<'o, 'q> {
+    Event {
+        rules: decision.rules,
+        domain: decision.query.domain,
+        descriptor,
+        link: counted.link,
+        check: counted.check,
+        verdict: counted.verdict,
+        crossing,
+        now: decision.now,
+    }
 }
 
 impl Worker {
@@ -125,17 +172,10 @@ impl Worker {
         };
         let (step, descriptor) = (&decision.plan.steps[index], &query.descriptors[index]);
         if observers.feed.is_read()
-            && let Some((check, verdict)) = decision.counted(step)
+            && let Some(counted) = decision.counted(step)
         {
-            observers.feed.send(&OverLimit {
-                rules: decision.rules,
-                domain: query.domain,
-                descriptor,
-                step,
-                check,
-                verdict,
-                now,
-            });
+            let event = event(decision, descriptor, &counted, None);
+            observers.feed.send(&event);
         }
         if let Some(dropped) = observers.log.admit(now) {
             describe::log_over_limit(decision, index, fallback, dropped);
@@ -148,45 +188,42 @@ impl Worker {
         let observers = &*self.shared;
         let mut top_keys = self.top_keys.lock();
         for (step, descriptor) in plan.steps.iter().zip(&query.descriptors) {
-            let Some((check, verdict)) = decision.counted(step) else {
-                continue;
-            };
-            let of_client;
-            let counters = match step {
-                Step::Counted {
-                    rule,
-                    metric_name: None,
-                    ..
-                } => &rule.stats,
-                Step::Counted {
-                    metric_name: Some(name),
-                    ..
-                }
-                | Step::Override {
-                    metric_name: name, ..
-                } => {
-                    of_client = observers.stats.of_client(&decision.domain(), name);
-                    &of_client
-                }
-                Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
-            };
-            // The fallback does not know what is used.
-            if let Step::Counted { rule, .. } = step
-                && verdict.source != Source::Fallback
-            {
-                rule.stats.set_usage(verdict, decision.now);
+            for limits in step.links().chunk_by(Link::is_of_same_rule) {
+                let Some(counted) = decision.decisive(limits) else {
+                    continue;
+                };
+                let Counted {
+                    link,
+                    check,
+                    verdict,
+                } = counted;
+                let of_client;
+                let counters = match (&link.metric_name, link.own_rule()) {
+                    (Some(name), _) => {
+                        of_client = observers.stats.of_client(&decision.domain(), name);
+                        &of_client
+                    }
+                    (None, Some(rule)) => &rule.stats,
+                    (None, None) => continue,
+                };
+                let disposition = match link.rule {
+                    _ if decision.blocked.has(check) && !verdict.over => Disposition::NotConsumed,
+                    _ if link.in_shadow() => Disposition::Shadowed,
+                    Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
+                    _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
+                    _ => Disposition::Nothing,
+                };
+                let near_limit_ratio = observers.near_limit_ratio;
+                let counts = counters.record(check, verdict, disposition, near_limit_ratio);
+                let (rules, domain) = (decision.rules, query.domain);
+                top_keys.record(rules, domain, descriptor, link, &check.key, counts);
             }
-            let disposition = match step.rule() {
-                _ if decision.blocked && !verdict.over => Disposition::NotConsumed,
-                _ if step.in_shadow() => Disposition::Shadowed,
-                Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
-                _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
-                _ => Disposition::Nothing,
-            };
-            let near_limit_ratio = observers.near_limit_ratio;
-            let counts = counters.record(check, verdict, disposition, near_limit_ratio);
-            let (rules, domain) = (decision.rules, query.domain);
-            top_keys.record(rules, domain, descriptor, step, &check.key, counts);
+            for counted in decision.links(step) {
+                counted.store_usage(decision);
+                for percent in counted.crossed(decision.blocked) {
+                    observers.crossed(decision, descriptor, &counted, percent);
+                }
+            }
         }
     }
 

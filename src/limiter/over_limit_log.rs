@@ -1,4 +1,5 @@
-//! Samples which responses of OVER_LIMIT are logged, with a maximum of lines per second.
+//! Samples which responses of OVER_LIMIT are logged, with a maximum of lines per second; crossed
+//! thresholds have the same maximum.
 //!
 //! Off by default: descriptors may contain personal data, and a flood of requests must not fill
 //! disks.
@@ -15,6 +16,7 @@ pub(crate) struct OverLimitLog {
     rate: SampleRate,
     lines_per_second_max: u32,
     second: Mutex<PerSecond>,
+    second_of_crossings: Mutex<PerSecond>,
     dropped: Counter,
 }
 
@@ -24,9 +26,10 @@ impl OverLimitLog {
             rate,
             lines_per_second_max,
             second: Mutex::default(),
+            second_of_crossings: Mutex::default(),
             dropped: metrics.counter(
                 "tollgate_over_limit_log_dropped_total",
-                "Over-limit log lines dropped by the rate limit (lines_per_second_max).",
+                "Log lines about over-limit responses and crossed thresholds dropped by the rate limit (lines_per_second_max).",
             ),
         }
     }
@@ -36,7 +39,16 @@ impl OverLimitLog {
         if self.rate.is_never() || !self.rate.includes(fastrand::u64(..)) {
             return None;
         }
-        let admitted = self.second.lock().admit(now, self.lines_per_second_max);
+        self.admit_of(&self.second, now)
+    }
+
+    /// The same for a crossed threshold; all of them are in the sample.
+    pub(crate) fn admit_crossing(&self, now: Time) -> Option<u64> {
+        self.admit_of(&self.second_of_crossings, now)
+    }
+
+    fn admit_of(&self, second: &Mutex<PerSecond>, now: Time) -> Option<u64> {
+        let admitted = second.lock().admit(now, self.lines_per_second_max);
         if admitted.is_none() {
             self.dropped.inc();
         }

@@ -36,7 +36,7 @@ pub struct Status {
     /// The limit, if one was counted, and the name of its rule, which may be empty.
     pub limit: Option<(Limit, Box<str>)>,
     /// Hits that would be admitted now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// When over limit, seconds until the same hits would be admitted; else until nothing is used.
     /// At least 1.
     pub reset_secs: u64,

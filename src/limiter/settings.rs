@@ -63,6 +63,10 @@ pub struct Settings {
     /// Add the headers RateLimit-Policy and RateLimit of the IETF draft
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
+    /// Name of the header of OK responses with the limits that are used from a threshold of
+    /// warn_at on
+    #[arg(long, env, default_value = "x-ratelimit-warning", value_name = "NAME")]
+    pub warning_header: String,
     /// Add Retry-After to OVER_LIMIT responses
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
@@ -78,7 +82,7 @@ pub struct Settings {
     #[arg(long, env, default_value = "0", value_name = "RATE", value_parser = SampleRate::read)]
     pub refusals_log_sample_rate: SampleRate,
     // A line has at most half a KiB: at most 400 MiB a day.
-    /// Maximum over-limit log lines per second
+    /// Maximum over-limit log lines per second, and of those about crossed thresholds of warn_at
     // bound REFUSALS_LOG_LINES_PER_SECOND_MAX: the line is dropped;
     // tollgate_over_limit_log_dropped_total
     #[arg(long, env, default_value = "10", value_name = "NUMBER", value_parser = lines_per_second_max)]

@@ -1,7 +1,8 @@
-//! The latest responses of OVER_LIMIT, for readers of the admin listener.
+//! The latest responses of OVER_LIMIT and warnings, for readers of the admin listener.
 //!
 //! Without a reader a response costs one load of an atomic. The first [`EVENTS_PER_SECOND_MAX`] of
-//! a second are sent to all readers; a reader that is [`EVENTS_MAX`] behind loses the oldest.
+//! a second of each type are sent to all readers; a reader that is [`EVENTS_MAX`] behind loses the
+//! oldest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,11 +16,11 @@ use crate::base::time::{Span, Time};
 use crate::check::{Check, Verdict};
 use crate::observe::redact::{Redaction, Values};
 use crate::report::json;
-use crate::report::top::OverLimitEvent;
-use crate::rules::{Descriptor, Query, RuleSet, Step};
+use crate::report::top::{EventType, OverLimitEvent};
+use crate::rules::{Descriptor, Link, Query, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Events of `/api/v1/over-limit` in a second.
+/// Events of `/api/v1/over-limit` of one type in a second.
 // bound events_per_second_max: the event is lost; tollgate_over_limit_events_dropped_total
 const EVENTS_PER_SECOND_MAX: u32 = 10;
 /// Events that wait for the slowest reader.
@@ -36,17 +37,26 @@ const ENTRIES_MAX: usize = 32;
 #[derive(Debug, Clone)]
 pub struct OverLimitFeed(Arc<Shared>);
 
-/// A response of OVER_LIMIT.
+/// A response of OVER_LIMIT, or a crossed threshold.
 #[derive(Debug)]
-pub(crate) struct OverLimit<'o, 'q> {
+pub(crate) struct Event<'o, 'q> {
     pub(crate) rules: &'o RuleSet,
     pub(crate) domain: &'q [u8],
     pub(crate) descriptor: &'o Descriptor<'q>,
-    /// The step that decided it.
-    pub(crate) step: &'o Step<'o>,
+    /// The limit that decided it, or whose threshold was crossed.
+    pub(crate) link: &'o Link<'o>,
     pub(crate) check: &'o Check,
     pub(crate) verdict: &'o Verdict,
+    /// `None` for a response of OVER_LIMIT.
+    pub(crate) crossing: Option<Crossing>,
     pub(crate) now: Time,
+}
+
+/// A threshold that a request has crossed, and what is used since, in percent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crossing {
+    pub(crate) threshold_percent: u8,
+    pub(crate) used_percent: u64,
 }
 
 /// A reader of the feed.
@@ -59,7 +69,8 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 struct Shared {
     readers: AtomicUsize,
-    second: Mutex<PerSecond>,
+    /// By type.
+    seconds: [Mutex<PerSecond>; EventType::ALL.len()],
     /// Events with values as they are, and redacted ones.
     clear: broadcast::Sender<Arc<str>>,
     redacted: broadcast::Sender<Arc<str>>,
@@ -77,13 +88,13 @@ impl OverLimitFeed {
         Self(Arc::new(Shared {
             replica: replica.into(),
             readers: AtomicUsize::new(0),
-            second: Mutex::default(),
+            seconds: <[Mutex<PerSecond>; EventType::ALL.len()]>::default(),
             clear: broadcast::Sender::new(EVENTS_MAX),
             redacted: broadcast::Sender::new(EVENTS_MAX),
             redaction,
             dropped: metrics.counter(
                 "tollgate_over_limit_events_dropped_total",
-                "Over-limit events that readers of /api/v1/over-limit did not get: more than 10 in a second (events_per_second_max), or the reader was slow (events_max).",
+                "Events that readers of /api/v1/over-limit did not get: more than 10 of their type in a second (events_per_second_max), or the reader was slow (events_max).",
             ),
         }))
     }
@@ -105,56 +116,79 @@ impl OverLimitFeed {
         self.0.readers.load(Relaxed) > 0
     }
 
-    /// Sends a response of OVER_LIMIT to the readers.
-    pub(crate) fn send(&self, over: &OverLimit<'_, '_>) {
+    /// Sends an event to the readers.
+    pub(crate) fn send(&self, event: &Event<'_, '_>) {
         let shared = &*self.0;
-        let admitted = shared.second.lock().admit(over.now, EVENTS_PER_SECOND_MAX);
+        let second = &shared.seconds[event.r#type() as usize];
+        let admitted = second.lock().admit(event.now, EVENTS_PER_SECOND_MAX);
         if admitted.is_none() {
             return shared.dropped.inc();
         }
-        let mut descriptor = over.descriptor.clone();
-        descriptor.entries.truncate(ENTRIES_MAX);
-        let query = Query {
-            domain: over.domain,
-            descriptors: [descriptor].into_iter().collect(),
-            ..Query::default()
-        };
         // A send fails if the last reader has left.
         if shared.clear.receiver_count() > 0 {
-            let _ = shared.clear.send(shared.event(&query, over));
+            let _ = shared.clear.send(shared.json(&event.query(), event));
         }
         if shared.redacted.receiver_count() > 0 {
-            let event = match &shared.redaction {
-                None => shared.event(&query, over),
-                Some(redaction) => {
-                    let redacted = redaction.of(&query, over.rules);
-                    shared.event(&redacted.query(), over)
-                }
-            };
-            let _ = shared.redacted.send(event);
+            let json = self.redacted(event, |query| shared.json(query, event));
+            let _ = shared.redacted.send(json);
+        }
+    }
+
+    /// Shows the request of an event as ADMIN_REDACT says.
+    pub(crate) fn redacted<T>(
+        &self,
+        event: &Event<'_, '_>,
+        show: impl FnOnce(&Query<'_>) -> T,
+    ) -> T {
+        match &self.0.redaction {
+            None => show(&event.query()),
+            Some(redaction) => show(&redaction.of(&event.query(), event.rules).query()),
+        }
+    }
+}
+
+impl<'q> Event<'_, 'q> {
+    fn r#type(&self) -> EventType {
+        match self.crossing {
+            None => EventType::OverLimit,
+            Some(_) => EventType::Warning,
+        }
+    }
+
+    fn query(&self) -> Query<'q> {
+        let mut descriptor = self.descriptor.clone();
+        descriptor.entries.truncate(ENTRIES_MAX);
+        Query {
+            domain: self.domain,
+            descriptors: [descriptor].into_iter().collect(),
+            ..Query::default()
         }
     }
 }
 
 impl Shared {
     /// An event of a request with one descriptor: one line of JSON.
-    fn event(&self, query: &Query<'_>, over: &OverLimit<'_, '_>) -> Arc<str> {
+    fn json(&self, query: &Query<'_>, event: &Event<'_, '_>) -> Arc<str> {
         let shown = |bytes: &[u8]| prefix(&Text(bytes).shown(), PART_BYTES_MAX).to_owned();
         let entries = query.descriptors.iter().flat_map(|one| &one.entries);
-        let event = OverLimitEvent {
+        let (verdict, crossing) = (event.verdict, event.crossing);
+        json(&OverLimitEvent {
+            r#type: event.r#type(),
             replica: &self.replica,
-            time: over.now.to_rfc3339_millis(),
+            time: event.now.to_rfc3339_millis(),
             domain: shown(query.domain),
-            // A step without a rule decides nothing.
-            rule: &over.step.path().unwrap_or_default(),
+            rule: &event.link.path(),
             descriptor: entries
                 .map(|entry| [shown(entry.key), shown(entry.value)])
                 .collect(),
-            limit: over.check.limit.to_string(),
-            retry_after_seconds: over.verdict.retry_after.map(Span::ceil_secs),
-            source: over.verdict.source,
-        };
-        json(&event).into()
+            limit_name: event.link.name(),
+            limit: event.check.limit.to_string(),
+            used_percent: crossing.map(|crossing| crossing.used_percent),
+            threshold_percent: crossing.map(|crossing| crossing.threshold_percent),
+            retry_after_seconds: verdict.retry_after.map(Span::ceil_secs),
+            source: verdict.source,
+        })
+        .into()
     }
 }
 
@@ -208,19 +242,20 @@ descriptors:
         let user = format!("user={user}");
         let query = Query::of_entries("d", ["plan=free", &*user]).expect("two entries");
         let plan = plan(&rules, &query, Modes::default(), now).expect("it is valid");
-        let (step, descriptor) = (&plan.steps[0], &query.descriptors[0]);
+        let (link, descriptor) = (&plan.steps[0].links()[0], &query.descriptors[0]);
         if feed.is_read() {
-            feed.send(&OverLimit {
+            feed.send(&Event {
                 rules: &rules,
                 domain: query.domain,
                 descriptor,
-                step,
-                check: &plan.request.checks[step.check().expect("it has a limit")],
+                link,
+                check: &plan.request.checks[link.check],
                 verdict: &Verdict {
                     retry_after: Some(Span::from_micros(1_500_000)),
                     source: Source::Lease,
                     ..Verdict::default()
                 },
+                crossing: None,
                 now,
             });
         }
@@ -239,7 +274,7 @@ descriptors:
         let mut reader = feed.read(Values::Redacted);
         send(&feed, "a\nb", at(0));
         let expected = json!({
-            "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
+            "type": "over_limit", "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
             "descriptor": [["plan", "free"], ["user", "a\nb"]],
             "limit": "5 per day, fixed_window, over-limit hits count", "retry_after_seconds": 2, "source": "lease",
         });

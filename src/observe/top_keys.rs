@@ -29,7 +29,7 @@ use crate::observe::top_keys::sketch::{Added, Capacity, Sketch};
 use crate::observe::top_keys::windows::{Counted, Window, Windows};
 use crate::rules::lookup::{Hops, counted_by, lookup};
 use crate::rules::stats::counts::HitCounts;
-use crate::rules::{Descriptor, Rule, RuleSet, Step};
+use crate::rules::{Descriptor, Link, Rule, RuleSet};
 use crate::telemetry::metric::{Counter, Metrics};
 
 pub(crate) mod entries;
@@ -212,17 +212,17 @@ impl Worker {
 }
 
 impl Recording<'_> {
-    /// Adds the hits of a step that is counted by `key`.
+    /// Adds the hits of a limit that is counted by `key`.
     pub(crate) fn record(
         &mut self,
         rules: &RuleSet,
         domain: &[u8],
         descriptor: &Descriptor<'_>,
-        step: &Step<'_>,
+        link: &Link<'_>,
         key: &Key,
         counts: HitCounts,
     ) {
-        let Some(rule) = step.rule().filter(|_| counts.hits > 0) else {
+        let Some(rule) = link.rule.filter(|_| counts.hits > 0) else {
             return;
         };
         let hash = self.worker.hasher.hash_one(key.as_bytes());
@@ -236,7 +236,7 @@ impl Recording<'_> {
                 PENDING_KEYS_MAX.. => Capacity::Full,
                 _ => Capacity::Free,
             };
-            let set = |entries: &mut Entries| write(entries, rules, domain, descriptor, step);
+            let set = |entries: &mut Entries| write(entries, rules, domain, descriptor, link);
             let added = sketch.add(hash, weight, counts, capacity, set);
             *keys += usize::from(added == Added::New);
             added
@@ -250,21 +250,19 @@ impl Recording<'_> {
     }
 }
 
-/// Writes the entries that a step is counted by.
+/// Writes the entries that a limit is counted by.
 fn write(
     entries: &mut Entries,
     rules: &RuleSet,
     domain: &[u8],
     descriptor: &Descriptor<'_>,
-    step: &Step<'_>,
+    link: &Link<'_>,
 ) {
-    let sent = &descriptor.entries;
-    let hops = match step {
-        Step::Counted { .. } => rules.domain(domain).map(|domain| lookup(domain, sent).0),
-        _ => None,
-    };
+    let sent = &descriptor.entries[..link.entries];
+    let own = rules.domain(domain).filter(|_| !link.is_override);
+    let hops = own.map(|domain| lookup(domain, sent).0);
     let hops: Hops<'_> = hops.unwrap_or_default();
-    entries.set(counted_by(sent, &hops, step.rule()));
+    entries.set(counted_by(sent, &hops, link.rule));
 }
 
 impl Sketches {
@@ -395,10 +393,10 @@ descriptors:
         let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it is valid");
         let key = &plan.request.checks[0].key;
         let counts = HitCounts { hits, over_limit };
-        let step = &plan.steps[0];
+        let link = &plan.steps[0].links()[0];
         let (domain, descriptor) = (query.domain, &query.descriptors[0]);
         let mut recording = worker.lock();
-        recording.record(rules, domain, descriptor, step, key, counts);
+        recording.record(rules, domain, descriptor, link, key, counts);
     }
 
     /// Each rule with its keys, hits and hits over limit.

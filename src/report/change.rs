@@ -204,13 +204,16 @@ impl<'r> Described<'r> {
         let (Some(rule), Some(other_rule)) = (self.rule, other.rule) else {
             return false;
         };
-        let (Some(limit), Some(other_limit)) = (rule.limit(), other_rule.limit()) else {
-            return false;
-        };
         let shared = |described: &Self| described.side.values.get("share_threshold").cloned();
-        rule.key_tail != other_rule.key_tail
-            || limit.windows() != other_limit.windows()
-            || shared(self) != shared(other)
+        let is_counted = rule.all_limits().next().is_some();
+        let (counters, others) = (counters(rule), counters(other_rule));
+        let mut common = counters
+            .iter()
+            .filter_map(|(name, counter)| Some((counter, others.get(name)?)));
+        common.any(|(counter, other)| counter != other)
+            || is_counted
+                && (rule.tagged_entries != other_rule.tagged_entries
+                    || shared(self) != shared(other))
     }
 }
 
@@ -229,6 +232,16 @@ impl Places {
             option_sources: options.collect(),
         }
     }
+}
+
+/// What the keys of each limit of a rule end with, by its name; empty for the rule's own.
+fn counters(rule: &Rule) -> BTreeMap<&str, impl PartialEq> {
+    let own = rule.limit().map(|limit| ("", limit, &rule.key_tail));
+    let further = rule.limits.iter();
+    let further = further.map(|further| (&*further.name, &further.limit, &further.key_tail));
+    let all = own.into_iter().chain(further);
+    all.map(|(name, limit, tail)| (name, (tail, limit.key_windows(), limit.first_days())))
+        .collect()
 }
 
 /// All fields but the place.
@@ -323,6 +336,36 @@ descriptors:
             assert!(found.starts_with(expected), "{found}: {expected}");
         }
         assert!(diff(&old, &old, OnStoreError::Local).is_empty());
+    }
+
+    #[test]
+    fn counters_of_further_limits_restart_as_their_keys_do() {
+        let rules = |limit: &str| {
+            rules_of(&format!(
+                "domain: d\ndescriptors:\n  - key: team\n    rate_limit: {{unlimited: true}}\n    metadata: {{tollgate: {{limits: [{{requests: 9, unit: year}}, {{name: n, requests: 5, {limit}}}]}}}}\n"
+            ))
+        };
+        let before = rules("unit: month, calendar: UTC");
+        for (limit, restarts) in [
+            ("unit: month, calendar: Europe/Berlin, warn_at: 80%", false),
+            (
+                "unit: month, calendar: {time_zone: UTC, at: \"06:00\"}",
+                false,
+            ),
+            (
+                "unit: month, calendar: {time_zone: UTC, first_day: 2}",
+                true,
+            ),
+            ("unit: month, unit_multiplier: 3, calendar: UTC", true),
+            ("unit: month", true),
+        ] {
+            let found = diff(&before, &rules(limit), OnStoreError::Local);
+            let found: Vec<_> = found
+                .iter()
+                .map(|found| (found.changed_options(), found.counter_restarts))
+                .collect();
+            assert_eq!(found, [(vec!["limits"], restarts)], "{limit}");
+        }
     }
 
     #[test]

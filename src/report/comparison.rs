@@ -151,7 +151,7 @@ named_enum! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatusView {
     pub(crate) code: Code,
-    pub(crate) limit_remaining: u32,
+    pub(crate) limit_remaining: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) current_limit: Option<StatedLimit>,
     /// Such as `30s`.
@@ -163,7 +163,7 @@ pub(crate) struct StatusView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatedLimit {
     #[serde(rename = "requests_per_unit")]
-    pub(crate) requests: u32,
+    pub(crate) requests: u64,
     /// `None` if a response cannot state it.
     pub(crate) unit: Option<Unit>,
 }

@@ -35,7 +35,7 @@ pub(crate) struct CounterView {
     #[schemars(with = "Vec<String>")]
     pub(crate) missing: Option<Vec<String>>,
     /// Hits that would be admitted now
-    pub(crate) remaining: Option<u32>,
+    pub(crate) remaining: Option<u64>,
     /// Time until the counter is unused again, rounded up
     pub(crate) resets_in_seconds: Option<u64>,
     /// Whether one more hit would be over limit
@@ -51,11 +51,11 @@ pub(crate) struct CounterView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct CounterLimit {
-    pub(crate) requests: u32,
+    pub(crate) requests: u64,
     /// null for `concurrency`
     pub(crate) period_seconds: Option<u64>,
     /// null unless the algorithm is a bucket
-    pub(crate) burst: Option<u32>,
+    pub(crate) burst: Option<u64>,
 }
 
 named_enum! {
@@ -123,6 +123,10 @@ pub(crate) struct Reset {
     /// Keys and values of its entries, the outermost first
     #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
+    /// The name of one of the limits of the rule; without it the rule's own, else its first
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) limit: Option<String>,
 }
 
 /// A request to give hits back.
@@ -134,13 +138,17 @@ pub(crate) struct Grant {
     /// Keys and values of its entries, the outermost first
     #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
+    /// The name of one of the limits of the rule; without it the rule's own, else its first
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub(crate) limit: Option<String>,
     /// At most the limit, or the burst of a bucket
     pub(crate) hits: NonZeroU64,
 }
 
 impl CounterLimit {
     /// The limit, or the burst of a bucket.
-    pub(crate) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.burst.unwrap_or(self.requests)
     }
 }

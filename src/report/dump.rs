@@ -9,30 +9,14 @@ use std::iter;
 use serde_json::Value;
 
 use crate::base::text::Escaped;
-use crate::base::time::Span;
-use crate::limit::{Consistency, LeaseTerms, Limit, LimitOption, OverLimitHits, Unit};
+use crate::limit::{Limit, OverLimitHits, WarnAt};
+use crate::report::dump::options::{options, period_in_units};
 use crate::report::rule::{DescriptorView, EntryView, LimitView, PeriodView, RuleView};
 use crate::report::serialize::json;
 use crate::rules::tree::{Domain, Node};
 use crate::rules::{Allowance, EnforcedShare, Naming, OnLimit, OnStoreError, Rule, RuleSet};
 
-/// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
-/// not two months.
-const UNITS_OF_MULTIPLES: [Unit; 5] = [
-    Unit::Week,
-    Unit::Day,
-    Unit::Hour,
-    Unit::Minute,
-    Unit::Second,
-];
-/// Units of a duration as rules files write it.
-const DURATION_UNITS: [(u64, &str); 5] = [
-    (3_600_000_000, "h"),
-    (60_000_000, "m"),
-    (1_000_000, "s"),
-    (1_000, "ms"),
-    (1, "us"),
-];
+mod options;
 
 impl RuleSet {
     /// A line per limit, sorted by path.
@@ -98,10 +82,13 @@ fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
         "{}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}",
         Escaped(path)
     );
-    if let Allowance::Limited(limit) = &rule.allowance
-        && !is_expressible(domain, rule, limit)
+    let counts = rule.limit().is_some() || rule.is_chained();
+    if counts
+        && !rule
+            .limit()
+            .is_some_and(|limit| is_expressible(domain, rule, limit))
     {
-        for (key, value) in options(node, rule, limit) {
+        for (key, value) in options(node, rule) {
             line += &format!(", {key}: {}", in_line(&value));
         }
         if domain.all_or_nothing {
@@ -133,82 +120,9 @@ fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
         && rule.on_store_error.is_none()
         && rule.enforced_share == EnforcedShare::ALL
         && rule.lease.is_none()
+        && !rule.is_chained()
+        && rule.warn_at == WarnAt::NEVER
         && !domain.all_or_nothing
-}
-
-/// The options in force that apply to the limit, by their keys in rules files.
-fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)> {
-    let value = |option: LimitOption| match option {
-        LimitOption::Burst => Some(limit.capacity.into()),
-        LimitOption::Buckets => (limit.buckets > 0).then(|| limit.buckets.into()),
-        LimitOption::LeaseBy => Some((*node.key).into()),
-        LimitOption::Lease => Some(duration(limit.period).into()),
-        // Leased limits drop over-limit hits, and have another key if the rule says so itself.
-        LimitOption::OverLimitHits => {
-            let counts = limit.over_limit_hits == OverLimitHits::Count;
-            (rule.lease.is_none() || !counts).then(|| limit.over_limit_hits.name().into())
-        }
-        // The one is a part of the period, the other of `on_limit`.
-        LimitOption::UnitMultiplier | LimitOption::MaxWait => None,
-    };
-    let mut options = vec![("algorithm", limit.algorithm.name().into())];
-    let of_limit = limit.algorithm.traits().options.iter();
-    options.extend(of_limit.filter_map(|option| Some((option.name(), value(*option)?))));
-    let lease = rule.lease.as_ref();
-    if let Some(terms) = lease.and_then(|lease| LeaseTerms::new(limit, lease.lifetime)) {
-        options.extend([
-            ("consistency", Consistency::Leased.name().into()),
-            ("lease", duration(terms.lifetime).into()),
-        ]);
-    }
-    match &rule.on_limit {
-        OnLimit::Reject { body } => {
-            options.push(("on_limit", "reject".into()));
-            options.extend(body.as_ref().map(|body| ("response_body", (**body).into())));
-        }
-        OnLimit::Queue => options.extend([
-            ("on_limit", "queue".into()),
-            ("max_wait", duration(limit.max_wait).into()),
-        ]),
-        OnLimit::Degrade { request_headers } => {
-            let headers = request_headers.iter();
-            let headers = headers.map(|(name, value)| (name.to_string(), (**value).into()));
-            options.extend([
-                ("on_limit", "degrade".into()),
-                ("request_headers", Value::Object(headers.collect())),
-            ]);
-        }
-    }
-    let policy = rule.on_store_error;
-    options.extend(policy.map(|policy| ("on_store_error", policy.name().into())));
-    if rule.enforced_share != EnforcedShare::ALL {
-        options.push(("enforce_percent", rule.enforced_share.percent().into()));
-    }
-    options
-}
-
-/// The unit and how many of it make the period; `None` for concurrency, which has none.
-fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
-    if limit.algorithm.counts_holders() {
-        return None;
-    }
-    let period = limit.period.as_micros();
-    let unit = limit.unit().or_else(|| {
-        UNITS_OF_MULTIPLES
-            .into_iter()
-            .find(|unit| period.is_multiple_of(unit.span().as_micros()))
-    })?;
-    Some((unit, period / unit.span().as_micros()))
-}
-
-/// A duration as rules files write it, such as `200ms`.
-fn duration(span: Span) -> String {
-    let micros = span.as_micros();
-    let (unit, name) = DURATION_UNITS
-        .into_iter()
-        .find(|(unit, _)| micros.is_multiple_of(*unit))
-        .unwrap_or((1, "us"));
-    format!("{}{name}", micros / unit)
 }
 
 /// A word as it is, everything else as JSON, so that a line stays one line.
@@ -254,16 +168,15 @@ impl RuleView {
                 unit_multiplier,
                 period_seconds: limit.period.ceil_secs(),
             });
-            let default = ("on_store_error", on_store_error.name().into());
-            let options = iter::once(default).chain(options(node, rule, limit));
             LimitView {
                 requests_per_unit: limit.requests,
                 period,
-                options: options
-                    .map(|(key, value)| (key.to_owned(), value))
-                    .collect(),
             }
         };
+        let counts = rule.limit().is_some() || rule.is_chained();
+        let default = ("on_store_error", on_store_error.name().into());
+        let options = iter::once(default).chain(options(node, rule));
+        let options = options.filter(|_| counts);
         Self {
             source: (&rule.origin).into(),
             name: rule.name.to_string(),
@@ -274,6 +187,9 @@ impl RuleView {
             detailed_metric: rule.naming == Naming::Detailed,
             metadata: rule.metadata.clone(),
             limit: rule.limit().map(limit),
+            options: options
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
         }
     }
 }

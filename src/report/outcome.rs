@@ -19,7 +19,7 @@ pub(crate) struct Outcome {
     /// `None` if nothing is counted.
     pub(crate) limit: Option<Limit>,
     /// Hits that would be admitted now.
-    pub(crate) remaining: u32,
+    pub(crate) remaining: u64,
     /// When over limit, time until the same hits would be admitted; else until nothing is used.
     /// Whole seconds, as in the response; `None` if nothing is counted.
     pub(crate) reset: Option<Span>,

@@ -56,17 +56,17 @@ pub(crate) struct RuleView {
     pub(crate) metadata: Option<Metadata>,
     #[serde(flatten)]
     pub(crate) limit: Option<LimitView>,
+    /// Options in force by their keys in rules files; none if nothing is counted.
+    #[serde(flatten)]
+    pub(crate) options: Map<String, Value>,
 }
 
 /// The limit of a rule that is not unlimited.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LimitView {
-    pub(crate) requests_per_unit: u32,
+    pub(crate) requests_per_unit: u64,
     #[serde(flatten)]
     pub(crate) period: Option<PeriodView>,
-    /// Options in force by their keys in rules files.
-    #[serde(flatten)]
-    pub(crate) options: Map<String, Value>,
 }
 
 /// A period; concurrency has none.

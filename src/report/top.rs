@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::base::named_enum::named_enum;
 use crate::check::Source;
 use crate::report::counter::Entries;
 use crate::rules::stats::counts::HitCounts;
@@ -51,9 +52,22 @@ pub(crate) struct KeyHits {
     pub(crate) over_limit: u64,
 }
 
-/// A response of OVER_LIMIT.
+named_enum! {
+    /// What an event is about.
+    pub enum EventType {
+        /// A response of OVER_LIMIT.
+        OverLimit = "over_limit",
+        /// A limit that is used from now on up to a threshold of `warn_at`.
+        Warning = "warning",
+    }
+}
+
+/// A response of OVER_LIMIT, or a request that crossed a threshold of `warn_at`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct OverLimitEvent<'e> {
+    /// `over_limit`: a response of OVER_LIMIT. `warning`: a request whose hits crossed a threshold
+    /// of `warn_at`, or used the limit up
+    pub(crate) r#type: EventType,
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: &'e str,
     #[schemars(extend("format" = "date-time"))]
@@ -63,8 +77,20 @@ pub(crate) struct OverLimitEvent<'e> {
     pub(crate) rule: &'e str,
     /// Key and value of each entry
     pub(crate) descriptor: Entries,
+    /// The name of the limit, if it has one
+    #[serde(skip_serializing_if = "str::is_empty")]
+    #[schemars(with = "String")]
+    pub(crate) limit_name: &'e str,
     /// Such as `100 per minute, sliding_window`
     pub(crate) limit: String,
+    /// What is used of the limit of a `warning`, in percent, rounded down
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub(crate) used_percent: Option<u64>,
+    /// The threshold of a `warning`, in percent; 100 is used up
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u8")]
+    pub(crate) threshold_percent: Option<u8>,
     /// Seconds until the same hits would be admitted; without it they never are: they exceed the
     /// limit
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use crate::base::shutdown::Lifecycle;
 use crate::config::error::{Finding, reported};
 use crate::config::{self, CompileOptions, Input, Source};
-use crate::limit::{Consistency, Months};
+use crate::limit::{Consistency, Windows};
 use crate::report;
 use crate::rule_source::files::read_overlay;
 use crate::rule_source::findings::LastFindings;
@@ -187,7 +187,7 @@ impl RulePublisher {
         let algorithm = algorithm.map(|one| ("DEFAULT_ALGORITHM", one.name().as_bytes()));
         let consistency = (self.options.default_consistency == Consistency::Leased)
             .then_some(("DEFAULT_CONSISTENCY", "leased".as_bytes()));
-        let months = (self.options.months == Months::Calendar)
+        let months = (self.options.windows == Windows::UtcMonths)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         hash_of(
             texts

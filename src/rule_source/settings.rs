@@ -10,7 +10,7 @@ use crate::base::environment::Environment;
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::config::CompileOptions;
-use crate::limit::{Algorithm, Consistency, LimitOption, Months};
+use crate::limit::{Algorithm, Consistency, LimitOption, Windows};
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
 use crate::rule_source::xds::stream::XdsOptions;
@@ -107,7 +107,7 @@ pub struct Reading {
     pub default_consistency: Consistency,
     /// Count fixed windows of a month by calendar month in UTC instead of 30 days
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = months, num_args = 0..=1, default_missing_value = "true")]
-    pub use_calendar_month_rate_limit: Months,
+    pub use_calendar_month_rate_limit: Windows,
     /// Replace dots of keys and values by `_` in metric names, where dots separate levels
     #[arg(long, env, default_value = "false", value_name = "BOOL", value_parser = metric_dots, num_args = 0..=1, default_missing_value = "true")]
     pub sanitize_descriptor_metric_dots: Dots,
@@ -188,7 +188,7 @@ impl Reading {
             key_format: self.cache_key_format,
             default_algorithm: self.default_algorithm,
             default_consistency: self.default_consistency,
-            months: self.use_calendar_month_rate_limit,
+            windows: self.use_calendar_month_rate_limit,
             metric_dots: self.sanitize_descriptor_metric_dots,
             ..CompileOptions::new(stats)
         }
@@ -285,12 +285,12 @@ fn default_algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn months(text: &str) -> Result<Months, String> {
+fn months(text: &str) -> Result<Windows, String> {
     parse::boolean(text).map(|calendar| {
         if calendar {
-            Months::Calendar
+            Windows::UtcMonths
         } else {
-            Months::ThirtyDays
+            Windows::Aligned
         }
     })
 }

@@ -1,18 +1,20 @@
 //! Explains which limit a descriptor gets and why: the lookup that serves, with an observer.
 
 use std::fmt::Write as _;
+use std::iter;
 
 use crate::base::named_enum::named_enum;
 use crate::base::text::{Escaped, Text};
 use crate::base::time::Time;
 use crate::check::{Check, Hits};
-use crate::limit::{Algorithm, LeaseTerms, Limit};
+use crate::limit::{Algorithm, LeaseTerms, Limit, Windows};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyFormat;
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
-use crate::rules::plan::{Modes, Plan, Step, plan};
+use crate::rules::plan::{Modes, Plan, plan};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::rule::{OnLimit, Rule};
+use crate::rules::step::{Link, Step};
 use crate::rules::tree::{Domain, Found, RuleSet};
 
 /// Why a request gets its limits.
@@ -59,7 +61,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         }
     };
     let mut text = format!("domain {}\n", domain.name);
-    if plan.request.all_or_nothing && plan.request.checks.len() > 1 {
+    if plan.all_or_nothing && plan.request.checks.len() > 1 {
         text +=
             "all or nothing: a request that one limit rejects consumes nothing from the others\n";
     }
@@ -72,7 +74,9 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         for note in notes {
             let _ = writeln!(text, "  {note}");
         }
-        let _ = writeln!(text, "  {}", outcome(step, &plan));
+        for line in outcome(step, &plan) {
+            let _ = writeln!(text, "  {line}");
+        }
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
     let outcome = if is_unmatched {
@@ -137,39 +141,53 @@ fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
     notes
 }
 
-fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> String {
-    let (check, format) = match step {
-        Step::NoRule => return "=> not limited".to_owned(),
-        Step::Unlimited(_) => return "=> unlimited: passes, and is not counted".to_owned(),
+fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> Vec<String> {
+    let not_counted = match step {
+        Step::NoRule => "=> not limited".to_owned(),
+        Step::Unlimited(_) => "=> unlimited: passes, and is not counted".to_owned(),
         Step::Replaced(rule) => {
             let name = &rule.name;
-            return format!("=> not counted: another rule of the request replaces `{name}`");
+            format!("=> not counted: another rule of the request replaces `{name}`")
         }
-        Step::Counted { check, rule, .. } => (*check, rule.key_tail.format()),
-        Step::Override {
-            check, key_format, ..
-        } => (*check, *key_format),
+        Step::Counted(link) => return vec![limit_note(link, plan)],
+        Step::Chain { rule, links } => {
+            let together = if rule.settles() {
+                "charged to all of these limits, whatever they answer"
+            } else {
+                "decided by all of these limits in one step: over limit in one, consumed in none"
+            };
+            let limits = links.iter().map(|link| limit_note(link, plan));
+            return iter::once(together.to_owned()).chain(limits).collect();
+        }
     };
-    let check = &plan.request.checks[check];
+    vec![not_counted]
+}
+
+fn limit_note(link: &Link<'_>, plan: &Plan<'_>) -> String {
+    let check = &plan.request.checks[link.check];
+    let name = match link.further {
+        Some(further) => format!(" `{}`", further.name),
+        None => String::new(),
+    };
     let mut text = format!(
-        "=> limit {}\n     key   {} ({})",
+        "=> limit{name} {}\n     key   {} ({})",
         check.limit,
         Escaped(&check.key),
-        key_note(format, &check.limit)
+        key_note(link.key_format, &check.limit)
     );
     if let Some(holder) = &check.holder {
         let _ = write!(text, "\n     holder {}", Escaped(Text(holder)));
     }
     text += &hits_note(check.hits);
-    if let Some(rule) = step.rule() {
-        text += &over_the_limit(rule, step);
+    if let Some(rule) = link.rule {
+        text += &over_the_limit(rule, link);
         for choice in &rule.options {
             let _ = write!(text, "\n     {choice}");
             if choice.key == "consistency" {
                 text += &leases_note(check);
             }
         }
-        if rule.quota_mode && matches!(step, Step::Counted { .. }) {
+        if rule.quota_mode && !link.is_override {
             text += "\n     quota_mode: rejects when every quota of the request is used up";
         }
     }
@@ -189,10 +207,8 @@ fn leases_note(check: &Check) -> String {
 
 /// The origin of a limit in a request.
 fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
-    let Step::Override { rule, .. } = step else {
-        return None;
-    };
-    Some(match (rule, domain.override_terms.algorithm) {
+    let link = step.links().iter().find(|link| link.is_override)?;
+    Some(match (link.rule, domain.override_terms.algorithm) {
         (Some(rule), _) => format!("number and unit are stated by the request, everything else by rule {}", rule.path),
         (None, Algorithm::FixedWindow) => {
             "the limit is stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit".to_owned()
@@ -212,12 +228,12 @@ fn hits_note(hits: Hits) -> String {
 }
 
 /// The treatment of a request over the limit, unless it is the default.
-fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
-    let is_shadow_rule = rule.shadow_mode && matches!(step, Step::Counted { .. });
+fn over_the_limit(rule: &Rule, link: &Link<'_>) -> String {
+    let is_shadow_rule = rule.shadow_mode && !link.is_override;
     if is_shadow_rule {
         return "\n     shadow_mode: counted, never rejected".to_owned();
     }
-    if step.in_shadow() {
+    if link.in_shadow() {
         return "\n     enforce_percent leaves this key out: counted, never rejected".to_owned();
     }
     let text = on_limit(&rule.on_limit);
@@ -254,10 +270,10 @@ fn on_limit(on_limit: &OnLimit) -> String {
 
 /// The format of the key, as needed to find it in Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
-    let start = if limit.algorithm.has_windows() {
-        "; on Redis the window's start in seconds follows"
-    } else {
-        ""
+    let start = match limit.windows {
+        _ if !limit.algorithm.has_windows() => "",
+        Windows::Calendar(_) => "; on Redis the window's first local date follows",
+        Windows::Aligned | Windows::UtcMonths => "; on Redis the window's start in seconds follows",
     };
     format!("{} form{start}", format.name())
 }

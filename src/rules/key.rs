@@ -7,12 +7,12 @@
 //! counters can have the same key whatever clients send. Both forms have bytes that are not UTF-8
 //! unchanged.
 
-use percent_encoding::percent_encode_byte;
+use percent_encoding::{percent_decode, percent_encode_byte};
 use sha2::{Digest as _, Sha256};
 
 use crate::base::named_enum::named_enum;
 use crate::check::Key;
-use crate::limit::{Limit, Months, OverLimitHits};
+use crate::limit::{Limit, OverLimitHits, Windows};
 use crate::rules::query::Entry;
 
 /// Bytes of the name of a holder. No id of a request or of a session comes near it.
@@ -23,6 +23,12 @@ pub const HOLDER_BYTES_MAX: usize = 128;
 /// of entries, and every store has to keep them.
 // bound key_bytes_max: the entries are replaced by a 128-bit hash; -
 pub const KEY_BYTES_MAX: usize = 512;
+/// Bytes of a key up to the end of its hash tag: half of [`KEY_BYTES_MAX`].
+// bound tag_bytes_max: the tagged entries are replaced by a 128-bit hash; -
+const TAG_BYTES_MAX: usize = 256;
+
+/// Bytes of a hash in a key.
+const HASH_BYTES: usize = 16;
 
 named_enum! {
     /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All
@@ -43,6 +49,8 @@ pub struct KeyHead {
     reference: Box<str>,
     /// `PREFIX tg:domain`
     safe: Box<str>,
+    /// Where the domain begins in `safe`.
+    domain_at: usize,
 }
 
 /// The end of the keys of a limit, which also decides their format. It is made when the
@@ -60,17 +68,29 @@ impl KeyHead {
     pub fn new(format: KeyFormat, prefix: &str, domain: &str) -> Self {
         let mut safe = Key::from(prefix);
         safe.push(b"tg:");
+        let domain_at = safe.len();
         push_encoded(&mut safe, domain.as_bytes());
         Self {
             format,
             reference: format!("{prefix}{domain}_").into(),
             safe: safe.to_string().into(),
+            domain_at,
         }
     }
 
     /// How its counters are written that the reference has, too.
     pub const fn format(&self) -> KeyFormat {
         self.format
+    }
+
+    /// What the keys with this tail begin with, of entries whose first has this key.
+    pub(crate) fn start(&self, tail: &KeyTail, is_tagged: bool, first: &str) -> String {
+        let (prefix, domain) = self.safe.split_at(self.domain_at);
+        match tail {
+            KeyTail::Reference => format!("{}{first}_", self.reference),
+            KeyTail::Safe(_) if is_tagged => format!("{prefix}{{{domain}:"),
+            KeyTail::Safe(_) => format!("{}:", self.safe),
+        }
     }
 
     /// The start of keys in the format of the reference.
@@ -85,7 +105,9 @@ impl KeyTail {
     ///
     /// The safe format ends with the algorithm, the period and its tick, because a state is only
     /// read in the units it was written in. For fixed windows it ends with `:`, as the reference
-    /// format ends with `_`: a store appends the start of the window in seconds.
+    /// format ends with `_`: a store appends the start of the window in seconds. For calendars it
+    /// ends with the kind of the period and `@`, and a store appends its local date, so that a
+    /// change of the zone keeps the count.
     ///
     /// With sub-windows their number follows the algorithm, because their state is different. A
     /// concurrency limit has no period: its lease is part of the state, so that a changed lease
@@ -95,6 +117,8 @@ impl KeyTail {
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
+            && !matches!(limit.windows, Windows::Calendar(_))
+            && limit.requests <= u32::MAX.into()
             && limit.over_limit_hits == OverLimitHits::Count
         {
             return Self::Reference;
@@ -104,18 +128,66 @@ impl KeyTail {
             0 => String::new(),
             buckets => format!("-{buckets}"),
         };
-        let period = match limit.months {
+        let period = match limit.windows {
             _ if limit.algorithm.counts_holders() => "0".to_owned(),
-            Months::Calendar => "month".to_owned(),
-            Months::ThirtyDays => limit.period_ticks().to_string(),
+            Windows::UtcMonths => "month".to_owned(),
+            Windows::Calendar(calendar) => match calendar.months() {
+                1 => format!("{}@", calendar.unit()),
+                months => format!("{months}{}@", calendar.unit()),
+            },
+            Windows::Aligned => limit.period_ticks().to_string(),
         };
-        let (algorithm, tick) = (limit.algorithm, limit.tick.name());
+        let algorithm = limit.algorithm;
+        if let Windows::Calendar(_) = limit.windows {
+            return Self::Safe(format!(":{algorithm}:{period}").into());
+        }
+        let tick = limit.tick.name();
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }
 
     /// The end of the keys of a rule that counts nothing.
     pub fn none() -> Self {
         Self::Safe("".into())
+    }
+
+    /// The text, without the start of a window.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Reference => "",
+            Self::Safe(tail) => tail,
+        }
+    }
+
+    /// The keys and values in what is between [`KeyHead::start`] and this. A hash in place of some
+    /// is an entry without a value: see [`is_hash`]. The reference form has no escapes: the keys
+    /// of the entries, `names`, part their values.
+    pub(crate) fn entries_of(&self, key: &[u8], names: &[&str]) -> Option<Vec<[Vec<u8>; 2]>> {
+        let mut entries = Vec::new();
+        if let Self::Safe(_) = self {
+            let mut parts = key.split(|&byte| byte == b':');
+            while let Some(part) = parts.next() {
+                let part = untagged(part);
+                let value = if is_hash(part) { &[] } else { parts.next()? };
+                let decoded = |part: &[u8]| percent_decode(part).collect();
+                entries.push([decoded(part), decoded(untagged(value))]);
+            }
+            return Some(entries);
+        }
+        let mut rest = key.strip_suffix(b"_")?;
+        for (at, name) in names.iter().enumerate() {
+            let (value, after) = match names.get(at + 1) {
+                None => (rest, &[][..]),
+                Some(next) => {
+                    let next = format!("_{next}_");
+                    let mut places = rest.windows(next.len());
+                    let end = places.position(|place| place == next.as_bytes())?;
+                    (&rest[..end], &rest[end + next.len()..])
+                }
+            };
+            entries.push([name.as_bytes(), value].map(<[u8]>::to_vec));
+            rest = after;
+        }
+        Some(entries)
     }
 
     /// Which form keys with it have.
@@ -134,6 +206,7 @@ impl KeyTail {
 pub fn counter_key<'e>(
     head: &KeyHead,
     entries: impl Iterator<Item = Entry<'e>>,
+    tagged_entries: usize,
     tail: &KeyTail,
 ) -> Key {
     let KeyTail::Safe(tail) = tail else {
@@ -144,20 +217,62 @@ pub fn counter_key<'e>(
         }
         return key;
     };
-    let mut key = Key::from(&*head.safe);
-    for part in entries.flat_map(|entry| [entry.key, entry.value]) {
-        key.push(b":");
-        push_encoded(&mut key, part);
+    if tagged_entries > 0 {
+        return tagged_key(head, entries, tagged_entries, tail);
     }
-    if key.len() + tail.len() > KEY_BYTES_MAX {
-        // Entries come in pairs, so no key of entries looks like this.
-        let hash = hashed(&key.as_bytes()[head.safe.len()..]);
-        key.truncate(head.safe.len());
-        key.push(b":");
-        key.push(hash.as_bytes());
+    let mut key = Key::from(&*head.safe);
+    push_entries(&mut key, entries);
+    shorten(
+        &mut key,
+        head.safe.len(),
+        KEY_BYTES_MAX.saturating_sub(tail.len()),
+    );
+    key.push(tail.as_bytes());
+    key
+}
+
+/// The key of a counter that is decided in one step with others, on a cluster. The hash tag has the
+/// domain and the entries that all of them have, and is shortened on its own, so that all of them
+/// are in one slot: `tg:{domain:org:acme}:team:search:…`.
+fn tagged_key<'e>(
+    head: &KeyHead,
+    mut entries: impl Iterator<Item = Entry<'e>>,
+    tagged_entries: usize,
+    tail: &str,
+) -> Key {
+    let (prefix, domain) = head.safe.split_at(head.domain_at);
+    let mut key = Key::from(prefix);
+    key.push(b"{");
+    key.push(domain.as_bytes());
+    let tag_at = key.len();
+    push_entries(&mut key, entries.by_ref().take(tagged_entries));
+    shorten(&mut key, tag_at, TAG_BYTES_MAX);
+    key.push(b"}");
+    let rest_at = key.len();
+    push_entries(&mut key, entries);
+    if key.len() > rest_at {
+        shorten(&mut key, rest_at, KEY_BYTES_MAX.saturating_sub(tail.len()));
     }
     key.push(tail.as_bytes());
     key
+}
+
+fn push_entries<'e>(key: &mut Key, entries: impl Iterator<Item = Entry<'e>>) {
+    for part in entries.flat_map(|entry| [entry.key, entry.value]) {
+        key.push(b":");
+        push_encoded(key, part);
+    }
+}
+
+/// Replaces what begins at `from` by its hash if the key is too long. Entries come in pairs, so no
+/// key of entries looks like this.
+fn shorten(key: &mut Key, from: usize, len_max: usize) {
+    if key.len() > len_max {
+        let hash = hashed(&key.as_bytes()[from..]);
+        key.truncate(from);
+        key.push(b":");
+        key.push(hash.as_bytes());
+    }
 }
 
 /// The name of a holder, from a value of the request.
@@ -167,6 +282,19 @@ pub(crate) fn holder(value: &[u8]) -> Box<[u8]> {
     } else {
         value.into()
     }
+}
+
+/// Whether an entry in a key is the hash of those that were too long.
+pub(crate) fn is_hash(part: &[u8]) -> bool {
+    let digits = part
+        .strip_prefix(b"#")
+        .filter(|digits| digits.len() == 2 * HASH_BYTES);
+    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Without the end of a hash tag; braces of clients are encoded.
+fn untagged(part: &[u8]) -> &[u8] {
+    part.strip_suffix(b"}").unwrap_or(part)
 }
 
 fn push_encoded(key: &mut Key, bytes: &[u8]) {
@@ -184,7 +312,7 @@ fn push_encoded(key: &mut Key, bytes: &[u8]) {
 /// `#` and 128 bits of SHA-256.
 fn hashed(bytes: &[u8]) -> String {
     let mut text = "#".to_owned();
-    for byte in Sha256::digest(bytes).iter().take(16) {
+    for byte in Sha256::digest(bytes).iter().take(HASH_BYTES) {
         text += &format!("{byte:02X}");
     }
     text

@@ -2,7 +2,7 @@
 //! text also where a request is not ([`Text`]).
 
 use crate::base::text::Text;
-use crate::rules::lookup::Hops;
+use crate::rules::lookup::Hop;
 use crate::rules::query::Entry;
 use crate::rules::rule::{Naming, Rule};
 use crate::rules::tree::{Domain, Dots, Found};
@@ -12,7 +12,7 @@ use crate::rules::tree::{Domain, Dots, Found};
 pub(crate) fn of_rule(
     domain: &Domain,
     entries: &[Entry<'_>],
-    hops: &Hops<'_>,
+    hops: &[Hop<'_>],
     rule: &Rule,
 ) -> String {
     let holder = rule.names_holders().then(|| hops.len() - 1);

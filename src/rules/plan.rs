@@ -1,68 +1,37 @@
 //! Plans one request: a step for each descriptor, and the checks to make.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
-use crate::check::{Check, CheckRequest, Hits, Leased};
-use crate::limit::{LeaseTerms, Limit, OverLimitHits};
-use crate::rules::key::{self, KeyFormat, KeyTail};
-use crate::rules::lookup::{End, Hops, counted_by, lookup};
+use crate::check::{Check, CheckRequest, Hits};
+use crate::limit::{Limit, OverLimitHits};
+use crate::rules::key::{self, KeyTail};
+use crate::rules::lookup::{Hop, counted_by};
 use crate::rules::metric_name;
-use crate::rules::query::{Descriptor, Override, Query};
-use crate::rules::rule::{Allowance, Naming, Rule};
+use crate::rules::plan::matched::Matched;
+use crate::rules::query::{Descriptor, Query};
+use crate::rules::rule::{FurtherLimit, Naming, Rule};
+use crate::rules::step::{Link, Step};
 use crate::rules::tree::{Domain, RuleSet};
 
-/// Shown instead of the path of a rule if the limit comes with the request.
-const OWN_LIMIT: &str = "(limit of the request)";
+pub use matched::InvalidRequest;
+
+mod matched;
 
 /// A request matched with the rules.
 #[derive(Debug)]
 pub struct Plan<'r> {
     /// Whether the domain has rules at all.
     pub domain_known: bool,
+    /// Whether all descriptors consume, or none.
+    pub all_or_nothing: bool,
     /// A step for each descriptor, in order.
     pub steps: SmallVec<[Step<'r>; 2]>,
     /// The checks of the steps that count.
     pub request: CheckRequest,
-}
-
-/// The treatment of a descriptor.
-#[derive(Debug)]
-pub enum Step<'r> {
-    /// No rule is about it.
-    NoRule,
-    /// The rule is unlimited.
-    Unlimited(&'r Rule),
-    /// Another rule of the same request takes the place of its rule.
-    Replaced(&'r Rule),
-    /// The request states a limit of its own.
-    Override {
-        /// The rule that the limit takes everything but number and unit from.
-        rule: Option<&'r Rule>,
-        /// Index of its check.
-        check: usize,
-        /// Whether the rule's `enforce_percent` includes its key.
-        enforced: bool,
-        /// The form of its key.
-        key_format: KeyFormat,
-        /// Name of its metrics.
-        metric_name: String,
-    },
-    /// The rule is counted.
-    Counted {
-        /// The rule.
-        rule: &'r Rule,
-        /// Index of its check.
-        check: usize,
-        /// Whether `enforce_percent` includes its key.
-        enforced: bool,
-        /// Name of its metrics, where it depends on the request.
-        metric_name: Option<String>,
-    },
 }
 
 /// Modes of the process.
@@ -76,30 +45,26 @@ pub struct Modes {
     pub all_or_nothing: bool,
 }
 
-/// A request that cannot be counted, as text: a limit with an unknown unit or that the algorithm of
-/// its rule cannot count exactly, or a holder without a name, which could never release its slot.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidRequest(String);
-
-/// The match of a descriptor, before rules of the same request replace each other.
-struct Matched<'r> {
-    /// `None` for a limit in the request that takes nothing over from a rule.
+/// A limit to check.
+struct Counted<'p, 'r> {
     rule: Option<&'r Rule>,
-    /// `None` if nothing is counted.
-    limit: Option<Limit>,
-    /// The descriptor states the limit.
+    further: Option<&'r FurtherLimit>,
+    limit: Limit,
     is_override: bool,
-    /// Empty for a limit in the request: no values share its counter.
-    hops: Hops<'r>,
+    hops: &'p [Hop<'r>],
+    /// The number of entries that it is counted by.
+    entries: usize,
 }
 
 /// Makes the checks of one request.
-struct Planner<'a, 'q> {
-    domain: &'a Domain,
+struct Planner<'a, 'q, 'r> {
+    domain: &'r Domain,
     query: &'a Query<'q>,
     modes: Modes,
     now: Time,
+    replaced: HashSet<&'r str>,
+    request: CheckRequest,
+    all_or_nothing: bool,
 }
 
 /// Plans a request that came `now`.
@@ -116,6 +81,7 @@ pub fn plan<'r>(
     let Some(domain) = rules.domain(query.domain) else {
         return Ok(Plan {
             domain_known: false,
+            all_or_nothing: false,
             steps: query.descriptors.iter().map(|_| Step::NoRule).collect(),
             request: CheckRequest::default(),
         });
@@ -123,75 +89,200 @@ pub fn plan<'r>(
     let count = query.descriptors.len();
     let mut matches: SmallVec<[Matched<'r>; 2]> = SmallVec::with_capacity(count);
     for (index, descriptor) in query.descriptors.iter().enumerate() {
-        matches.push(match_descriptor(domain, descriptor, index)?);
+        matches.push(Matched::new(domain, descriptor, index)?);
     }
-    // The order does not matter: two rules that replace each other are both out, and one that is
-    // replaced still replaces.
-    let replaced: HashSet<&str> = matches
-        .iter()
-        .filter(|matched| !matched.is_override)
-        .flat_map(|matched| matched.rule.map_or(&[][..], |rule| &rule.replaces))
-        .map(|name| &**name)
-        .collect();
-    let planner = Planner {
+    let mut planner = Planner {
         domain,
         query,
         modes,
         now,
-    };
-    let mut request = CheckRequest {
-        checks: SmallVec::with_capacity(count),
+        // The order does not matter: two rules that replace each other are both out, and one that
+        // is replaced still replaces.
+        replaced: matches.iter().flat_map(Matched::replaces).collect(),
+        request: CheckRequest {
+            checks: SmallVec::with_capacity(count),
+            deadline: query.deadline,
+        },
         all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
-        deadline: query.deadline,
     };
-    let mut steps = SmallVec::with_capacity(count);
-    for (index, matched) in matches.into_iter().enumerate() {
-        let is_replaced = |rule: &Rule| !matched.is_override && replaced.contains(&*rule.name);
-        steps.push(match (matched.rule, matched.limit) {
-            (None, None) => Step::NoRule,
-            (Some(rule), None) => Step::Unlimited(rule),
-            (Some(rule), Some(_)) if is_replaced(rule) => Step::Replaced(rule),
-            (_, Some(limit)) => planner.count(index, &matched, limit, &mut request)?,
-        });
+    let mut steps: SmallVec<[Step<'r>; 2]> = matches.iter().map(|_| Step::NoRule).collect();
+    let mut add = |planner: &mut Planner<'_, '_, 'r>, is_settled| {
+        let all = matches.iter().enumerate().zip(&mut steps);
+        for ((index, matched), step) in all {
+            if matched.settles() == is_settled {
+                *step = planner.step(index, matched)?;
+            }
+        }
+        Ok(())
+    };
+    add(&mut planner, false)?;
+    planner.join();
+    // What is known afterwards is charged whatever other descriptors answer, so it comes after
+    // them.
+    if matches.iter().any(Matched::settles) {
+        add(&mut planner, true)?;
     }
     Ok(Plan {
         domain_known: true,
+        all_or_nothing: planner.all_or_nothing,
         steps,
-        request,
+        request: planner.request,
     })
 }
 
-impl<'r> Matched<'r> {
-    /// A limit in a request may have none although its rule has them.
-    fn lease(&self, limit: &Limit) -> Option<&'r Arc<Leased>> {
-        let lease = self.rule?.lease.as_ref()?;
-        (!self.is_override || LeaseTerms::new(limit, None).is_some()).then_some(lease)
+impl<'p, 'r> Counted<'p, 'r> {
+    /// Its own limit. No values share the counter of a limit in the request.
+    fn own(matched: &'p Matched<'r>, limit: Limit) -> Self {
+        let hops = if matched.is_override {
+            &[]
+        } else {
+            &matched.hops[..]
+        };
+        Self {
+            rule: matched.rule,
+            further: None,
+            limit,
+            is_override: matched.is_override,
+            hops,
+            entries: usize::MAX,
+        }
     }
 }
 
-impl Planner<'_, '_> {
-    /// Adds the check of a descriptor.
-    fn count<'r>(
-        &self,
+impl<'r> Planner<'_, '_, 'r> {
+    /// Adds the checks of a descriptor.
+    fn step(&mut self, index: usize, matched: &Matched<'r>) -> Result<Step<'r>, InvalidRequest> {
+        let is_replaced = |rule: &Rule| !matched.is_override && self.replaced.contains(&*rule.name);
+        Ok(match (matched.found, matched.limit) {
+            (Some(rule), _) if rule.is_chained() && !is_replaced(rule) => {
+                self.chain(index, matched, rule)?
+            }
+            (_, Some(limit)) => match matched.rule {
+                Some(rule) if is_replaced(rule) => Step::Replaced(rule),
+                _ => {
+                    let (mut check, link) = self.check(index, &Counted::own(matched, limit))?;
+                    check.lease = matched.lease(&limit).cloned();
+                    if check.lease.is_some() {
+                        // Hits that come back must be usable. The key stays: counts survive a
+                        // change.
+                        check.limit.over_limit_hits = OverLimitHits::Drop;
+                    }
+                    self.request.checks.push(check);
+                    Step::Counted(link)
+                }
+            },
+            (Some(rule), None) => Step::Unlimited(rule),
+            (None, None) => Step::NoRule,
+        })
+    }
+
+    /// Adds the checks of all limits that decide a descriptor with this rule: those of the rules
+    /// above first. Hits over limit are dropped; a settlement is charged to all, each on its own.
+    fn chain(
+        &mut self,
         index: usize,
         matched: &Matched<'r>,
-        limit: Limit,
-        request: &mut CheckRequest,
+        rule: &'r Rule,
     ) -> Result<Step<'r>, InvalidRequest> {
-        let Matched { rule, hops, .. } = matched;
+        let (hops, last) = (&matched.hops, matched.hops.len() - 1);
+        let mut counted: SmallVec<[Counted<'_, 'r>; 8]> = SmallVec::new();
+        for (at, hop) in hops.iter().enumerate() {
+            let level = hop.node.rule.as_deref();
+            let applies = |level: &&Rule| {
+                at == last || (rule.parents && !self.replaced.contains(&*level.name))
+            };
+            let Some(level) = level.filter(applies) else {
+                continue;
+            };
+            let own = |limit| Counted {
+                rule: Some(level),
+                further: None,
+                limit,
+                is_override: false,
+                hops: &hops[..=at],
+                entries: at + 1,
+            };
+            let limit = if at == last {
+                matched.limit.map(|limit| Counted::own(matched, limit))
+            } else {
+                level.limit().copied().map(own)
+            };
+            counted.extend(limit);
+            counted.extend(level.limits.iter().map(|further| Counted {
+                further: Some(further),
+                ..own(further.limit)
+            }));
+        }
+        let first = self.request.checks.len();
+        let mut links = Vec::with_capacity(counted.len());
+        for counted in &counted {
+            let (mut check, link) = self.check(index, counted)?;
+            check.limit.chained = true;
+            check.limit.over_limit_hits = if matched.settles() {
+                OverLimitHits::Count
+            } else {
+                OverLimitHits::Drop
+            };
+            self.request.checks.push(check);
+            links.push(link);
+        }
+        if links.is_empty() {
+            return Ok(Step::Unlimited(rule));
+        }
+        if links.len() > 1 && !matched.settles() {
+            let group = u16::try_from(index + 1).unwrap_or(u16::MAX);
+            for check in &mut self.request.checks[first..] {
+                check.group = group;
+            }
+        }
+        Ok(Step::Chain {
+            rule,
+            links: links.into(),
+        })
+    }
+
+    /// All or nothing of the checks so far.
+    fn join(&mut self) {
+        if self.all_or_nothing && self.request.checks.len() > 1 {
+            for check in &mut self.request.checks {
+                check.group = 1;
+            }
+        }
+    }
+
+    /// The check of a limit, which is the next one of the request.
+    fn check(
+        &mut self,
+        index: usize,
+        counted: &Counted<'_, 'r>,
+    ) -> Result<(Check, Link<'r>), InvalidRequest> {
+        let &Counted {
+            rule,
+            further,
+            limit,
+            is_override,
+            hops,
+            ..
+        } = counted;
         // Whose shadow_mode, quota_mode, names and keys apply: no rule's to a limit in a request,
         // as in envoyproxy/ratelimit.
-        let own = rule.filter(|_| !matched.is_override);
+        let own = rule.filter(|_| !is_override);
         let descriptor = &self.query.descriptors[index];
-        let entries = &descriptor.entries;
-        let tail = match own {
-            Some(rule) => &rule.key_tail,
-            None => &KeyTail::new(self.domain.key_head.format(), &limit, 1),
+        let entries = &descriptor.entries[..counted.entries.min(descriptor.entries.len())];
+        let stated;
+        let tail = match (further, own) {
+            (Some(further), _) => &further.key_tail,
+            (None, Some(rule)) => &rule.key_tail,
+            (None, None) => {
+                stated = KeyTail::new(self.domain.key_head.format(), &limit, 1);
+                &stated
+            }
         };
-        let key_entries = || counted_by(entries, hops, *rule);
-        let key = key::counter_key(&self.domain.key_head, key_entries(), tail);
+        let key_entries = || counted_by(entries, hops, rule);
+        let tagged = rule.map_or(0, |rule| rule.tagged_entries);
+        let key = key::counter_key(&self.domain.key_head, key_entries(), tagged, tail);
         let mut check = Check::new(key, limit, descriptor.hits);
-        if rule.is_some_and(Rule::names_holders) {
+        if further.is_none() && rule.is_some_and(Rule::names_holders) {
             check.holder = Some(holder(descriptor, index)?);
             check.hits = match check.hits {
                 Hits::Add(_) => Hits::Add(1),
@@ -199,45 +290,36 @@ impl Planner<'_, '_> {
                 Hits::Peek => Hits::Peek,
             };
         }
-        check.lease = matched.lease(&limit).cloned();
-        if check.lease.is_some() {
-            // Hits that come back must be usable. The key stays: counts survive a change.
-            check.limit.over_limit_hits = OverLimitHits::Drop;
-        }
-        let enforced = rule.is_none_or(|rule| {
-            let share = rule.enforced_share;
-            share.includes(&self.domain.name, key_entries())
-        });
+        let domain = &self.domain.name;
+        let enforced = rule.is_none_or(|rule| rule.enforced_share.includes(domain, key_entries()));
         let in_shadow = self.modes.shadow || !enforced || own.is_some_and(|rule| rule.shadow_mode);
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         check.enforcing = !in_shadow
             && !is_quota
             && !rule.is_some_and(Rule::degrades)
             && !matches!(descriptor.hits, Hits::Refund(_));
-        if !in_shadow {
+        // A queue is only at the end of a chain.
+        if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(&limit);
         }
         // A slot must not be booked for a request that another limit rejects.
-        request.all_or_nothing |=
-            check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
-        request.checks.push(check);
-        let check = request.checks.len() - 1;
-        Ok(match own {
-            Some(rule) => Step::Counted {
-                rule,
-                check,
-                enforced,
-                metric_name: (rule.naming != Naming::Fixed)
-                    .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
-            },
-            None => Step::Override {
-                rule: *rule,
-                check,
-                enforced,
-                key_format: tail.format(),
-                metric_name: metric_name::of_override(self.domain, key_entries()),
-            },
-        })
+        self.all_or_nothing |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
+        let metric_name = match own {
+            Some(rule) => (rule.naming != Naming::Fixed)
+                .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
+            None => Some(metric_name::of_override(self.domain, key_entries())),
+        };
+        let link = Link {
+            rule,
+            further,
+            is_override,
+            check: self.request.checks.len(),
+            entries: entries.len(),
+            enforced,
+            key_format: tail.format(),
+            metric_name: metric_name.map(String::into_boxed_str),
+        };
+        Ok((check, link))
     }
 
     /// The longest delay of the call: `max_wait` of the limit, at most until the caller's deadline.
@@ -263,114 +345,6 @@ fn holder(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, Invali
         )));
     }
     Ok(key::holder(last.value))
-}
-
-fn match_descriptor<'r>(
-    domain: &'r Domain,
-    descriptor: &Descriptor<'_>,
-    index: usize,
-) -> Result<Matched<'r>, InvalidRequest> {
-    let (hops, end) = lookup(domain, &descriptor.entries);
-    let rule = match end {
-        End::Rule(rule) => Some(rule),
-        End::NoEntries | End::NoChild | End::TooDeep | End::NoLimit => None,
-    };
-    if let Some(stated) = descriptor.limit {
-        return match_override(domain, rule, stated, index);
-    }
-    Ok(Matched {
-        rule,
-        limit: rule.and_then(|rule| match rule.allowance {
-            Allowance::Unlimited { .. } => None,
-            Allowance::Limited(limit) => Some(limit),
-        }),
-        is_override: false,
-        hops,
-    })
-}
-
-/// A limit in a request. Everything but number and unit comes from the rule that matches the
-/// descriptor if a `tollgate` block or DEFAULT_ALGORITHM says something about that rule, else from
-/// DEFAULT_ALGORITHM. With neither it is what it is in envoyproxy/ratelimit: a fixed window.
-///
-/// Like there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names
-/// of metrics are never taken over.
-fn match_override<'r>(
-    domain: &Domain,
-    rule: Option<&'r Rule>,
-    stated: Override,
-    index: usize,
-) -> Result<Matched<'r>, InvalidRequest> {
-    let requests = stated.requests_per_unit;
-    let unit = stated.unit.ok_or_else(|| {
-        InvalidRequest(format!(
-            "descriptors[{index}].limit.unit {} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
-            stated.wire_unit
-        ))
-    })?;
-    let rule = rule.filter(|rule| rule.override_terms.is_some());
-    let terms = rule
-        .and_then(|rule| rule.override_terms.as_deref())
-        .unwrap_or(&domain.override_terms);
-    let limit = terms
-        .with_rate(requests, unit)
-        .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
-    Ok(Matched {
-        rule,
-        limit: Some(limit),
-        is_override: true,
-        hops: Hops::new(),
-    })
-}
-
-impl<'r> Step<'r> {
-    /// The rule that says what is done beyond the limit and without the store.
-    pub fn rule(&self) -> Option<&'r Rule> {
-        match self {
-            Self::Counted { rule, .. } => Some(rule),
-            Self::Override { rule, .. } => *rule,
-            Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => None,
-        }
-    }
-
-    /// The rule that the descriptor matches, whether it is counted or not.
-    pub(crate) fn matched(&self) -> Option<&'r Rule> {
-        match self {
-            Self::Unlimited(rule) | Self::Replaced(rule) => Some(rule),
-            Self::NoRule | Self::Override { .. } | Self::Counted { .. } => self.rule(),
-        }
-    }
-
-    /// The path of its rule, as `explain` shows it; `None` if no rule applies.
-    pub(crate) fn path(&self) -> Option<Arc<str>> {
-        match self {
-            Self::Override { rule: None, .. } => Some(OWN_LIMIT.into()),
-            _ => self.matched().map(|rule| rule.path.clone()),
-        }
-    }
-
-    /// Whether over limit is only counted, by `shadow_mode` or `enforce_percent`. As in
-    /// envoyproxy/ratelimit, `shadow_mode` does not apply to a limit in a request.
-    pub fn in_shadow(&self) -> bool {
-        match self {
-            Self::Counted { rule, enforced, .. } => rule.shadow_mode || !enforced,
-            Self::Override { enforced, .. } => !enforced,
-            Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => false,
-        }
-    }
-
-    /// Whether its status is OK even over its limit.
-    pub fn admits(&self) -> bool {
-        self.in_shadow() || self.rule().is_some_and(Rule::degrades)
-    }
-
-    /// The index of its check, if it has one.
-    pub fn check(&self) -> Option<usize> {
-        match self {
-            Self::Override { check, .. } | Self::Counted { check, .. } => Some(*check),
-            Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]

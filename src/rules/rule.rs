@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
 use crate::check::Leased;
-use crate::limit::{Limit, Terms, Unit};
+use crate::limit::{Limit, OverLimitHits, Terms, Unit, WarnAt};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
-use crate::rules::stats::counts::RuleStats;
+use crate::rules::stats::counts::{LimitStats, RuleStats};
 
 /// The `metadata` of a rule, any JSON, without the `tollgate` block.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
@@ -52,6 +52,32 @@ pub struct Rule {
     pub options: Box<[EffectiveOption]>,
     /// The location of the definition.
     pub origin: Origin,
+    /// Limits beside its own, decided in one step with it.
+    pub limits: Box<[FurtherLimit]>,
+    /// The limits of the rules above in the tree apply, too.
+    pub parents: bool,
+    /// As stated for this rule; what a block for many rules says is about limits alone.
+    pub over_limit_hits: Option<OverLimitHits>,
+    /// Of its own limit.
+    pub warn_at: WarnAt,
+    /// The number of leading entries that are in the hash tag of its keys, on a cluster: those of
+    /// the outermost limit that is decided in one step with it. 0 without such limits.
+    pub tagged_entries: usize,
+}
+
+/// A limit of a rule beside its own.
+#[derive(Debug)]
+pub struct FurtherLimit {
+    /// Unique in its rule.
+    pub name: Box<str>,
+    /// The limit.
+    pub limit: Limit,
+    /// The end of its counter keys, in the safe format.
+    pub key_tail: KeyTail,
+    /// Used shares that are reported.
+    pub warn_at: WarnAt,
+    /// Its usage and the crossings of its thresholds.
+    pub stats: Arc<LimitStats>,
 }
 
 /// An option of a `tollgate` block that is in force for a rule.
@@ -148,6 +174,16 @@ pub struct Origin {
     pub column: u32,
 }
 
+impl Allowance {
+    /// `None` if everything passes.
+    pub const fn limit(&self) -> Option<&Limit> {
+        match self {
+            Self::Unlimited { .. } => None,
+            Self::Limited(limit) => Some(limit),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.line == 0 {
@@ -163,6 +199,11 @@ impl Provenance {
     pub const fn is_in_rules_file(self) -> bool {
         matches!(self, Self::Rule | Self::Defaults)
     }
+
+    /// Whether the option is not for this rule in particular.
+    pub(crate) const fn is_for_many(self) -> bool {
+        !matches!(self, Self::Rule | Self::OverlayOfPath)
+    }
 }
 
 impl fmt::Display for EffectiveOption {
@@ -176,17 +217,29 @@ impl fmt::Display for EffectiveOption {
 impl Rule {
     /// `None` if it is unlimited.
     pub fn limit(&self) -> Option<&Limit> {
-        match &self.allowance {
-            Allowance::Unlimited { .. } => None,
-            Allowance::Limited(limit) => Some(limit),
-        }
+        self.allowance.limit()
     }
 
-    /// Whether it counts over a day or more. A lease is no period.
+    /// Whether other limits may be decided in one step with its own.
+    pub fn is_chained(&self) -> bool {
+        !self.limits.is_empty() || self.parents
+    }
+
+    /// Whether a call that it ends is charged to every limit, whatever they answer.
+    pub fn settles(&self) -> bool {
+        self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
+    }
+
+    /// Its own limit, and further ones.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        let further = self.limits.iter().map(|further| &further.limit);
+        self.limit().into_iter().chain(further)
+    }
+
+    /// Whether one of its limits counts over a day or more. A lease is no period.
     pub(crate) fn has_long_period(&self) -> bool {
-        self.limit().is_some_and(|limit| {
-            limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders()
-        })
+        self.all_limits()
+            .any(|limit| limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders())
     }
 
     /// Whether a request over the limit passes as degraded.

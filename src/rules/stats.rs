@@ -35,6 +35,7 @@ const SERIES_NAME_BYTES_MAX: usize = 1_024;
 pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
 /// The name for the rest.
 const OTHER: &str = "__other__";
+const CROSSINGS_HELP: &str = "Requests whose hits crossed a threshold of warn_at of a limit, in percent, or used the limit up (100).";
 const DOMAIN_HELP: &str = "Descriptors of requests for an unknown domain.";
 
 /// Under which name a counter is exposed.
@@ -226,11 +227,13 @@ impl StatsTable {
     }
 
     /// Removes the names of rules that are not in use and never counted, and of the other unused
-    /// ones those beyond `series_max`: reloads under new names must not accumulate.
+    /// ones those beyond `series_max`, and so of limits: reloads under new names must not
+    /// accumulate.
     pub(crate) fn forget_retired(&self) {
         let mut retired = 0;
         self.names.write().of_rules.retain(|_, stats| {
             if Arc::strong_count(stats) > 1 {
+                stats.forget_retired_limits();
                 return true;
             }
             retired += 1;
@@ -255,6 +258,11 @@ impl Source for StatsTable {
             }
             if stats.leased(LeaseEvent::Taken) > 0 {
                 series.extend(LeaseEvent::ALL.map(|event| lease_series(name, stats, event)));
+            }
+            for (limit, of_limit) in stats.limits() {
+                for (percent, count) in of_limit.crossings() {
+                    series.push(crossing_series(name, &limit, percent, count));
+                }
             }
         }
         for (domain, count) in &names.unknown_domains {
@@ -281,6 +289,18 @@ fn lease_series(name: &str, stats: &RuleStats, event: LeaseEvent) -> Series {
         stats.leased(event),
         None,
     )
+}
+
+fn crossing_series(name: &str, limit: &str, percent: u8, count: u64) -> Series {
+    let mut labels = metric_name::labels(name);
+    labels.truncate(1);
+    labels.extend([
+        ("rule", name.to_owned()),
+        ("limit", limit.to_owned()),
+        ("threshold", percent.to_string()),
+    ]);
+    let name = "tollgate_limit_crossings_total";
+    Series::counter(name, CROSSINGS_HELP, labels, count, None)
 }
 
 /// A counter of a rule. Client-supplied names are only label values.

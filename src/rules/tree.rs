@@ -167,7 +167,7 @@ impl RuleSet {
     /// A request for a first try: the first that matches the smallest limit. Repeated, it is
     /// rejected.
     pub fn example(&self) -> Option<Example> {
-        let mut best: Option<(u32, Example)> = None;
+        let mut best: Option<(u64, Example)> = None;
         for domain in self.domains() {
             domain.visit(&mut |nodes| {
                 let rule = rule_of(nodes).filter(|rule| rejects_when_repeated(rule));

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::base::shutdown::StoreProblem;
 use crate::base::time::{Clock, Span, Time};
-use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts};
+use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts, runs};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
@@ -93,15 +93,12 @@ impl Counters {
         }
     }
 
-    /// Decides all checks, in order; those of an all-or-nothing request atomically.
+    /// Decides all checks, in order; those of a group atomically.
     pub fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
         let untouched = |index: usize| Counter::new(&request.checks[index].limit);
-        self.decide_from(
-            &request.checks,
-            request.all_or_nothing,
-            now,
-            |index, known| known.unwrap_or_else(|| untouched(index)),
-        )
+        self.decide_from(&request.checks, now, |index, known| {
+            known.unwrap_or_else(|| untouched(index))
+        })
     }
 
     /// Decides each check on the counter that `state` returns for its index and the stored counter,
@@ -109,18 +106,19 @@ impl Counters {
     pub fn decide_from(
         &self,
         checks: &[Check],
-        all_or_nothing: bool,
         now: Time,
         state: impl Fn(usize, Option<Counter>) -> Counter,
     ) -> Verdicts {
-        if all_or_nothing && checks.len() > 1 {
-            return self.decide_all_or_nothing(checks, now, state);
+        let mut verdicts = Verdicts::new();
+        for group in runs(checks, |check| check.group) {
+            let first = verdicts.len();
+            let state = |index: usize, known| state(first + index, known);
+            match group {
+                [alone] => verdicts.push(self.decide_one(alone, now, |known| state(0, known))),
+                all => verdicts.extend(self.decide_all_or_nothing(all, now, state)),
+            }
         }
-        checks
-            .iter()
-            .enumerate()
-            .map(|(index, check)| self.decide_one(check, now, |known| state(index, known)))
-            .collect()
+        verdicts
     }
 
     /// Reads one counter, without a change.

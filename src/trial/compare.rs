@@ -19,7 +19,7 @@ const CLOCK_DISTANCE_MIN: Span = Span::from_secs(1);
 pub(crate) struct Status {
     pub(crate) over_limit: bool,
     pub(crate) limit: Option<StatedLimit>,
-    pub(crate) remaining: u32,
+    pub(crate) remaining: u64,
     /// `None` if it is not stated.
     pub(crate) until_reset: Option<Span>,
 }

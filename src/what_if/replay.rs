@@ -11,7 +11,7 @@ use crate::limiter::decision::Decision;
 use crate::report::{KeyReplay, Minute, RuleReplay, RulesReplay};
 use crate::rules::explain::counter_entries;
 use crate::rules::key::{KeyFormat, KeyTail};
-use crate::rules::{Allowance, OnLimit, Rule, RuleSet, Step};
+use crate::rules::{Allowance, Link, OnLimit, Rule, RuleSet};
 use crate::what_if::engine::Engine;
 use crate::what_if::keys::Keys;
 use crate::what_if::simulate::compared::same_period;
@@ -133,12 +133,12 @@ impl Tally {
     fn add(&mut self, decision: &Decision<'_, '_, '_>, rules: &RuleSet, now: Time) {
         let mut is_limited = false;
         for (step, descriptor) in decision.plan.steps.iter().zip(&decision.query.descriptors) {
-            if step.check().is_none() {
+            let Some(counted) = decision.counted(step) else {
                 continue;
-            }
+            };
             is_limited = true;
-            let rule = self.rule(step, decision);
-            let is_over = decision.is_over(step);
+            let rule = self.rule(counted.link, decision);
+            let is_over = counted.is_over();
             rule.add(now, is_over);
             if is_over {
                 let domain = decision.query.domain;
@@ -148,9 +148,9 @@ impl Tally {
         self.without_limit += u64::from(!is_limited);
     }
 
-    fn rule(&mut self, step: &Step<'_>, decision: &Decision<'_, '_, '_>) -> &mut RuleTally {
+    fn rule(&mut self, link: &Link<'_>, decision: &Decision<'_, '_, '_>) -> &mut RuleTally {
         let without_rule;
-        let path = match step.rule() {
+        let path = match link.rule {
             Some(rule) => &*rule.path,
             None => {
                 let domain = Text(decision.query.domain);
@@ -245,7 +245,7 @@ pub(crate) fn change_algorithm(
     let terms = Terms {
         algorithm,
         buckets,
-        months: limit.months,
+        windows: limit.windows,
         ..same_period(&limit)
     };
     let Ok(limit) = Limit::new(&terms) else {

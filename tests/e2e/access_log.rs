@@ -1,4 +1,5 @@
-//! The access log that docs/envoy.md shows names the rule that decided each request.
+//! The access log that docs/envoy.md shows names the rule that decided each request, and limits that
+//! are nearly used up.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::env::http::Headers as _;
 use crate::env::{Builder, Env, Outcome, Store};
 
 const LIMIT: &str = "4 per day, fixed_window, over-limit hits count";
@@ -94,4 +96,57 @@ fn access_log_names_fallback_verdicts() {
         .map(|line| line["rate_limit"]["source"].clone())
         .collect();
     assert_eq!(sources, [json!("store"), json!("fallback")]);
+}
+
+#[test]
+fn warnings_are_a_header_for_the_client_and_in_the_access_log() {
+    const RULES: &str = "
+domain: web
+descriptors:
+- key: path
+  value: /search
+  descriptors:
+  - key: remote_address
+    rate_limit: {name: search, unit: day, requests_per_unit: 4}
+    metadata: {tollgate: {warn_at: [50%, 75%], limits: [{requests: 8, unit: month, calendar: Europe/Berlin, warn_at: 50%}]}}
+";
+    for env in Env::with_every_store("envoy.yaml") {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let file = home.path().join("log");
+        let mut env = logged_to(&file, env.with_rules("web.yaml", RULES));
+        let mut shares = Vec::new();
+        for remaining in [3, 2, 1, 0] {
+            let timed = env.get("/search").passed_with(remaining);
+            let header = timed.reply.header("x-ratelimit-warning").unwrap_or("");
+            let members = header.split(", ").map(|member| {
+                let share = member.split_once(";t=");
+                share.map_or(member, |(share, _)| share).to_owned()
+            });
+            shares.push(members.collect::<Vec<_>>());
+        }
+        let over_limit = env.get("/search").was_over_limit();
+        assert_eq!(over_limit.reply.header("x-ratelimit-warning"), None);
+        let expected = [
+            &[""][..],
+            &[r#""search";used=50"#],
+            &[r#""search";used=75"#],
+            &[r#""search";used=100"#, r#""search-month";used=50"#],
+        ];
+        assert_eq!(shares, expected);
+        env.envoy.stop();
+        let lines = lines(&file);
+        assert_eq!(
+            lines[3]["rate_limit"]["warnings"],
+            json!([
+                {"name": "search", "used_percent": 100, "threshold_percent": 75},
+                {"name": "search-month", "used_percent": 50, "threshold_percent": 50},
+            ])
+        );
+        let of_month = &lines[4]["rate_limit"]["limits"][1];
+        assert_eq!(
+            (&of_month["used"], &of_month["over_limit"]),
+            (&json!(4), &json!(false))
+        );
+        assert_eq!(lines[4]["rate_limit"]["warnings"], Value::Null);
+    }
 }

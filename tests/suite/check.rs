@@ -206,6 +206,45 @@ descriptors:
 }
 
 #[test]
+fn what_envoyproxy_ratelimit_does_instead_of_several_limits_is_noted() {
+    const RULES: &str = "
+domain: d
+descriptors:
+  - key: team
+    rate_limit: {unlimited: true}
+    metadata: {tollgate: {limits: [{requests: 9, unit: month, calendar: Europe/Berlin}]}}
+    descriptors:
+      - key: user
+        rate_limit: {unit: second, requests_per_unit: 3}
+        metadata: {tollgate: {parents: true, limits: [{requests: 5, unit: day}]}}
+";
+    let folder = TempDir::new().expect("a temporary directory");
+    let file = written(&folder, "rules.yaml", RULES);
+    let ran = tollgate(&["check", &file, "--deny-warnings"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for (line, note) in [
+        (4, "`limits`: it limits nothing here"),
+        (
+            4,
+            "`calendar`: it has windows of UTC, and months of 30 days",
+        ),
+        (8, "`limits`: it has the rate_limit alone"),
+        (8, "`parents`: it counts this rule alone, and none above"),
+    ] {
+        let note = format!("rules.yaml: envoyproxy/ratelimit ignores {note}\n");
+        let place = format!("rules.yaml:{line}:5 (rule d.team");
+        let place = if line == 8 {
+            place.replace(":5", ":9")
+        } else {
+            place
+        };
+        let found = ran.stdout.split_once(&note).expect(&note).1;
+        let first = found.lines().next().unwrap_or_default();
+        assert!(first.contains(&place), "{note}{place}: {ran:?}");
+    }
+}
+
+#[test]
 fn text_has_colors_on_a_terminal_unless_no_color_is_set() {
     let folder = TempDir::new().expect("a temporary directory");
     let file = written(&folder, "rules.yaml", AMBIGUOUS);

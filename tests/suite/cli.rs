@@ -368,20 +368,22 @@ fn check_of_good_rules_ends_with_0() {
 }
 
 #[test]
-fn check_of_the_sample_rules_notes_their_queue_only() {
+fn check_of_the_sample_rules_notes_queues_and_what_the_reference_ignores() {
     let waits = ", but Envoy waits only 20 ms for an answer by default\n";
     let (config, deployed) = ("config", "deploy/envoy/rules");
-    for (directory, file, queue, summary) in [
+    for (directory, file, queue, ignored, summary) in [
         (
             config,
             "shop",
             "200 ms",
+            &[][..],
             "13 limits in 2 domains of 2 files",
         ),
         (
             deployed,
             "over-limit",
             "2 s",
+            &["calendar", "parents"],
             "14 limits in 6 domains of 6 files",
         ),
     ] {
@@ -393,10 +395,17 @@ fn check_of_the_sample_rules_notes_their_queue_only() {
             (ran.code, summed_up),
             (Some(0), &*format!("{path}: ok, {summary}\n"))
         );
+        let mut notes = said.split("\n\n");
+        let first = notes.next().unwrap_or_default();
         assert!(
-            said.starts_with(&format!("note: {queue}{waits}")) && !said.contains("\n\n"),
+            first.starts_with(&format!("note: {queue}{waits}")),
             "{said}"
         );
+        for (note, key) in notes.clone().zip(ignored) {
+            let expected = format!("note: llm.yaml: envoyproxy/ratelimit ignores `{key}`");
+            assert!(note.starts_with(&expected), "{said}");
+        }
+        assert_eq!(notes.count(), ignored.len(), "{said}");
     }
 }
 

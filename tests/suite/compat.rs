@@ -111,7 +111,7 @@ macro_rules! themes {
 }
 
 themes! {
-    all_or_nothing, bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, enforce_percent, errors, give_back, headers, hits, invalid_rules, leaky_bucket, leased, matching,
+    all_or_nothing, bucket, calendar_month, chain, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, enforce_percent, errors, give_back, headers, hits, invalid_budgets, invalid_rules, leaky_bucket, leased, matching,
     merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, reload, replaces, rlconfig, shadow,
     sliding_log, sliding_window, standard_headers, tollgate_block, units, unlimited, wildcards,
 }

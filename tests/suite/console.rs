@@ -38,6 +38,7 @@ async fn every_view_has_its_url_and_a_strict_policy() {
     for (path, title) in [
         ("/", "Overview"),
         ("/console/rules", "Rules"),
+        ("/console/budgets", "Budgets"),
         ("/console/files", "Files"),
         ("/console/file?name=rules.yaml", "rules.yaml"),
         ("/console/over-limit", "Over limit"),
@@ -63,6 +64,7 @@ async fn every_view_has_its_url_and_a_strict_policy() {
         for link in [
             "Overview",
             "Rules",
+            "Budgets",
             "Files",
             "Over limit",
             "Store",
@@ -401,6 +403,42 @@ async fn trial_and_candidate_begin_with_commands() {
         text(&server, "/console/candidate").contains("would change of 0 requests")
     })
     .await;
+}
+
+#[tokio::test]
+async fn budgets_are_shown_with_what_keys_have_used() {
+    let rules = "
+domain: llm
+descriptors:
+  - key: team
+    rate_limit: {unit: minute, requests_per_unit: 1000}
+    metadata: {tollgate: {limits: [{name: budget, requests: 10, unit: year, calendar: Europe/Berlin}]}}
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 1000}
+        metadata: {tollgate: {parents: true}}
+  - {key: hour, rate_limit: {unit: hour, requests_per_unit: 5}}
+";
+    let server = TestServer::with_rules(rules).start();
+    assert!(!text(&server, "/console/budgets").contains("llm.hour"));
+    let mut client = server.client().await;
+    for (team, hits) in [("search", 8), ("ads", 10)] {
+        for _ in 0..hits {
+            client.ask("llm", &[("team", team)]).await;
+        }
+    }
+    eventually("both teams are shown", async || {
+        let page = text(&server, "/console/budgets");
+        let at = |words: &str| page.find(words);
+        let rows = [at("ads budget 10 of 10"), at("search budget 8 of 10")];
+        rows.iter().all(Option::is_some) && rows.is_sorted()
+    })
+    .await;
+    let key = "/console/key?domain=llm&e=team%3Dsearch&e=user%3Dann";
+    let page = text(&server, key);
+    for row in ["llm.team budget 8 of 10", "llm.team.user 0 of 1000"] {
+        assert!(page.contains(row), "{row}: {page}");
+    }
 }
 
 #[tokio::test]

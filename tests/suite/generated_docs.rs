@@ -100,7 +100,7 @@ domain: d
 descriptors:
   - key: turn
     rate_limit: {unit: second, requests_per_unit: 100}
-    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s}}
+    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s, warn_at: 1%}}
   - key: cheap
     value: fixed
     rate_limit: {unit: year, requests_per_unit: 0}

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::base::time::Time;
 use tollgate::check::Key;
 use tollgate::config::{self, CompileOptions, Source};
-use tollgate::limit::{Algorithm, Consistency, Months, Unit};
+use tollgate::limit::{Algorithm, Consistency, Unit, Windows};
 use tollgate::rules::explain::explain;
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
@@ -154,24 +154,24 @@ descriptors:
   - {key: two, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 2}}}
   - {key: fading, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
 ";
-    let keys = |months: Months, format: KeyFormat| {
+    let keys = |months: Windows, format: KeyFormat| {
         let rules = loaded(MONTHS, |options| {
-            (options.months, options.key_format) = (months, format);
+            (options.windows, options.key_format) = (months, format);
         });
         ["one=1", "drop=1", "two=1", "fading=1"]
             .map(|descriptor| key_of(&rules, &query(descriptor)))
     };
-    let [one, drop, two, fading] = keys(Months::Calendar, KeyFormat::Safe);
+    let [one, drop, two, fading] = keys(Windows::UtcMonths, KeyFormat::Safe);
     assert_eq!(one, "tg:shop:one:1:fixed_window:month:s:");
     assert_eq!(drop, "tg:shop:drop:1:fixed_window:month:s:");
     assert_eq!(two, "tg:shop:two:1:fixed_window:5184000:s:");
     assert_eq!(fading, "tg:shop:fading:1:sliding_window:2592000000000:us");
     assert_eq!(
-        keys(Months::Calendar, KeyFormat::Reference),
+        keys(Windows::UtcMonths, KeyFormat::Reference),
         ["shop_one_1_", &drop, &two, &fading]
     );
     assert_eq!(
-        keys(Months::ThirtyDays, KeyFormat::Safe)[..2],
+        keys(Windows::Aligned, KeyFormat::Safe)[..2],
         [
             "tg:shop:one:1:fixed_window:2592000:s:",
             "tg:shop:drop:1:fixed_window:2592000:s:"

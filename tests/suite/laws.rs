@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Months, OverLimitHits, Terms, Unit};
+use tollgate::limit::{Algorithm, EXACT_MAX, Limit, OverLimitHits, Terms, Unit, Windows};
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);
@@ -131,19 +131,19 @@ fn limits_in(
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     let period = prop_oneof![
-        3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
-        1 => Just((Unit::Month, 1, Months::Calendar)),
+        3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
+        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
     ];
     (requests, period, burst, over_limit_hits).prop_map(
-        move |(requests, (unit, unit_multiplier, months), burst, over_limit_hits)| {
+        move |(requests, (unit, unit_multiplier, windows), burst, over_limit_hits)| {
             let burst = burst.filter(|_| algorithm.is_bucket());
             let terms = Terms {
                 unit_multiplier,
-                months,
+                windows,
                 burst,
                 buckets,
                 over_limit_hits,
-                ..Terms::new(requests, unit, algorithm)
+                ..Terms::new(requests.into(), unit, algorithm)
             };
             Limit::new(&terms).expect("a limit")
         },
@@ -165,7 +165,9 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 /// How long it takes at most until a counter is as if untouched.
 fn fill(limit: &Limit) -> Span {
     match limit.algorithm {
-        Algorithm::FixedWindow if limit.months == Months::Calendar => Span::from_secs(31 * 86_400),
+        Algorithm::FixedWindow if limit.windows == Windows::UtcMonths => {
+            Span::from_secs(31 * 86_400)
+        }
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period,
         Algorithm::SlidingWindow if limit.buckets > 0 => {
             times(limit.sub_window(), u64::from(limit.buckets) + 1)
@@ -173,10 +175,10 @@ fn fill(limit: &Limit) -> Span {
         Algorithm::SlidingWindow => times(limit.period, 2),
         // From the deepest debt it takes two bursts, from anywhere else one.
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let credits = 2 * u64::from(limit.capacity) * limit.period_ticks();
+            let credits = 2 * limit.capacity * limit.period_ticks();
             times(
                 limit.tick.span(),
-                credits.div_ceil(u64::from(limit.requests).max(1)) + 1,
+                credits.div_ceil(limit.requests.max(1)) + 1,
             )
             .max(limit.period)
         }
@@ -292,7 +294,7 @@ proptest! {
     #[test]
     fn what_remains_passes_and_not_one_more(limit in any_limit(), calls in history()) {
         let bench = played(limit, &calls);
-        prop_assert_eq!(bench.admitted(), u64::from(bench.look().remaining));
+        prop_assert_eq!(bench.admitted(), bench.look().remaining);
     }
 
     #[test]
@@ -309,7 +311,7 @@ proptest! {
                     let sooner = Span::from_micros(wait.as_micros() - 1);
                     prop_assert!(bench.after(sooner).ask(Hits::Add(hits)).over, "before retry_after {:?}", wait);
                 }
-                None => prop_assert!(hits > u64::from(limit.capacity)),
+                None => prop_assert!(hits > limit.capacity),
             }
         } else {
             prop_assert_eq!(verdict.retry_after, None);
@@ -320,7 +322,7 @@ proptest! {
     fn at_reset_after_the_counter_is_as_if_untouched(limit in any_limit(), calls in history()) {
         let bench = played(limit, &calls);
         let later = bench.after(bench.look().reset_after);
-        prop_assert_eq!(later.admitted(), u64::from(limit.capacity));
+        prop_assert_eq!(later.admitted(), limit.capacity);
         prop_assert_eq!(later.look().used, 0);
     }
 
@@ -356,7 +358,7 @@ proptest! {
         prop_assume!(verdict.over);
         let used = if limit.algorithm.is_bucket() {
             // A bucket is never deeper in debt than one burst, and one hit more than fits is as good as any number more.
-            let capacity = u64::from(limit.capacity);
+            let capacity = limit.capacity;
             (before + hits.min(capacity + 1)).min(2 * capacity)
         } else {
             before + hits
@@ -371,7 +373,7 @@ proptest! {
         let verdict = bench.ask(Hits::Refund(hits));
         prop_assert!(verdict.remaining <= limit.capacity);
         prop_assert!(verdict.remaining >= before.remaining);
-        prop_assert!(bench.admitted() <= u64::from(limit.capacity));
+        prop_assert!(bench.admitted() <= limit.capacity);
         prop_assert!(before.used - verdict.used <= hits);
     }
 
@@ -393,24 +395,24 @@ proptest! {
         for (at, hits) in &passed {
             *windows.entry(limit.window(*at).start).or_insert(0) += hits;
         }
-        prop_assert!(windows.values().all(|&hits| hits <= u64::from(limit.requests)), "{windows:?}");
+        prop_assert!(windows.values().all(|&hits| hits <= limit.requests), "{windows:?}");
         // 30 days can begin in January and end in March.
-        let windows_touched = if limit.months == Months::Calendar { 3 } else { 2 };
-        prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * u64::from(limit.requests));
+        let windows_touched = if limit.windows == Windows::UtcMonths { 3 } else { 2 };
+        prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * limit.requests);
     }
 
     #[test]
     fn a_sliding_window_admits_less_than_twice_its_requests_in_any_period(
         limit in limits(Algorithm::SlidingWindow, 1..=30), calls in one_way_history(),
     ) {
-        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) < 2 * u64::from(limit.requests));
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) < 2 * limit.requests);
     }
 
     #[test]
     fn logs_and_cut_windows_admit_at_most_their_requests_in_any_period(
         limit in prop_oneof![limits(Algorithm::SlidingLog, 0..=30), cut_limits(0..=30)], calls in one_way_history(),
     ) {
-        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) <= u64::from(limit.requests));
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) <= limit.requests);
     }
 
     #[test]
@@ -432,9 +434,9 @@ proptest! {
         let (requests, mut passed) = (limit.requests, 0);
         for _ in 0..20 * requests {
             passed += u32::from(!bench.ask(Hits::Add(1)).over);
-            bench.pass(Span::from_micros(limit.period.as_micros().div_ceil(u64::from(requests))));
+            bench.pass(Span::from_micros(limit.period.as_micros().div_ceil(requests)));
         }
-        prop_assert!(passed >= 20 * (requests - 1), "all but one a window, not {passed} of {}", 20 * requests);
+        prop_assert!(u64::from(passed) >= 20 * (requests - 1), "all but one a window, not {passed} of {}", 20 * requests);
     }
 
     #[test]
@@ -459,12 +461,12 @@ proptest! {
         let bench = played(limit, &calls);
         // From the deepest debt it takes up to 2 × 40 × 7 of them.
         let years = Span::from_secs(600 * 365 * 86_400);
-        prop_assert_eq!(bench.after(years).admitted(), u64::from(limit.capacity));
+        prop_assert_eq!(bench.after(years).admitted(), limit.capacity);
     }
 
     #[test]
     fn steady_traffic_at_the_rate_passes_whole(requests in 1..30_u32, unit in prop::sample::select(&Unit::ALL[..])) {
-        let terms = Terms { burst: Some(1), ..Terms::new(requests, unit, Algorithm::TokenBucket) };
+        let terms = Terms { burst: Some(1), ..Terms::new(requests.into(), unit, Algorithm::TokenBucket) };
         let limit = Limit::new(&terms).expect("a limit");
         let mut bench = Bench::new(limit);
         for _ in 0..200 {
@@ -487,7 +489,7 @@ proptest! {
     fn a_clock_that_jumps_on_is_time_that_passed(limit in any_limit(), calls in one_way_history(), on in 0..7_200_000_000_u64) {
         // The most that it admits in addition is what is refilled in that time, up to the whole limit.
         let later = played(limit, &calls).after(Span::from_micros(on));
-        prop_assert!(later.admitted() <= u64::from(limit.capacity));
+        prop_assert!(later.admitted() <= limit.capacity);
         prop_assert!(later.look().reset_after <= fill(&limit));
     }
 

@@ -1,12 +1,10 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
-mod bounds;
 mod candidate;
-mod clocks;
 mod deployments;
 mod faults;
-mod fleet;
+pub(crate) mod fleet;
 mod give_back;
 mod interactions;
 mod load;

@@ -37,6 +37,15 @@ bucket that queues | 10/year algorithm: token_bucket | 10/year algorithm: token_
 bucket that becomes leaky | 10/year algorithm: token_bucket | 10/year algorithm: leaky_bucket, burst: 10 | 10
 leaky bucket raised | 10/year algorithm: leaky_bucket, burst: 10 | 20/year algorithm: leaky_bucket, burst: 10 | 4
 leaky bucket made deeper | 10/year algorithm: leaky_bucket, burst: 10 | 10/year algorithm: leaky_bucket, burst: 12 | 6
+window that gets a calendar | 10/year | 10/year calendar: UTC | 10
+window of another zone | 10/year calendar: UTC | 10/year calendar: {time_zone: Europe/Berlin, at: '06:00'} | 4
+window of a zone raised | 10/year calendar: UTC | 20/year calendar: UTC | 14
+month that begins on another day | 10/month calendar: UTC | 10/month calendar: {time_zone: UTC, first_day: 28} | 10
+week that begins on another day | 10/week calendar: UTC | 10/week calendar: {time_zone: UTC, first_weekday: thursday} | 10
+window with another limit beside it | 10/year | 10/year limits: [{requests: 50, unit: month, unit_multiplier: 5}] | 4
+window that keeps its limit only | 10/year limits: [{requests: 50, unit: month, unit_multiplier: 5}] | 10/year | 4
+bucket with another limit beside it | 10/year algorithm: token_bucket | 10/year algorithm: token_bucket, limits: [{requests: 50, unit: month}] | 4
+window that warns | 10/year | 10/year warn_at: 50% | 4
 holders raised | 10/year algorithm: concurrency, lease_by: holder, lease: 1h | 20/year algorithm: concurrency, lease_by: holder, lease: 1h | 14
 holders lowered | 10/year algorithm: concurrency, lease_by: holder, lease: 1h | 4/year algorithm: concurrency, lease_by: holder, lease: 1h | 0
 holders of another unit | 10/year algorithm: concurrency, lease_by: holder, lease: 1h | 10/day algorithm: concurrency, lease_by: holder, lease: 1h | 4

@@ -175,7 +175,6 @@ async fn everything_owed_is_written_back() {
         assert!(
             !node.decide_locally(
                 &[(&check(number), StoreError::Unreachable.not_counted())],
-                false,
                 clock.now()
             )[0]
             .over

@@ -4,6 +4,8 @@
 mod support;
 
 mod bad_input;
+mod budget_samples;
+mod budgets;
 mod candidate;
 mod check;
 mod cli;
@@ -68,6 +70,8 @@ mod system;
 mod top;
 mod traces;
 mod trial;
+mod usage;
 mod values;
+mod warnings;
 mod wire;
 mod xds;

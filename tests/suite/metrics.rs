@@ -733,8 +733,7 @@ async fn rules_with_one_counter_have_gauges_of_limit_and_usage() {
             expected(used),
             "{backend}"
         );
-        let labels =
-            r#"domain="d",key1="outer_a",key2="middle_b",rule="d.outer_a.middle_b.inner_c""#;
+        let labels = r#"domain="d",key1="outer_a",key2="middle_b",limit="",rule="d.outer_a.middle_b.inner_c""#;
         server.assert_metric(&format!("tollgate_rule_limit{{{labels}}}"), 5.0);
         server.assert_metric("tollgate_rule_gauges_left_out", 0.0);
     }

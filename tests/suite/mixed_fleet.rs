@@ -6,7 +6,7 @@
 use redis::{Commands as _, Connection};
 use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, Months, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, Terms, Unit, Windows};
 
 use crate::support::remote::{Bench, atomic_request, request_of};
 
@@ -50,7 +50,7 @@ impl OldReplica {
 }
 
 fn limit(requests: u32) -> Limit {
-    let terms = Terms::new(requests, Unit::Day, Algorithm::FixedWindow);
+    let terms = Terms::new(requests.into(), Unit::Day, Algorithm::FixedWindow);
     Limit::new(&terms).expect("a limit")
 }
 
@@ -148,7 +148,7 @@ async fn both_services_see_each_others_hits() {
 #[tokio::test]
 async fn calendar_months_have_the_reference_key_until_their_end() {
     let terms = Terms {
-        months: Months::Calendar,
+        windows: Windows::UtcMonths,
         ..Terms::new(10, Unit::Month, Algorithm::FixedWindow)
     };
     let limit = Limit::new(&terms).expect("a limit");

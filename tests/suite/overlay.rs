@@ -370,6 +370,13 @@ pub(crate) const FINDINGS: &str = "
 {domain: '*'} => overlay.yaml: expected a list
 [{domain: '*', tollgate: {algorithm: token_bucket}}] => overlay.yaml: unknown key 'algorithm'
 [ => overlay.yaml:
+[{domain: '*', tollgate: {defaults: {limits: [{requests: 9, unit: day}]}}}] => overlay.yaml: `limits` for many rules
+[{domain: '*', tollgate: {defaults: {calendar: Europe/Berln}}}] => overlay.yaml: unknown time zone 'Europe/Berln'; did you mean `Europe/Berlin`?
+[{domain: '*', rules: [{path: own, tollgate: {warn_at: 101%}}]}] => overlay.yaml: `warn_at` has 1 to 4 different shares from 1% to 100%
+[{domain: '*', rules: [{path: own, tollgate: {calendar: UTC}}]}] => warning: overlay.yaml: `calendar` has no effect on any matching rule
+[{domain: '*', rules: [{path: own, tollgate: {parents: true}}]}] => warning: overlay.yaml: `parents` has no effect on any matching rule
+[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day, burst: 3}]}}]}] => set elsewhere: limits: [{requests: 9, unit: day, burst: 3}] (by the overlay's rules,
+[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day}, {requests: 8, unit: day}]}}]}] => write a `name` that no other limit has; set elsewhere: limits: [
 [{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}] => set elsewhere: algorithm: token_bucket (by the overlay's defaults,
 ";
 

@@ -16,7 +16,7 @@ use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
-    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
+    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
 use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -50,12 +50,13 @@ struct Terms2 {
     found: Option<Found>,
 }
 
-const MANNERS: [Mode; 5] = [
-    Mode::Independent,
-    Mode::Atomic,
-    Mode::DryRun,
-    Mode::Reset,
-    Mode::Grant,
+/// Modes, and the group of all checks.
+const MANNERS: [(Mode, u16); 5] = [
+    (Mode::Independent, 0),
+    (Mode::Independent, 1),
+    (Mode::DryRun, 0),
+    (Mode::Reset, 0),
+    (Mode::Grant, 0),
 ];
 
 /// What goes out in one call.
@@ -86,6 +87,8 @@ struct Call {
     ahead: Option<(u64, u64)>,
     /// When the call begins to change nothing, in µs after or before it comes.
     until: Option<i64>,
+    /// Neighbors with one number consume all or nothing; 0 is alone.
+    group: u16,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -165,7 +168,6 @@ impl Group {
             mode: self.mode,
             request: CheckRequest {
                 checks: calls().map(|(call, limit)| call.check(limit)).collect(),
-                all_or_nothing: self.mode == Mode::Atomic,
                 deadline: None,
             },
             marks: calls()
@@ -185,6 +187,7 @@ impl Call {
             holder,
             book_ahead,
             lease: self.takes(limit).then(Arc::default),
+            group: self.group,
             ..check(self.counter, *limit, self.size.hits(limit))
         }
     }
@@ -203,11 +206,9 @@ impl Call {
 
     fn marks(&self, mode: Mode, limit: &Limit, now: Time) -> Marks {
         let until = |after| Time::from_micros(now.as_micros().saturating_add_signed(after));
-        let has_end = matches!(mode, Mode::Independent | Mode::Grant);
+        let has_end = self.group == 0 && matches!(mode, Mode::Independent | Mode::Grant);
         Marks {
-            ahead: self
-                .ahead
-                .filter(|_| mode != Mode::Atomic && self.takes(limit)),
+            ahead: self.ahead.filter(|_| self.group == 0 && self.takes(limit)),
             until: self.until.filter(|_| has_end).map(until),
         }
     }
@@ -227,7 +228,7 @@ impl Amount {
     fn hits(self, limit: &Limit) -> u64 {
         match self {
             Self::Hits(hits) => hits,
-            Self::Capacity(eighths, more) => (u64::from(limit.capacity) * eighths / 8)
+            Self::Capacity(eighths, more) => (limit.capacity * eighths / 8)
                 .saturating_add_signed(more)
                 .max(1),
         }
@@ -309,7 +310,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
                 double(limit.period_ticks()),
                 double(limit.tick.since_epoch(START)),
             );
-            let (full, far) = (price * f64::from(limit.capacity), double(EXACT_MAX - 1));
+            let (full, far) = (price * double(limit.capacity), double(EXACT_MAX - 1));
             let (infinity, nan) = (f64::INFINITY, f64::NAN);
             let spent = [
                 0.0,
@@ -376,14 +377,14 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let buckets = prop_oneof![Just(None), (1..12_u32).prop_map(Some)];
     let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
     let period = prop_oneof![
-        5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
-        1 => Just((Unit::Month, 1, Months::Calendar)),
+        5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
+        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
     ];
     (requests, period, particular, over_limit_hits).prop_filter_map(
         "countable",
         move |(
             requests,
-            (unit, unit_multiplier, months),
+            (unit, unit_multiplier, windows),
             (burst, max_wait, buckets, lease),
             over_limit_hits,
         )| {
@@ -395,11 +396,11 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
             };
             let terms = Terms {
                 unit_multiplier,
-                months,
+                windows,
                 burst,
                 buckets,
                 over_limit_hits,
-                ..Terms::new(requests, unit, algorithm)
+                ..Terms::new(requests.into(), unit, algorithm)
             };
             let terms = Terms {
                 max_wait: max_wait.map(Span::from_micros),
@@ -439,7 +440,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
             } else {
                 large
             };
-            let measures = |limit: &Limit| (limit.period, limit.tick, limit.months);
+            let measures = |limit: &Limit| (limit.period, limit.tick, limit.windows);
             let same_key = |other: &Limit| {
                 limit.algorithm == Algorithm::Concurrency || measures(other) == measures(&limit)
             };
@@ -453,9 +454,9 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
                 lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
                 ..Terms::new(
                     if limit.algorithm == Algorithm::Concurrency {
-                        large % 5
+                        (large % 5).into()
                     } else {
-                        requests
+                        requests.into()
                     },
                     Unit::Second,
                     limit.algorithm,
@@ -488,8 +489,9 @@ fn calls() -> impl Strategy<Value = Call> {
     let parts = prop_oneof![2 => Just(1_u64), 2 => 2..5_u64, 1 => 30..33_u64];
     let ahead = prop::option::weighted(0.25, (wanted, parts));
     let until = prop::option::weighted(0.1, prop_oneof![Just(-1), Just(0), Just(1)]);
-    (0..KEYS, size, caller, (ahead, until)).prop_map(
-        |(counter, size, (enforcing, holder, patience), (ahead, until))| Call {
+    let group = prop_oneof![2 => Just(0), 2 => Just(1), 1 => Just(2)];
+    (0..KEYS, size, caller, (ahead, until), group).prop_map(
+        |(counter, size, (enforcing, holder, patience), (ahead, until), group)| Call {
             counter,
             size,
             enforcing,
@@ -497,6 +499,7 @@ fn calls() -> impl Strategy<Value = Call> {
             patience,
             ahead,
             until,
+            group,
         },
     )
 }
@@ -519,14 +522,19 @@ fn gaps() -> impl Strategy<Value = Gap> {
 
 fn batches() -> impl Strategy<Value = Batch> {
     let manners = prop_oneof![
-        6 => Just(Mode::Independent),
-        6 => Just(Mode::Atomic),
+        12 => Just(Mode::Independent),
         2 => Just(Mode::DryRun),
         1 => Just(Mode::Reset),
         2 => Just(Mode::Grant),
     ];
-    let group = (manners, prop::collection::vec(calls(), 1..7))
-        .prop_map(|(mode, calls)| Group { mode, calls });
+    let group = (manners, prop::collection::vec(calls(), 1..7)).prop_map(|(mode, mut calls)| {
+        if mode != Mode::Independent {
+            for call in &mut calls {
+                call.group = 0;
+            }
+        }
+        Group { mode, calls }
+    });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
     let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Rejected)];
     (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(
@@ -578,9 +586,9 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
-            for (size, mode) in calls
+            for (size, (mode, group)) in calls
                 .iter()
-                .flat_map(|&size| MANNERS.map(|mode| (size, mode)))
+                .flat_map(|&size| MANNERS.map(|manner| (size, manner)))
             {
                 let counters = std::array::from_fn(|number| Terms2 {
                     limits: [limit; 2],
@@ -589,10 +597,12 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
                 let batch = |gap, size, writes| {
                     let call = |counter, size| Call {
                         size,
+                        group,
                         ..hit(counter)
                     };
                     let neighbour = |counter| {
-                        (mode != Mode::Independent).then(|| call((counter + 1) % KEYS, Size::Look))
+                        ((mode, group) != MANNERS[0])
+                            .then(|| call((counter + 1) % KEYS, Size::Look))
                     };
                     let ask = |counter| Group {
                         mode,
@@ -736,11 +746,12 @@ fn over_limit_behind_other_leases() -> History {
         gap: Gap::Micros(seconds * 1_000_000),
         reloaded: [reloaded; KEYS],
         asks: vec![Group {
-            mode: Mode::Atomic,
+            mode: Mode::Independent,
             calls: calls
                 .iter()
                 .map(|&(counter, holder)| Call {
                     holder,
+                    group: 1,
                     ..hit(counter)
                 })
                 .collect(),
@@ -796,8 +807,8 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
             call(2, Size::Look),
         ];
         vec![Group {
-            mode: Mode::Atomic,
-            calls,
+            mode: Mode::Independent,
+            calls: joined(calls),
         }]
     };
     let batches = vec![
@@ -820,8 +831,8 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(
             Gap::Micros(1_000_000),
             vec![Group {
-                mode: Mode::Atomic,
-                calls: vec![call(0, give_back), call(0, add)],
+                mode: Mode::Independent,
+                calls: joined(vec![call(0, give_back), call(0, add)]),
             }],
         ),
     ];
@@ -900,25 +911,30 @@ fn lease_given_back_beside_a_veto() -> History {
         ..hit(0)
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
-    let batch = |reloaded, mode, calls| Batch {
+    let batch = |reloaded, calls| Batch {
         gap: Gap::Micros(1_000),
         reloaded: [reloaded; KEYS],
-        asks: vec![Group { mode, calls }],
+        asks: vec![Group {
+            mode: Mode::Independent,
+            calls,
+        }],
         writes: Writes::Taken,
     };
     let batches = vec![
-        batch(
-            false,
-            Mode::Independent,
-            (0..4).map(|holder| call(holder, add)).collect(),
-        ),
-        batch(true, Mode::Atomic, vec![call(3, give_back), call(4, add)]),
+        batch(false, (0..4).map(|holder| call(holder, add)).collect()),
+        batch(true, joined(vec![call(3, give_back), call(4, add)])),
     ];
     History {
         counters,
         jitter: Span::ZERO,
         batches,
     }
+}
+
+/// All or nothing.
+fn joined(calls: Vec<Call>) -> Vec<Call> {
+    let joined = |call| Call { group: 1, ..call };
+    calls.into_iter().map(joined).collect()
 }
 
 fn hit(counter: usize) -> Call {
@@ -930,6 +946,7 @@ fn hit(counter: usize) -> Call {
         patience: 4,
         ahead: None,
         until: None,
+        group: 0,
     }
 }
 

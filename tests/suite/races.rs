@@ -78,7 +78,7 @@ fn grants_exactly_the_limit(algorithm: &str) {
 /// One call of a race.
 pub(crate) struct RaceCall {
     pub(crate) round: usize,
-    client: usize,
+    pub(crate) client: usize,
     number: usize,
 }
 

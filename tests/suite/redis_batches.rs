@@ -126,8 +126,8 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
         assert_eq!(
             (bench.batches() - before, bench.calls("evalsha")),
             expected,
-            "{count} checks, all_or_nothing: {}",
-            request.all_or_nothing
+            "{count} checks, in group {}",
+            request.checks[0].group
         );
     }
 }

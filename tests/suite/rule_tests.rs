@@ -40,13 +40,15 @@ fn test_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) ->
     tollgate_with_env(&[&["test", &*rules], arguments].concat(), variables)
 }
 
-/// The rules of `config` do what their comments promise, and every one has a test.
+/// The sample rules do what their comments promise, and every one has a test.
 #[test]
 fn sample_rules_pass_their_tests() {
-    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-    let ran = tollgate(&["test", config.to_str().expect("a plain name"), "--coverage"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(!ran.stdout.contains("no test reaches"), "{}", ran.stdout);
+    for rules in ["config", "deploy/budgets"] {
+        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join(rules);
+        let ran = tollgate(&["test", rules.to_str().expect("a plain name"), "--coverage"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(!ran.stdout.contains("no test reaches"), "{}", ran.stdout);
+    }
 }
 
 const RETRY_AFTER: &str = r#"

@@ -32,6 +32,13 @@ algorithm: token_bucket, on_limit: queue, max_wait: 1s, consistency: leased
 consistency: leased, over_limit_hits: drop, on_limit: degrade
 consistency: leased, over_limit_hits: count
 consistency: fast
+consistency: leased, warn_at: 80%
+calendar: {time_zone: UTC, first_day: 29}
+algorithm: token_bucket, calendar: UTC
+limits: [{requests: 9007199254740990, unit: week}], warn_at: [100%, 1%]
+limits: [{requests: 9, unit: week, on_limit: degrade}]
+limits: [{requests: 9}]
+limits: null
 algorithm: Token_bucket
 algorithm: null
 unit_multiplier: 0
@@ -101,6 +108,12 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "invalid_rules: a key and value twice",
             "invalid_rules: a key and value twice, below",
             "invalid_rules: a pattern twice",
+            "invalid_budgets: two limits of one name",
+            "invalid_budgets: a limit with the name of the rule",
+            "invalid_budgets: two limits with one default name",
+            "invalid_budgets: two limits of one period",
+            "invalid_budgets: a limit with the period of the rule",
+            "[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day}, {requests: 8, unit: day}]}}]}]",
             "merge: the same descriptor in two files is refused",
             "merge: below the root nothing is merged",
             "2:73 2 statuses for 1 descriptor: a response has one for each",
@@ -117,6 +130,12 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: concurrency of one value",
             "tollgate_block: concurrency of a pattern",
             "tollgate_block: concurrency of a key with a star",
+            "invalid_budgets: a calendar of seconds",
+            "invalid_budgets: a calendar of minutes",
+            "invalid_budgets: a calendar of hours",
+            "invalid_budgets: two days of a calendar",
+            "invalid_budgets: five months of a calendar",
+            "invalid_budgets: a limit with a calendar of hours",
         ],
     ),
     (
@@ -137,7 +156,12 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: concurrency without anything",
             "tollgate_block: all that a rule mixes up is reported at once",
             "tollgate_block: a burst without a bucket",
+            "tollgate_block: a block of an unlimited rule",
             "leased: a lease without leased or concurrency",
+            "invalid_budgets: a limit of holders",
+            "invalid_budgets: a limit with a burst and no bucket",
+            "[{domain: '*', rules: [{path: own, tollgate: {limits: [{requests: 9, unit: day, burst: 3}]}}]}]",
+            "invalid_budgets: options of the limit that an unlimited rule lacks",
             "leased: a lease beside exact",
             "leased: leased with over-limit hits that count by the domain",
             "[{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
@@ -157,8 +181,30 @@ const UNSEEN: &[(&str, &[&str])] = &[
             "tollgate_block: a burst that cannot be counted exactly",
             "tollgate_block: a period beyond a hundred years",
             "tollgate_block: more holders than are remembered",
+            "invalid_budgets: an amount that is too large for a bucket",
+            "invalid_budgets: more limits in one step than there may be",
             "2:58 the step is after the year 2255, up to which times are exact",
             "2:82 `reset` is in whole seconds, as in responses",
+        ],
+    ),
+    (
+        "names of time zones are those of a database",
+        &[
+            "invalid_budgets: an unknown time zone",
+            "invalid_budgets: a city for a time zone",
+            "invalid_budgets: a time zone in another case",
+            "invalid_budgets: a time zone like no other",
+            "[{domain: '*', tollgate: {defaults: {calendar: Europe/Berln}}}]",
+        ],
+    ),
+    (
+        "rules above are looked at",
+        &[
+            "invalid_budgets: parents without a limit above",
+            "invalid_budgets: parents at the top",
+            "invalid_budgets: concurrency above the end",
+            "invalid_budgets: quota_mode on one level",
+            "invalid_budgets: leased above the end",
         ],
     ),
     (

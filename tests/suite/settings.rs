@@ -339,6 +339,12 @@ fn headers_have_configured_names() {
         let found: Vec<Value> = headers.map(|header| header["key"].clone()).collect();
         assert_eq!(found, configured, "{direction}");
     }
+    let rules = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {tollgate: {warn_at: 50%}}}]}";
+    let server = TestServer::with_rules(rules).with_env("WARNING_HEADER", "X-Near");
+    let reply = server
+        .start()
+        .json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
+    assert!(has_header(&reply, "X-Near"), "{reply:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts};
+use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts, runs};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
@@ -39,19 +39,18 @@ impl Model {
             .collect();
         let mut counters: Vec<Counter> =
             self.0.iter().map(|(_, counter)| counter.clone()).collect();
-        let verdicts = if request.all_or_nothing {
-            decide_all_or_nothing(&request.checks, &slots, &mut counters, now)
-        } else {
-            let one = |(check, slot): (&Check, &usize)| {
-                let (counter, verdict) =
-                    counters[*slot]
-                        .clone()
-                        .decide(&check.limit, now, check.call());
+        let mut verdicts = Verdicts::new();
+        for group in runs(&request.checks, |check| check.group) {
+            let slots = &slots[verdicts.len()..][..group.len()];
+            if let ([check], [slot]) = (group, slots) {
+                let counter = counters[*slot].clone();
+                let (counter, verdict) = counter.decide(&check.limit, now, check.call());
                 counters[*slot] = counter;
-                verdict
-            };
-            request.checks.iter().zip(&slots).map(one).collect()
-        };
+                verdicts.push(verdict);
+            } else {
+                verdicts.extend(decide_all_or_nothing(group, slots, &mut counters, now));
+            }
+        }
         for ((_, kept), counter) in self.0.iter_mut().zip(counters) {
             *kept = counter;
         }
@@ -72,7 +71,7 @@ impl Model {
 
 /// A check in the histories: its limit, which has a key of its own, its hits, who holds, and
 /// whether it is enforcing.
-type Draw = (usize, u64, u8, bool);
+type Draw = (usize, u64, u8, bool, u16);
 
 fn memory() -> Counters {
     Counters::new(ROOM, "store", &Metrics::new())
@@ -158,30 +157,34 @@ fn verdicts_equal_those_of_a_list_of_counters() {
         limit(Algorithm::SlidingLog, 4, Unit::Minute),
         limit(Algorithm::Concurrency, 2, Unit::Minute),
     ];
-    let checks = prop::collection::vec((0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>()), 1..6);
-    let asks = prop::collection::vec((checks, any::<bool>(), 0..90_u64), 1..40);
-    let play = |asks: Vec<(Vec<Draw>, bool, u64)>| {
+    let groups = prop_oneof![2 => Just(0), 1 => Just(1), 1 => Just(2)];
+    let checks = prop::collection::vec(
+        (0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>(), groups),
+        1..6,
+    );
+    let asks = prop::collection::vec((checks, 0..90_u64), 1..40);
+    let play = |asks: Vec<(Vec<Draw>, u64)>| {
         counters.clear();
         let mut model = Model::default();
         let mut now = START;
-        for (checks, all_or_nothing, gap) in asks {
+        for (checks, gap) in asks {
             now = now.plus(Span::from_secs(gap));
-            let checks = checks.into_iter().map(|(key, hits, holder, enforcing)| {
-                let hits = match hits {
-                    0 => Hits::Peek,
-                    1..4 => Hits::Add(hits),
-                    more => Hits::Refund(more - 3),
-                };
-                Check {
-                    enforcing,
-                    holder: Some([holder].into()),
-                    ..check(&format!("k{key}:"), limits[key], hits)
-                }
-            });
-            let request = CheckRequest {
-                all_or_nothing,
-                ..request_of(checks)
-            };
+            let checks = checks
+                .into_iter()
+                .map(|(key, hits, holder, enforcing, group)| {
+                    let hits = match hits {
+                        0 => Hits::Peek,
+                        1..4 => Hits::Add(hits),
+                        more => Hits::Refund(more - 3),
+                    };
+                    Check {
+                        enforcing,
+                        group,
+                        holder: Some([holder].into()),
+                        ..check(&format!("k{key}:"), limits[key], hits)
+                    }
+                });
+            let request = request_of(checks);
             prop_assert_eq!(counters.decide(&request, now), model.decide(&request, now));
             if gap > 45 {
                 counters.sweep(now);

@@ -3,6 +3,7 @@
 
 mod clocks;
 mod console;
+mod lease_clocks;
 mod long_faults;
 mod mounts;
 mod namespaces;

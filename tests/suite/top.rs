@@ -169,7 +169,7 @@ async fn values_are_redacted_by_the_setting_and_the_address() {
 }
 
 /// Opens the feed, and reads the head of its response.
-fn feed(server: &TestServer) -> Connection {
+pub(crate) fn feed(server: &TestServer) -> Connection {
     let mut feed = Connection::open(server.admin);
     let request = "GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n";
     feed.write(request.as_bytes()).expect("it is open");
@@ -182,7 +182,7 @@ fn feed(server: &TestServer) -> Connection {
 }
 
 /// The next event of a feed.
-fn event(feed: &mut Connection) -> Value {
+pub(crate) fn event(feed: &mut Connection) -> Value {
     loop {
         let mut line = String::new();
         let read = feed.0.read_line(&mut line).expect("the feed goes on");

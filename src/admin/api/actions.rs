@@ -129,15 +129,16 @@ impl Actions {
             .map_or_else(String::new, |remote| remote.to_string());
         let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
         let descriptor = change.descriptor();
+        let limit = change.limit.as_deref();
         let changed = changed.inspect_err(|Failed { rejected, .. }| {
             // The store may have done it.
             if rejected.status.is_server_error() {
                 let error = rejected.reason();
-                tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, error, "admin action failed");
+                tracing::info!(target: AUDIT, action, remote, domain, descriptor, limit, hits, error, "admin action failed");
             }
         })?;
         let (before, after) = (json(&changed.before), json(&changed.after));
-        tracing::info!(target: AUDIT, action, remote, domain, descriptor, hits, before, after, "admin action");
+        tracing::info!(target: AUDIT, action, remote, domain, descriptor, limit, hits, before, after, "admin action");
         self.outcomes.count(action, ActionOutcome::Done);
         Ok(changed)
     }

@@ -30,6 +30,8 @@ pub(crate) struct CounterAction {
     pub(crate) remote: Option<IpAddr>,
     pub(crate) domain: String,
     pub(crate) entries: Entries,
+    /// The name of a limit of the rule, if it is not its own.
+    pub(crate) limit: Option<String>,
     /// To grant; 0 for a reset.
     pub(crate) hits: u64,
 }
@@ -42,18 +44,23 @@ impl CounterAction {
         body: &[u8],
         remote: Option<IpAddr>,
     ) -> Result<Self, Rejected> {
-        let (domain, entries, hits) = match action {
+        let (domain, entries, limit, hits) = match action {
             Action::Reset => {
-                let Reset { domain, descriptor } = read(body)?;
-                (domain, descriptor, 0)
+                let Reset {
+                    domain,
+                    descriptor,
+                    limit,
+                } = read(body)?;
+                (domain, descriptor, limit, 0)
             }
             Action::Grant => {
                 let Grant {
                     domain,
                     descriptor,
+                    limit,
                     hits,
                 } = read(body)?;
-                (domain, descriptor, hits.get())
+                (domain, descriptor, limit, hits.get())
             }
         };
         if domain.is_empty() || entries.is_empty() || entries.iter().any(|[key, _]| key.is_empty())
@@ -65,13 +72,20 @@ impl CounterAction {
             remote,
             domain,
             entries,
+            limit,
             hits,
         })
     }
 
     /// Equal for equal actions.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
-        let parts = (self.action, &self.domain, &self.entries, self.hits);
+        let parts = (
+            self.action,
+            &self.domain,
+            &self.entries,
+            &self.limit,
+            self.hits,
+        );
         Sha256::digest(json(&parts)).into()
     }
 

@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Body;
 use futures_util::future::join_all;
 use http::StatusCode;
+use tokio::sync::Semaphore;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::fleet::Replies;
 use crate::admin::api::fleet::reply::LeasedReply;
 use crate::admin::api::idempotency::Failed;
+use crate::admin::api::limit_name::{chosen, limit_of, only_above};
 use crate::admin::api::top::{Key, Scope, Top, busy, entries_of, one_of, query_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
@@ -35,14 +37,19 @@ const GET_USAGE: &str =
 const UNKNOWN_HASH: &str = "no key with this hash is among the top keys of the last hour on this replica; `tollgate counter get` with the value prints its hash";
 const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 
+/// Lists of the keys of a rule that are made or sent at a time.
+// bound usage_lists_max: 503; -
+const LISTINGS_MAX: usize = 1;
+
 /// Finds and reads the counters of descriptors.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    rules: Arc<LiveRules>,
-    modes: Modes,
-    backend: Backend,
-    clock: Clock,
-    top: Arc<Top>,
+    pub(super) rules: Arc<LiveRules>,
+    pub(super) modes: Modes,
+    pub(super) backend: Backend,
+    pub(super) clock: Clock,
+    pub(super) top: Arc<Top>,
+    pub(super) listings: Arc<Semaphore>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
@@ -56,6 +63,7 @@ impl Counters {
         top: Arc<Top>,
     ) -> Self {
         Self {
+            listings: Arc::new(Semaphore::new(LISTINGS_MAX)),
             top,
             rules,
             modes,
@@ -74,21 +82,11 @@ impl Counters {
         pairs: &Pairs,
         values: Values,
     ) -> Answer<CounterView> {
-        let key;
-        let domain = pairs.first("domain");
-        if domain.is_empty() || pairs.all("e").next().is_none() {
-            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
-            return Err(Rejected::bad_request(reason));
-        }
-        let mut query = Query::of_entries(domain, pairs.all("e"))
-            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
+        let mut key = None;
+        let query = self.query_of_pairs(pairs, &mut key).await?;
         let scope = one_of(pairs, "scope", Scope::Replica)?;
         let is_hashed = is_hashed(pairs);
-        if is_hashed {
-            key = self.key_of_hash(&query).await?;
-            query.descriptors = query_of("", &key).descriptors;
-        }
-        let mut read = self.read(query.clone()).await;
+        let mut read = self.read(query.clone(), limit_of(pairs).as_deref()).await;
         if is_hashed {
             // The explanation of an error has the values.
             read = read.map_err(Rejected::unexplained);
@@ -101,6 +99,26 @@ impl Counters {
             self.add_leased_by_others(&mut counter, &query, own).await?;
         }
         Ok(counter)
+    }
+
+    /// The descriptor that a query string names. The key of its hashes is put into `found`.
+    pub(super) async fn query_of_pairs<'p>(
+        &self,
+        pairs: &'p Pairs,
+        found: &'p mut Option<Key>,
+    ) -> Result<Query<'p>, Rejected> {
+        let domain = pairs.first("domain");
+        if domain.is_empty() || pairs.all("e").next().is_none() {
+            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
+            return Err(Rejected::bad_request(reason));
+        }
+        let mut query = Query::of_entries(domain, pairs.all("e"))
+            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
+        if is_hashed(pairs) {
+            let key = found.insert(self.key_of_hash(&query).await?);
+            query.descriptors = query_of("", key).descriptors;
+        }
+        Ok(query)
     }
 
     async fn add_leased_by_others(
@@ -133,7 +151,7 @@ impl Counters {
         let domain = Text(query.domain).shown();
         let found = self.top.hashed(&domain, entries_of(&query.descriptors[0]));
         found
-            .await
+            .await?
             .ok_or_else(|| Rejected::new(StatusCode::NOT_FOUND, UNKNOWN_HASH))
     }
 
@@ -143,7 +161,7 @@ impl Counters {
         let invalid = |reason: String| Rejected::bad_request(format!("{reason}; write {EXAMPLE}"));
         let request = messages::read(&body).map_err(|error| invalid(format!("{error:#}")))?;
         let (query, _) = decode::query(&request).map_err(|error| invalid(error.to_string()))?;
-        let counters = self.read(query).await?;
+        let counters = self.read(query, None).await?;
         Ok(CounterList { counters })
     }
 
@@ -161,7 +179,9 @@ impl Counters {
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         let now = self.clock.now();
         let plan = self.plan(rules, &query, now)?;
-        let (step, check) = (&plan.steps[0], &plan.request.checks[0]);
+        let step = &plan.steps[0];
+        let link = chosen(step, change.limit.as_deref())?;
+        let check = &plan.request.checks[link.ok_or_else(only_above)?.check];
         check_grant(change, &check.limit)?;
         let store = self.store();
         let counted_in = match store {
@@ -189,8 +209,13 @@ impl Counters {
         })
     }
 
-    /// A counter for each descriptor.
-    pub(crate) async fn read(&self, mut query: Query<'_>) -> Result<Vec<CounterView>, Rejected> {
+    /// A counter for each descriptor: that of the limit with this name, or else of the innermost
+    /// rule.
+    pub(crate) async fn read(
+        &self,
+        mut query: Query<'_>,
+        limit: Option<&str>,
+    ) -> Result<Vec<CounterView>, Rejected> {
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         for descriptor in &mut query.descriptors {
@@ -198,17 +223,20 @@ impl Counters {
         }
         let now = self.clock.now();
         let plan = self.plan(rules, &query, now)?;
-        let counters = plan.steps.iter().map(|step| async {
-            let Some(check) = step.check() else {
-                return uncounted(&query, step);
+        let links = plan.steps.iter().map(|step| chosen(step, limit));
+        let links = links.collect::<Result<Vec<_>, _>>()?;
+        let (query, plan) = (&query, &plan);
+        let counters = plan.steps.iter().zip(links).map(|(step, link)| async move {
+            let Some(link) = link.or(step.links().last()) else {
+                return uncounted(query, step);
             };
-            let check = &plan.request.checks[check];
+            let check = &plan.request.checks[link.check];
             let (reading, counted_in) = self.read_check(check, now).await;
             let leased = self.store().leased(check);
-            counter(&query, step, check, &reading, leased, counted_in)
+            counter(query, step, check, &reading, leased, counted_in)
         });
         let mut counters = join_all(counters).await;
-        let hashed = self.top.as_hashed(&query).unwrap_or_default();
+        let hashed = self.top.as_hashed(query).unwrap_or_default();
         for (counter, hashed) in counters.iter_mut().zip(hashed) {
             counter.hashed = Some(hashed);
         }
@@ -222,7 +250,7 @@ impl Counters {
     }
 
     /// The plan of a request, of which at least one descriptor has a counter.
-    fn plan<'r>(
+    pub(super) fn plan<'r>(
         &self,
         rules: &'r RuleSet,
         query: &Query<'_>,
@@ -239,19 +267,19 @@ impl Counters {
         Ok(plan)
     }
 
-    async fn read_check(&self, check: &Check, now: Time) -> (Reading, CountedIn) {
+    pub(super) async fn read_check(&self, check: &Check, now: Time) -> (Reading, CountedIn) {
         let store = self.store();
         match (store.peek(check, now).await, store) {
             (Ok(reading), Store::Memory(_)) => (reading, CountedIn::Memory),
             (Ok(reading), Store::Redis(_)) => (reading, CountedIn::Redis),
             (Err(error), _) => {
-                let local = store.decide_locally(&[(check, error)], false, now);
+                let local = store.decide_locally(&[(check, error)], now);
                 (Reading::new(local[0], None), CountedIn::Fallback)
             }
         }
     }
 
-    fn store(&self) -> &Store {
+    pub(super) fn store(&self) -> &Store {
         self.store.get_or_init(|| self.backend.open())
     }
 }
@@ -266,7 +294,7 @@ fn check_grant(change: &CounterAction, limit: &Limit) -> Result<(), Rejected> {
         let reason = "a concurrency limit has holders instead of hits; reset removes all of them";
         return unprocessable(reason.to_owned());
     }
-    if change.hits > limit.capacity.into() {
+    if change.hits > limit.capacity {
         let capacity = limit.capacity;
         return unprocessable(format!(
             "a counter gives back at most its limit, {capacity} hits, and an unused one none; write hits of at most {capacity}, and grant again when they are used. For more in each period change the rule"
@@ -290,7 +318,7 @@ fn maybe_changed(error: CheckError) -> Failed {
     }
 }
 
-fn no_rules() -> Rejected {
+pub(super) fn no_rules() -> Rejected {
     Rejected::new(StatusCode::SERVICE_UNAVAILABLE, NO_RULES.trim_end())
 }
 

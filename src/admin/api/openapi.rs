@@ -20,22 +20,24 @@ use crate::report::counter::{
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesList, RulesRollback};
 use crate::report::status::ReplicaStatus;
 use crate::report::top::{OverLimitEvent, TopKeys};
+use crate::report::usage::Usage;
 use crate::report::{Finding, RuleCheck, RuleSimulation};
 
 type Object = Map<String, Value>;
 
 /// The first one has parts that the others use. Each of the others has `paths` and `components`.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     include_str!("openapi.json"),
     include_str!("counters.json"),
     include_str!("actions.json"),
     include_str!("rules.json"),
     include_str!("rule_check.json"),
     include_str!("top.json"),
+    include_str!("usage.json"),
 ];
 
 /// The types of answers and of bodies of requests, with those that their fields have.
-const TYPES: [fn(&mut SchemaGenerator) -> Schema; 18] = [
+const TYPES: [fn(&mut SchemaGenerator) -> Schema; 19] = [
     answer::<CounterChange>,
     answer::<CounterList>,
     answer::<CounterView>,
@@ -45,6 +47,7 @@ const TYPES: [fn(&mut SchemaGenerator) -> Schema; 18] = [
     answer::<RulesChanged>,
     answer::<RulesHistory>,
     answer::<RulesList>,
+    answer::<Usage>,
     schema::<Finding>,
     schema::<Grant>,
     schema::<OverLimitEvent<'_>>,

@@ -1,4 +1,4 @@
-//! `/api/v1/over-limit`: responses of OVER_LIMIT as server-sent events.
+//! `/api/v1/over-limit`: responses of OVER_LIMIT and warnings as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -234,7 +234,7 @@ impl TokenCheck {
         let of_read = hash_key.clone().filter(|_| change.token.is_none());
         read.follow(&current_read, &current_change, of_read, &mut files);
         change.follow(&current_change, &current_read, hash_key, &mut files);
-        let terms = Terms::new(ATTEMPTS_MAX, Unit::Minute, Algorithm::TokenBucket);
+        let terms = Terms::new(ATTEMPTS_MAX.into(), Unit::Minute, Algorithm::TokenBucket);
         let check = Self {
             read: current_read,
             change: current_change,

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::api::answer::Rejected;
+use crate::admin::api::answer::{self, Rejected};
 use crate::admin::api::fleet::reply::{Reply as _, TopReply};
 use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
@@ -17,7 +17,7 @@ use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::named_enum::named_enum;
 use crate::base::text::Text;
-use crate::http::response_budget::RETRY_AFTER_SECS;
+use crate::http::response_budget::{RETRY_AFTER_SECS, ResponseBudget, place_of};
 use crate::observe;
 use crate::observe::redact::{Redaction, Values};
 use crate::observe::top_keys::windows::{By, Counted, Window};
@@ -38,7 +38,7 @@ named_enum! {
 
 /// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens
 /// of megabytes.
-// bound top_queries_max: the next one waits; -
+// bound top_queries_max: the next one waits; tollgate_admin_responses_full_total
 const QUERIES_MAX: usize = 1;
 
 /// Answers which keys have the most hits.
@@ -50,6 +50,8 @@ pub(crate) struct Top {
     redaction: Option<Arc<Redaction>>,
     pub(crate) fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
+    /// The budget of the admin listener.
+    responses: ResponseBudget,
     tasks: TaskTracker,
 }
 
@@ -88,6 +90,7 @@ impl Top {
         rules: Arc<LiveRules>,
         redaction: Option<Arc<Redaction>>,
         fleet: Arc<Fleet>,
+        responses: ResponseBudget,
     ) -> Self {
         Self {
             keys,
@@ -95,6 +98,7 @@ impl Top {
             redaction,
             fleet,
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
+            responses,
             tasks: TaskTracker::new(),
         }
     }
@@ -134,7 +138,7 @@ impl Top {
                 resolved: viewer.values(),
             },
         };
-        let own = self.sums(query.selection, query.window, view).await;
+        let own = self.sums(query.selection, query.window, view).await?;
         let shown = move || {
             let Prepared { mut sums, permit } = own;
             for reply in replies {
@@ -154,21 +158,28 @@ impl Top {
         window: Window,
         by: By,
         viewer: &Viewer,
-    ) -> Vec<KeyHits> {
-        let prepared = self.sums(selection, window, View::of(viewer)).await;
+    ) -> Result<Vec<KeyHits>, Rejected> {
+        let prepared = self.sums(selection, window, View::of(viewer)).await?;
         let rule = prepared.sums.first(by).into_iter().next();
-        rule.map_or_else(Vec::new, |rule| rule.keys)
+        Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
     }
 
     /// The key that is shown like this to callers without a token, if it is among the top keys of
     /// the last hour.
-    pub(crate) async fn hashed(self: &Arc<Self>, domain: &str, shown: Entries) -> Option<Key> {
+    pub(crate) async fn hashed(
+        self: &Arc<Self>,
+        domain: &str,
+        shown: Entries,
+    ) -> Result<Option<Key>, Rejected> {
+        let Some(redaction) = self.redaction.clone() else {
+            return Ok(None);
+        };
         let selection = Selection {
             domain: Some(domain.to_owned()),
             rule: None,
         };
         let view = View {
-            redaction: Some(self.redaction.clone()?),
+            redaction: Some(redaction),
             resolved: Values::Redacted,
         };
         let find = move |top: &Self, read: &[RuleKeys], _| {
@@ -186,7 +197,12 @@ impl Top {
     }
 
     /// The hits that this process counted.
-    async fn sums(self: &Arc<Self>, selection: Selection, window: Window, view: View) -> Prepared {
+    async fn sums(
+        self: &Arc<Self>,
+        selection: Selection,
+        window: Window,
+        view: View,
+    ) -> Result<Prepared, Rejected> {
         let add = move |top: &Self, read: &[RuleKeys], permit| {
             let mut sums = Sums::default();
             for rule in read {
@@ -198,21 +214,25 @@ impl Top {
     }
 
     /// Reads keys on other threads: they may be many, and this one answers liveness probes. What
-    /// was begun is finished, even if its request is cancelled meanwhile.
+    /// was begun is finished, even if its request is cancelled meanwhile. Requests of clients that
+    /// are gone may wait: the end of a connection is not noticed behind a pipelined request.
     async fn prepare<T: Default + Send + 'static>(
         self: &Arc<Self>,
         selection: Selection,
         window: Window,
         prepare: impl FnOnce(&Self, &[RuleKeys], Permit) -> T + Send + 'static,
-    ) -> T {
-        let permit = self.queries.clone().acquire_owned().await.ok();
+    ) -> Result<T, Rejected> {
+        let permit = place_of(&self.queries).await;
+        if permit.is_none() {
+            return Err(self.responses.rejected(answer::full));
+        }
         let top = self.clone();
         let prepare = async move {
             let read = top.keys.read(selection, window).await;
             let prepare = move || prepare(&top, &read, permit);
             spawn_blocking(prepare).await.unwrap_or_default()
         };
-        self.tasks.spawn(prepare).await.unwrap_or_default()
+        Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
     }
 
     fn add(&self, sums: &mut Sums, rule: &RuleKeys, view: &View) {
@@ -227,6 +247,11 @@ impl Top {
             }
             sums.add(&rule.domain, &rule.rule, shown, key.counts);
         }
+    }
+
+    /// The entries of a key for a caller; `None` if there are no rules.
+    pub(crate) fn entries_for(&self, query: &Query<'_>, viewer: &Viewer) -> Option<Entries> {
+        self.shown(query, &View::of(viewer))
     }
 
     /// `None` if values cannot be redacted, because there are no rules.
@@ -361,7 +386,55 @@ pub(crate) fn one_of<T: FromStr<Err = String>>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::base::time::{Clock, Time};
+    use crate::store::Backend;
+    use crate::store::memory::Counters;
+    use crate::telemetry::metric::Metrics;
+
+    /// Of no keys.
+    fn top(metrics: &Metrics) -> Arc<Top> {
+        let backend = Backend::Memory(Arc::new(Counters::new(1 << 20, "store", metrics)));
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        Arc::new(Top::new(
+            TopKeys::new(Clock::starting_at(Time::default()), metrics),
+            Arc::default(),
+            None,
+            Arc::new(Fleet::new(backend, own, metrics)),
+            ResponseBudget::new(metrics),
+        ))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queries_do_not_wait_for_others_for_ever() {
+        let metrics = Metrics::new();
+        let top = top(&metrics);
+        let viewer = Viewer {
+            redaction: None,
+            may_reveal: false,
+        };
+        let read = async || {
+            top.read("a", "", &viewer, |answer| answer.rules.len())
+                .await
+        };
+        let other = top.queries.clone().acquire_owned().await;
+        let rejected = timeout(Duration::from_secs(6), read()).await;
+        let rejected = rejected.expect("it waits for 5 s").err();
+        let status = rejected.map(|rejected| rejected.status);
+        assert_eq!(status, Some(StatusCode::SERVICE_UNAVAILABLE));
+        let page = metrics.page();
+        assert!(
+            page.contains("tollgate_admin_responses_full_total 1"),
+            "{page}"
+        );
+        drop(other);
+        assert_eq!(read().await.ok(), Some(0));
+    }
 
     #[test]
     fn parameters_are_read_and_written_for_peers() {

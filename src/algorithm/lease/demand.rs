@@ -82,10 +82,10 @@ pub(super) fn take_size(
     demand: u64,
     remaining: u64,
     held: u64,
-    capacity: u32,
+    capacity: u64,
     replicas: NonZeroU32,
 ) -> u64 {
-    let (replicas, capacity) = (u64::from(replicas.get()), u64::from(capacity));
+    let (replicas, capacity) = (u64::from(replicas.get()), capacity);
     let most =
         (remaining / (PART_OF_REMAINING * replicas)).min(capacity / (PART_OF_LIMIT * replicas));
     let held_max = (demand.saturating_mul(3) / 2).min(capacity / (PART_HELD * replicas));

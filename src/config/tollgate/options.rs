@@ -7,19 +7,27 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json, json};
 use smallvec::SmallVec;
 
 use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys, values};
+use crate::config::tollgate::budget::{Amount, CalendarForm, Percentages};
+use crate::config::tollgate::conditions::{leased, without_misplaced, without_options_of_others};
+use crate::config::tollgate::reader;
 use crate::config::tollgate::value::{
     Body, Buckets, Duration, Headers, OnLimitWord, OptionValue, Percent, Positive, RequestHeaders,
     ResponseBody,
 };
-use crate::config::yaml::{Located, Location, Node};
-use crate::limit::{Algorithm, Consistency, LimitOption, OverLimitHits};
+use crate::config::yaml::{Diagnostic, Located, Location, Node};
+use crate::limit::{
+    Algorithm, CalendarSpec, Consistency, LimitOption, OverLimitHits, Unit, WarnAt,
+};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
+
+/// Limits of a rule beside its own.
+// bound limits_max: rejected, the previous rules stay; ratelimit_service_config_load_error
+pub(crate) const LIMITS_MAX: usize = 8;
 
 /// A block that applies to a rule.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +73,7 @@ macro_rules! options {
         }
 
         impl Block {
-            pub(super) fn set(
+            pub(crate) fn set(
                 &mut self,
                 key: &str,
                 node: &Node,
@@ -79,6 +87,16 @@ macro_rules! options {
                     })*
                     _ => {}
                 }
+            }
+
+            /// The options that it states, as they are shown.
+            pub(super) fn displayed(&self) -> impl Iterator<Item = (&'static str, Arc<str>)> {
+                let all = [$((
+                    stringify!($key),
+                    self.$key.as_ref().map(|option| option.value.display()),
+                )),*];
+                let all = all.into_iter();
+                all.filter_map(|(key, value)| Some((key, value?)))
             }
 
             /// The keys that it states, and where.
@@ -170,9 +188,61 @@ options! {
     /// Time until what is held returns, such as `30s`: the slot of an unreleased holder, or unused
     /// hits of `consistency: leased`, in the block with that
     lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
+    /// Windows of `day`, `week`, `month` or `year` in a time zone, such as `Europe/Berlin`
+    calendar: CalendarSpec = CalendarForm,
+        |_, form| form.algorithm.takes(LimitOption::Calendar);
+    /// Further limits, decided in one step with the rule's own: at most 8
+    limits: Limits = LimitList, |_, _| true;
+    /// Whether the limits of the rules above in the tree apply, too, in the same step
+    parents: bool = bool, |_, _| true;
+    /// Used share from which responses carry a warning: `80%`, or a list of up to 4
+    warn_at: WarnAt = Percentages, |_, _| true;
+}
+
+impl Block {
+    /// Options that shape the rule's own limit.
+    pub(crate) const OF_LIMIT: [&str; 10] = [
+        "algorithm",
+        "unit_multiplier",
+        "burst",
+        "buckets",
+        "max_wait",
+        "lease_by",
+        "consistency",
+        "lease",
+        "calendar",
+        "warn_at",
+    ];
+}
+
+keys! {
+    /// A limit of a rule beside its own.
+    pub(crate) enum LimitKeys {
+        /// Name, unique in the rule; default that of the rule, or its last key, and the unit
+        name: Text;
+        /// Hits in a period, to 9007199254740990 for `fixed_window`
+        requests: Amount, required;
+        /// Unit of the period
+        unit: Unit, required;
+        /// As for the rule
+        unit_multiplier: Positive;
+        /// As for the rule
+        algorithm: Algorithm;
+        /// As for the rule
+        burst: Positive;
+        /// As for the rule
+        buckets: Buckets;
+        /// As for the rule
+        calendar: CalendarForm;
+        /// As for the rule
+        warn_at: Percentages;
+    }
 }
 
 values! {
+    /// A list of limits.
+    pub(crate) enum LimitList(schemas) = {"type": "array", "minItems": 1, "maxItems": LIMITS_MAX,
+        "items": schemas.subschema_for::<LimitKeys>()};
     /// The block of a rule, in which no option contradicts `algorithm` or `on_limit` beside it.
     pub(crate) enum RuleBlock(schemas) = {"allOf": [
         schemas.subschema_for::<Options>(),
@@ -180,48 +250,11 @@ values! {
         {"allOf": OnLimitWord::ALL.map(without_options_of_others)},
         leased(),
     ]};
-}
-
-/// A block with this algorithm has no option that it does not take.
-fn without_misplaced(algorithm: Algorithm) -> Json {
-    let mut options = Map::new();
-    for option in LimitOption::ALL {
-        let allowed = match option {
-            option if algorithm.takes(option) => continue,
-            // Also for hits that are taken ahead.
-            LimitOption::Lease => continue,
-            // What all algorithms but one do by default has no effect.
-            LimitOption::OverLimitHits => json!({"const": OverLimitHits::Drop.name()}),
-            _ => false.into(),
-        };
-        options.insert(option.name().into(), allowed);
-    }
-    when("algorithm", algorithm.name(), &options)
-}
-
-fn without_options_of_others(on_limit: OnLimitWord) -> Json {
-    let others = OnLimitWord::ALL.into_iter();
-    let others = others.filter(|other| *other != on_limit);
-    let options = others.map(|other| (other.option().to_owned(), false.into()));
-    when("on_limit", on_limit.name(), &options.collect())
-}
-
-fn leased() -> Json {
-    let algorithms = Algorithm::ALL.into_iter();
-    let algorithms = algorithms.filter(|algorithm| algorithm.lease_error().is_none());
-    let others = json!({
-        "algorithm": {"enum": algorithms.collect::<Vec<_>>()},
-        "on_limit": {"not": {"const": OnLimitWord::Queue}},
-        "over_limit_hits": {"const": OverLimitHits::Drop},
-    });
-    let others = others.as_object().cloned().unwrap_or_default();
-    when("consistency", Consistency::Leased.name(), &others)
-}
-
-/// What other options may be in a block with this one.
-fn when(key: &str, word: &str, options: &Map<String, Json>) -> Json {
-    let stated = json!({"properties": {(key): {"const": word}}, "required": [key]});
-    json!({"if": stated, "then": {"properties": options}})
+    /// The block of many rules.
+    pub(crate) enum Defaults(schemas) = {"allOf": [
+        schemas.subschema_for::<Options>(),
+        {"properties": {"limits": false}},
+    ]};
 }
 
 /// Only buckets can queue.
@@ -272,77 +305,98 @@ impl<T> std::ops::Deref for Sourced<'_, T> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Options;
-    use crate::report::change::diff;
-    use crate::rules::explain::explain;
-    use crate::rules::plan::Modes;
-    use crate::rules::tree::tests::rules_of;
-    use crate::rules::{OnStoreError, Query, RuleSet};
+/// `limits` as it is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits(Arc<[LimitItem]>);
 
-    /// A block with each option, which has another value than without it.
-    const BLOCKS: &[(&str, &str)] = &[
-        ("algorithm", "algorithm: sliding_log"),
-        ("unit_multiplier", "unit_multiplier: 5"),
-        ("burst", "algorithm: token_bucket, burst: 7"),
-        ("buckets", "algorithm: sliding_window, buckets: 7"),
-        ("over_limit_hits", "over_limit_hits: drop"),
-        (
-            "on_limit",
-            "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
-        ),
-        (
-            "max_wait",
-            "algorithm: leaky_bucket, on_limit: queue, max_wait: 1s",
-        ),
-        (
-            "request_headers",
-            "on_limit: degrade, request_headers: {x-degraded: yes}",
-        ),
-        ("response_body", "response_body: less"),
-        ("on_store_error", "on_store_error: deny"),
-        ("enforce_percent", "enforce_percent: 50"),
-        (
-            "lease_by",
-            "algorithm: concurrency, lease_by: key, lease: 9s",
-        ),
-        ("consistency", "consistency: leased"),
-        ("lease", "algorithm: concurrency, lease_by: key, lease: 9s"),
-    ];
+/// An item of `limits`.
+#[derive(Debug)]
+pub(crate) struct LimitItem {
+    /// `None` for the default.
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) requests: u64,
+    pub(crate) unit: Unit,
+    /// Only with keys that an item may have.
+    pub(crate) block: Block,
+    pub(crate) location: Location,
+}
 
-    fn rules(block: &str) -> RuleSet {
-        rules_of(&format!(
-            "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: minute, requests_per_unit: 3}}\n    metadata: {{tollgate: {{{block}}}}}\n"
-        ))
-    }
-
-    #[test]
-    fn every_option_is_shown_and_documented_where_rules_are() {
-        let docs = include_str!("../../../docs/rules.md");
-        let keys: Vec<_> = BLOCKS.iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, Options::KEYS, "options of the test");
-        let plain = rules("");
-        for (key, block) in BLOCKS {
-            let changed = rules(block);
-            let shown = |text: &str, form: &str| assert!(text.contains(form), "{form}: {text}");
-            let line = changed.dump();
-            assert!(
-                [": ", "="]
-                    .iter()
-                    .any(|sign| line.contains(&format!("{key}{sign}"))),
-                "{key}: {line}"
-            );
-            shown(
-                &changed.dump_json(OnStoreError::Local),
-                &format!("\"{key}\":"),
-            );
-            let found = diff(&plain, &changed, OnStoreError::Local);
-            assert!(found[0].changed_options().contains(key), "{found:?}");
-            let query = Query::of_entries("d", ["key=value"]).expect("an entry");
-            let explanation = explain(&changed, &query, Modes::default());
-            shown(&explanation.text, &format!("{key}: "));
-            shown(docs, &format!("`{key}`"));
-        }
+impl Limits {
+    pub(crate) fn items(&self) -> &[LimitItem] {
+        &self.0
     }
 }
+
+impl LimitItem {
+    fn read(node: &Node, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let elsewhere = (Options::KEYS, "in the block of the rule");
+        let (mut name, mut requests, mut unit) = (None, None, None);
+        let problems = findings.problem_count();
+        let mut block = Block::default();
+        for (key, value) in reader::map(node, LimitKeys::KEYS, findings)? {
+            match reader::key(key, LimitKeys::KEYS, elsewhere, findings) {
+                key @ "name" => {
+                    let text = reader::text(value, key, findings);
+                    name = text.filter(|text| !text.is_empty()).map(Box::from);
+                }
+                key @ "requests" => requests = u64::read(value, key, findings),
+                key @ "unit" => unit = Unit::read(value, key, findings),
+                key => block.set(key, value, findings),
+            }
+        }
+        block.is_faulty = findings.problem_count() > problems;
+        let (Some(requests), Some(unit)) = (requests, unit) else {
+            if !block.is_faulty {
+                let problem = Diagnostic::new(node.location, "a limit without requests and unit");
+                findings.problem(problem.hint("write both, such as {requests: 10000, unit: day}"));
+            }
+            return None;
+        };
+        Some(Self {
+            name,
+            requests,
+            unit,
+            block,
+            location: node.location,
+        })
+    }
+
+    fn display(&self) -> String {
+        let name = self.name.iter().map(|name| format!("name: {name}, "));
+        let stated = self.block.displayed();
+        let options = stated.map(|(key, value)| format!(", {key}: {value}"));
+        let (name, options): (String, String) = (name.collect(), options.collect());
+        format!(
+            "{{{name}requests: {}, unit: {}{options}}}",
+            self.requests, self.unit
+        )
+    }
+}
+
+impl OptionValue for Limits {
+    fn read(node: &Node, _: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let problems = findings.problem_count();
+        let items = reader::list(node, &mut findings.at(".limits"), LimitItem::read);
+        if items.is_empty() && findings.problem_count() == problems {
+            let problem = Diagnostic::new(node.location, "`limits` without a limit");
+            findings.problem(problem.hint("write one, such as {requests: 10000, unit: day}"));
+        }
+        if items.len() > LIMITS_MAX {
+            let text = format!(
+                "{} limits, more than the {LIMITS_MAX} of limits_max",
+                items.len()
+            );
+            let problem = Diagnostic::new(node.location, text);
+            findings.problem(problem.hint("write fewer: each is counted for every request"));
+        }
+        Some(Self(items.into()))
+    }
+
+    fn display(&self) -> Arc<str> {
+        let items: Vec<String> = self.0.iter().map(LimitItem::display).collect();
+        format!("[{}]", items.join(", ")).into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::values;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, BUCKETS_MAX, Consistency, OverLimitHits};
+use crate::limit::{Algorithm, BUCKETS_MAX, Consistency, OverLimitHits, Unit, Weekday};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -116,7 +116,9 @@ words!(
     Consistency,
     OverLimitHits,
     OnLimitWord,
-    OnStoreError
+    OnStoreError,
+    Unit,
+    Weekday
 );
 
 impl OptionValue for u32 {

@@ -1,6 +1,7 @@
 use super::*;
+use crate::base::time::MICROS_PER_SECOND;
 
-fn bucket(unit: Unit, requests: u32, burst: u32) -> Result<Limit, LimitError> {
+fn bucket(unit: Unit, requests: u64, burst: u32) -> Result<Limit, LimitError> {
     let algorithm = Algorithm::TokenBucket;
     Limit::new(&Terms {
         burst: Some(burst),
@@ -43,8 +44,12 @@ fn shares_add_up_to_the_limit_or_to_one_each() {
         (1_000, 7),
         (u32::MAX, 1_000),
     ] {
-        let whole = Limit::new(&Terms::new(requests, Unit::Minute, Algorithm::FixedWindow))
-            .expect("countable");
+        let whole = Limit::new(&Terms::new(
+            requests.into(),
+            Unit::Minute,
+            Algorithm::FixedWindow,
+        ))
+        .expect("countable");
         let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests);
         let all = if requests == 0 {
             0
@@ -52,7 +57,7 @@ fn shares_add_up_to_the_limit_or_to_one_each() {
             requests.max(replicas)
         };
         assert_eq!(
-            parts.map(u64::from).sum::<u64>(),
+            parts.sum::<u64>(),
             u64::from(all),
             "{requests} of {replicas}"
         );
@@ -81,7 +86,7 @@ fn shares_of_a_bucket_keep_its_rate_and_divide_its_depth() {
     );
     // The most that any limit can have, and more replicas than there ever are: what cannot be
     // made slower is divided.
-    let deepest = bucket(Unit::Year, u32::MAX, 285_000_000)
+    let deepest = bucket(Unit::Year, u32::MAX.into(), 285_000_000)
         .expect("countable")
         .share(Share::one_of(NonZeroU32::MAX));
     assert_eq!(
@@ -101,26 +106,26 @@ fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
     let months = |unit, unit_multiplier, algorithm| {
         let terms = Terms {
             unit_multiplier,
-            months: Months::Calendar,
+            windows: Windows::UtcMonths,
             ..Terms::new(5, unit, algorithm)
         };
-        Limit::new(&terms).expect("countable").months
+        Limit::new(&terms).expect("countable").windows
     };
     assert_eq!(
         months(Unit::Month, 1, Algorithm::FixedWindow),
-        Months::Calendar
+        Windows::UtcMonths
     );
     assert_eq!(
         months(Unit::Month, 2, Algorithm::FixedWindow),
-        Months::ThirtyDays
+        Windows::Aligned
     );
     assert_eq!(
         months(Unit::Day, 30, Algorithm::FixedWindow),
-        Months::ThirtyDays
+        Windows::Aligned
     );
     assert_eq!(
         months(Unit::Year, 1, Algorithm::FixedWindow),
-        Months::ThirtyDays
+        Windows::Aligned
     );
     for algorithm in [
         Algorithm::SlidingWindow,
@@ -130,7 +135,7 @@ fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
     ] {
         assert_eq!(
             months(Unit::Month, 1, algorithm),
-            Months::ThirtyDays,
+            Windows::Aligned,
             "{algorithm}"
         );
     }
@@ -138,34 +143,34 @@ fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
 
 #[test]
 fn windows_are_aligned_to_the_epoch_or_calendar_months() {
-    let window = |months: Months, secs: u64| {
+    let window = |windows: Windows, secs: u64| {
         let terms = Terms {
-            months,
+            windows,
             ..Terms::new(5, Unit::Month, Algorithm::FixedWindow)
         };
-        let Window { index, start, end } = Limit::new(&terms)
+        let Window { id, start, end } = Limit::new(&terms)
             .expect("countable")
             .window(Time::from_micros(secs * MICROS_PER_SECOND + 7));
         (
-            index,
+            id.as_micros() / MICROS_PER_SECOND,
             start.as_micros() / MICROS_PER_SECOND,
             end.as_micros() / MICROS_PER_SECOND,
         )
     };
     // 2024-02-29T23:59:59Z, the last second of a leap day.
     assert_eq!(
-        window(Months::Calendar, 1_709_251_199),
-        (649, 1_706_745_600, 1_709_251_200)
+        window(Windows::UtcMonths, 1_709_251_199),
+        (1_706_745_600, 1_706_745_600, 1_709_251_200)
     );
     assert_eq!(
-        window(Months::ThirtyDays, 1_709_251_199),
-        (659, 1_708_128_000, 1_710_720_000)
+        window(Windows::Aligned, 1_709_251_199),
+        (1_708_128_000, 1_708_128_000, 1_710_720_000)
     );
 }
 
 #[test]
 fn with_rate_keeps_the_proportion_of_a_stated_burst() {
-    let burst = |stated: Option<u32>, from: u32, to: u32| {
+    let burst = |stated: Option<u32>, from: u64, to: u64| {
         let terms = Terms {
             burst: stated,
             unit_multiplier: 5,
@@ -188,7 +193,8 @@ fn with_rate_keeps_the_proportion_of_a_stated_burst() {
     assert_eq!(burst(None, 10, 50), 50);
     // A burst is in no proportion to zero requests; and with zero requests there is none.
     assert_eq!((burst(Some(20), 0, 50), burst(Some(20), 10, 0)), (20, 0));
-    assert_eq!(burst(Some(u32::MAX), 1, u32::MAX), u32::MAX);
+    let most = u64::from(u32::MAX);
+    assert_eq!(burst(Some(u32::MAX), 1, most), most);
 }
 
 #[test]
@@ -197,8 +203,11 @@ fn with_rate_cuts_an_inexact_burst_to_the_largest_exact_one() {
         burst: Some(2),
         ..Terms::new(1, Unit::Second, Algorithm::TokenBucket)
     };
-    let limit = terms.with_rate(u32::MAX, Unit::Year).expect("cut");
-    assert_eq!((limit.requests, limit.tick), (u32::MAX, Tick::Second));
+    let limit = terms.with_rate(u32::MAX.into(), Unit::Year).expect("cut");
+    assert_eq!(
+        (limit.requests, limit.tick),
+        (u32::MAX.into(), Tick::Second)
+    );
     assert!(
         (285_000_000..286_000_000).contains(&limit.capacity),
         "{limit}"

@@ -24,6 +24,12 @@ descriptors:
     shadow_mode: true
     rate_limit: {unit: hour, requests_per_unit: 7}
     metadata: {tollgate: {algorithm: sliding_window, buckets: 4, on_limit: degrade, request_headers: {X-Degraded: yes please}}}
+  - key: budget
+    rate_limit: {name: b, unlimited: true}
+    metadata: {tollgate: {limits: [{requests: 5_000_000_000, unit: month, unit_multiplier: 3, calendar: {time_zone: Europe/Berlin, first_day: 2, at: "06:00"}, warn_at: [80%, 50%]}, {name: burst, requests: 10, unit: second, algorithm: token_bucket, burst: 20}]}}
+    descriptors:
+      - {key: settle, rate_limit: {unlimited: true}, metadata: {tollgate: {parents: true, over_limit_hits: count}}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {calendar: Asia/Kolkata, warn_at: 80%}}}
   - key: path
     value: /a/*
     share_threshold: true
@@ -36,11 +42,14 @@ const LINES: &str = r#"
 d.a_minute: unit=MINUTE requests_per_unit=6, shadow_mode: false, quota_mode: false
 d.body: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, response_body: "no\nmore"
 d.bucket: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 20, over_limit_hits: drop, on_limit: reject
+d.budget: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, on_limit: reject, limits: [{"algorithm":"fixed_window","calendar":{"at":"06:00","first_day":2,"first_weekday":"monday","time_zone":"Europe/Berlin"},"name":"b-month","requests":5000000000,"unit":"month","unit_multiplier":3,"warn_at":["50%","80%"]},{"algorithm":"token_bucket","burst":20,"name":"burst","requests":10,"unit":"second","unit_multiplier":1}]
+d.budget.settle: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, over_limit_hits: count, on_limit: reject, parents: true
 d.cut: unit=HOUR requests_per_unit=7, shadow_mode: true, quota_mode: false, algorithm: sliding_window, buckets: 4, over_limit_hits: drop, on_limit: degrade, request_headers: {"x-degraded":"yes please"}
 d.days: unit=DAY unit_multiplier=60 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject
 d.denied: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, on_store_error: deny
 d.dropping: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: drop, on_limit: reject
 d.free: unit=UNKNOWN requests_per_unit=4, shadow_mode: false, quota_mode: false
+d.local: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: drop, calendar: "Asia/Kolkata", on_limit: reject, warn_at: "80%"
 d.minutes: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject
 d.partly: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, enforce_percent: 25
 d.path_/a/*.id: requests_per_unit=8, shadow_mode: false, quota_mode: true, algorithm: concurrency, lease_by: id, lease: 90s, on_limit: reject
@@ -98,6 +107,9 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
         "bucket",
         "queue",
         "cut",
+        "budget",
+        "budget.settle",
+        "local",
         "path_/a/*",
         "path_/a/*.id",
     ];
@@ -135,7 +147,7 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
     let queue = json!({"algorithm": "leaky_bucket", "requests_per_unit": 10, "unit": "second", "unit_multiplier": 1, "period_seconds": 1,
             "burst": 1, "over_limit_hits": "drop", "on_limit": "queue", "max_wait": "1500us"});
     assert_eq!(limit("d.queue"), &with(15, queue));
-    let held = json!({"source": {"file": "rules.yaml", "line": 26, "column": 9}, "quota_mode": true, "algorithm": "concurrency",
+    let held = json!({"source": {"file": "rules.yaml", "line": 32, "column": 9}, "quota_mode": true, "algorithm": "concurrency",
             "requests_per_unit": 8, "lease_by": "id", "lease": "90s"});
     assert_eq!(limit("d.path_/a/*.id"), &with(0, held));
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::source::CHECKED_CALENDARS_MAX;
 use crate::config::{self, BoundedSource, CompileOptions, Source, error};
 use crate::report::Finding;
 use crate::rule_source::edit::name::FileName;
@@ -59,6 +60,7 @@ impl Compiler {
             read.map_err(|error| vec![Finding::unread(format!("{error:#}"))])?;
         let options = CompileOptions {
             overlay,
+            calendars_max: CHECKED_CALENDARS_MAX,
             stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
             ..self.options.clone()
         };

@@ -1,6 +1,6 @@
 use super::*;
 use crate::limit::Unit;
-use crate::rules::query::Entry;
+use crate::rules::query::{Entry, Override};
 use crate::rules::tree::tests::rules_of;
 
 const RULES: &str = "
@@ -51,6 +51,11 @@ fn planned<T>(
     look(plan(&rules_of(RULES), &query, modes, NOW))
 }
 
+/// Whether all checks of a request are one group.
+fn is_all_or_nothing(request: &CheckRequest) -> bool {
+    request.checks.iter().all(|check| check.group == 1)
+}
+
 /// The ask of a plan.
 fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> CheckRequest {
     planned(descriptors, modes, change, |plan| {
@@ -62,12 +67,6 @@ fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)
 fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
     let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
         let request = asked(&[key], modes, change);
-        let books = request.checks[0].book_ahead > Span::ZERO
-            && matches!(request.checks[0].hits, Hits::Add(_));
-        assert_eq!(
-            request.all_or_nothing, books,
-            "{key}: what may book is decided together"
-        );
         request.checks[0].book_ahead
     };
     let usual = Modes::default();
@@ -123,7 +122,9 @@ fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_
     for key in ["shadow=1", "reject=1", "degrade=1"] {
         assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
     }
-    assert!(asked(&["reject=1", "queue=1"], usual, |_| {}).all_or_nothing);
+    let group = |with: &str| is_all_or_nothing(&asked(&["reject=1", with], usual, |_| {}));
+    assert!(group("queue=1"), "what may book is decided together");
+    assert!(!group("reject=1"));
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn a_holder_makes_no_metric_of_its_own() {
         Modes::default(),
         |_| {},
         |plan| match &plan.expect("it can be counted").steps[0] {
-            Step::Counted { metric_name, .. } => metric_name.clone(),
+            Step::Counted(link) => link.metric_name.clone(),
             _ => None,
         },
     );

@@ -1,14 +1,20 @@
 //! The counters and the usage of one rule, and the reference's arithmetic.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::base::time::{Span, Time};
-use crate::check::{Check, HITS_MAX, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
+use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
+
+/// Limits of a rule that only have crossings: its own, and those of former names.
+// bound retired_limits_max: their crossings are forgotten; -
+const RETIRED_LIMITS_MAX: usize = 16;
 
 /// The counters of one rule.
 #[derive(Debug, Default)]
@@ -21,6 +27,19 @@ pub struct RuleStats {
     usage: AtomicU64,
     /// Empty until a rule has `consistency: leased`.
     lease_hits: OnceLock<Arc<LeaseHits>>,
+    /// By the names of limits: those beside the rule's own, and those with `warn_at`.
+    limits: Mutex<BTreeMap<Box<str>, Arc<LimitStats>>>,
+}
+
+/// The usage of one of several limits of a rule, and the crossings of its thresholds.
+#[derive(Debug, Default)]
+pub struct LimitStats {
+    /// Hits in use after the last verdict.
+    used: AtomicU64,
+    /// The second since the epoch at which its counter is unused again.
+    resets_at: AtomicU64,
+    /// How often hits have crossed each threshold, in percent.
+    crossings: Mutex<BTreeMap<u8, u64>>,
 }
 
 /// Hits, and those of them that were over limit, as in the metrics of a rule
@@ -77,7 +96,7 @@ impl RuleStats {
         disposition: Disposition,
         near_ratio: f32,
     ) -> HitCounts {
-        let hits = check.hits.count().min(HITS_MAX);
+        let hits = check.counted_hits();
         match check.hits {
             Hits::Peek => return HitCounts::default(),
             Hits::Refund(_) => {
@@ -103,7 +122,7 @@ impl RuleStats {
         disposition: Disposition,
         near_ratio: f32,
     ) -> u64 {
-        let limit = u64::from(check.limit.capacity);
+        let limit = check.limit.capacity;
         let near = near_threshold(check.limit.capacity, near_ratio);
         let after = verdict.used;
         let before = after.saturating_sub(hits);
@@ -187,9 +206,63 @@ impl RuleStats {
         self.lease_hits.get().map_or(0, |hits| hits.get(event))
     }
 
+    /// Of the limit with this name, which may be empty for the rule's own.
+    pub(crate) fn of_limit(&self, name: &str) -> Arc<LimitStats> {
+        let mut limits = self.limits.lock();
+        limits.entry(name.into()).or_default().clone()
+    }
+
+    /// Of each limit that has some, by name.
+    pub(super) fn limits(&self) -> BTreeMap<Box<str>, Arc<LimitStats>> {
+        self.limits.lock().clone()
+    }
+
+    /// Removes limits that are not in use and have no crossings, and of the others those beyond
+    /// [`RETIRED_LIMITS_MAX`].
+    pub(super) fn forget_retired_limits(&self) {
+        let mut retired = 0;
+        self.limits.lock().retain(|_, limit| {
+            if Arc::strong_count(limit) > 1 {
+                return true;
+            }
+            retired += 1;
+            retired <= RETIRED_LIMITS_MAX && !limit.crossings.lock().is_empty()
+        });
+    }
+
     pub(super) fn is_zero(&self) -> bool {
         let is_unleased = self.leased(LeaseEvent::Taken) == 0;
         is_unleased && self.counts.iter().all(|count| count.load(Relaxed) == 0)
+    }
+}
+
+impl LimitStats {
+    /// Stores the usage that a verdict at `now` states. Meaningful for a limit with one counter.
+    pub(crate) fn set_usage(&self, verdict: &Verdict, now: Time) {
+        let reset = now.plus(verdict.reset_after).as_micros();
+        let reset = reset.div_ceil(MICROS_PER_SECOND);
+        self.used.store(verdict.used, Relaxed);
+        self.resets_at.store(reset, Relaxed);
+    }
+
+    /// Hits in use as of the last verdict; 0 once the counter is unused again.
+    pub(crate) fn used(&self, now: Time) -> u64 {
+        let is_in_use = now.as_micros() / MICROS_PER_SECOND < self.resets_at.load(Relaxed);
+        if is_in_use {
+            self.used.load(Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// Counts that hits have crossed a threshold.
+    pub(crate) fn crossed(&self, percent: u8) {
+        *self.crossings.lock().entry(percent).or_default() += 1;
+    }
+
+    /// By threshold, in percent.
+    pub(super) fn crossings(&self) -> BTreeMap<u8, u64> {
+        self.crossings.lock().clone()
     }
 }
 
@@ -200,6 +273,6 @@ impl RuleStats {
     clippy::cast_precision_loss,
     reason = "the arithmetic of envoyproxy/ratelimit"
 )]
-fn near_threshold(limit: u32, ratio: f32) -> u64 {
+fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::base::time::Clock;
+use crate::base::time::{Clock, Time};
+use crate::limit::Limit;
 use crate::rules::live::LiveRules;
 use crate::rules::metric_name;
 use crate::rules::rule::Rule;
@@ -17,10 +18,10 @@ use crate::telemetry::metric::{Gauge, Metrics, Series, Source};
 /// Rules with `tollgate_rule_limit` and `tollgate_rule_used`, or with `tollgate_rule_lease_bound`.
 // bound rule_gauges_max: the rule has no gauges; tollgate_rule_gauges_left_out
 pub(crate) const RULE_GAUGES_MAX: usize = 10_000;
-const LIMIT_HELP: &str = "Most hits in use of a rule whose keys clients do not choose: its requests per period, or its burst.";
+const LIMIT_HELP: &str = "Most hits in use of each limit of a rule whose keys clients do not choose: its requests per period, or its burst.";
 const BOUND_HELP: &str =
     "Most hits of each counter of a leased rule that all replicas together hold unused.";
-const USED_HELP: &str = "Hits in use of a rule whose keys clients do not choose, as of its last request here; 0 once its counter is unused.";
+const USED_HELP: &str = "Hits in use of each limit of a rule whose keys clients do not choose, as of its last request here; 0 once its counter is unused.";
 
 /// The gauges of the rules in force.
 #[derive(Debug)]
@@ -62,27 +63,33 @@ impl Source for RuleGauges {
                 let Some(rule) = nodes.last().and_then(|node| node.rule.as_deref()) else {
                     return;
                 };
-                let Some(limit) = rule.limit() else {
-                    return;
+                let lease_bound = rule.lease.as_ref().and(rule.limit()).map(Limit::held_max);
+                let limits = if has_one_counter(nodes, rule) {
+                    limits(rule, now)
+                } else {
+                    Vec::new()
                 };
-                let has_one_counter = has_one_counter(nodes, rule);
-                if !has_one_counter && rule.lease.is_none() {
+                if limits.is_empty() && lease_bound.is_none() {
                     return;
                 }
                 count += 1;
                 if count > self.rules_max {
                     return;
                 }
-                let mut labels = metric_name::labels(&rule.path);
-                labels.push(("rule", rule.path.to_string()));
-                if rule.lease.is_some() {
-                    let (name, bound) = ("tollgate_rule_lease_bound", limit.held_max().into());
-                    series.push(Series::gauge(name, BOUND_HELP, labels.clone(), bound));
+                let labels = metric_name::labels(&rule.path);
+                let of_rule = ("rule", rule.path.to_string());
+                if let Some(bound) = lease_bound {
+                    let name = "tollgate_rule_lease_bound";
+                    let mut labels = labels.clone();
+                    labels.push(of_rule.clone());
+                    series.push(Series::gauge(name, BOUND_HELP, labels, bound));
                 }
-                if has_one_counter {
-                    let (name, capacity) = ("tollgate_rule_limit", limit.capacity.into());
+                for (limit, capacity, used) in limits {
+                    let mut labels = labels.clone();
+                    labels.extend([("limit", limit.to_owned()), of_rule.clone()]);
+                    let name = "tollgate_rule_limit";
                     series.push(Series::gauge(name, LIMIT_HELP, labels.clone(), capacity));
-                    let (name, used) = ("tollgate_rule_used", rule.stats.used(now));
+                    let name = "tollgate_rule_used";
                     series.push(Series::gauge(name, USED_HELP, labels, used));
                 }
             });
@@ -90,6 +97,15 @@ impl Source for RuleGauges {
         let left_out = i64::try_from(count.saturating_sub(self.rules_max));
         self.left_out.set(left_out.unwrap_or(i64::MAX));
     }
+}
+
+/// Name, capacity and usage of each limit of a rule.
+fn limits(rule: &Rule, now: Time) -> Vec<(&str, u64, u64)> {
+    let own = rule.limit().into_iter();
+    let own = own.map(|limit| (&*rule.name, limit.capacity, rule.stats.used(now)));
+    let further = rule.limits.iter();
+    let further = further.map(|one| (&*one.name, one.limit.capacity, one.stats.used(now)));
+    own.chain(further).collect()
 }
 
 /// Whether no values of requests are part of the keys of a rule, which is that of the last node.

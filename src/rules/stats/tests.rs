@@ -9,7 +9,7 @@ use crate::rules::stats::{
 use crate::telemetry::metric::Metrics;
 
 /// limit, hits before, hits asked, then total, over, near, within.
-const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
+const ARITHMETIC: &[(u64, u64, u64, [u64; 4])] = &[
     (20, 2, 3, [3, 0, 0, 3]),
     (8, 5, 2, [2, 0, 1, 2]),
     (20, 16, 3, [3, 0, 3, 3]),
@@ -23,7 +23,7 @@ const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
 fn hits_are_split_into_over_near_and_within_as_in_the_reference() {
     for &(requests, before, hits, expected) in ARITHMETIC {
         let used = before + hits;
-        let counts = counts_of(requests, hits, used, used > u64::from(requests));
+        let counts = counts_of(requests, hits, used, used > requests);
         assert_eq!(counts, expected, "{requests} {before} {hits:?}");
     }
 }
@@ -38,7 +38,7 @@ fn hits_refused_below_the_limit_are_all_over_it() {
 }
 
 /// The counts of one call: total, over, near, within.
-fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
+fn counts_of(requests: u64, hits: u64, used: u64, over: bool) -> [u64; 4] {
     let stats = RuleStats::default();
     let limit =
         Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");

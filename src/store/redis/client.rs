@@ -19,7 +19,7 @@ use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError,
 use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::node_batch::{
-    NodeBatch, NodeBatches, checks_of_batch, is_one_call,
+    NodeBatch, NodeBatches, are_in_one_call, checks_of_batch,
 };
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::shared::Redis;
@@ -101,14 +101,9 @@ impl RedisClient {
     ) -> Decisions {
         let span = parent.map(|parent| trace::start(&self.shared, parent, request));
         let timeout = now.plus(self.shared.store_timeout);
-        let mode = if request.all_or_nothing {
-            Mode::Atomic
-        } else {
-            Mode::Independent
-        };
         let request = Request {
             checks: &request.checks,
-            mode,
+            mode: Mode::Independent,
             received: now,
             deadline: request.deadline.map_or(timeout, |time| time.min(timeout)),
             left_out: StoreError::Unreachable,
@@ -146,18 +141,14 @@ impl RedisClient {
     }
 
     async fn send(&self, request: &Request<'_>) -> Decisions {
-        let mode = match request.checks {
-            [_, _, ..] => request.mode,
-            _ => Mode::Independent,
-        };
-        let request = &mut Request { mode, ..*request };
+        let request = &mut { *request };
         let (mut batches, unread) = self.encode(request);
         if !unread.is_empty() {
             // Boxed to keep the future of other requests small.
             batches = Box::pin(self.encode_by_redis_time(request)).await;
         }
-        if mode == Mode::Atomic && !is_one_call(&batches, request.checks.len()) {
-            return Box::pin(self.try_and_charge(request, &mut batches)).await;
+        if !are_in_one_call(&batches, request.checks) {
+            return Box::pin(self.try_and_charge(request)).await;
         }
         self.send_batches(request, &mut batches).await
     }
@@ -199,15 +190,32 @@ impl RedisClient {
         mut batches: NodeBatches<'s>,
         sends_max: usize,
     ) -> Decisions {
-        let is_split =
-            |batch: &NodeBatch<'_>| batch.checks.iter().any(|check| check.route.is_isolated());
+        let is_split = |batch: &NodeBatch<'_>| {
+            let mut checks = batch.checks.iter();
+            checks.any(|check| check.group > 0 && check.route.is_isolated())
+        };
         let mut sends = 0;
         while !batches.is_empty() {
-            if request.mode == Mode::Atomic && batches.iter().any(is_split) {
-                // Some of the keys have moved to another node: no one call has all of them.
-                let mut request = *request;
-                let mut batches = self.encode_by_redis_time(&mut request).await;
-                return Box::pin(self.try_and_charge(&request, &mut batches)).await;
+            if batches.iter().any(is_split) {
+                // Some of the keys have moved to another node: no one call has all of a group.
+                let left: Vec<usize> = batches
+                    .iter()
+                    .flat_map(|batch| &batch.indices[..])
+                    .copied()
+                    .collect();
+                let checks: Vec<Check> = left
+                    .iter()
+                    .map(|&index| request.checks[index].clone())
+                    .collect();
+                let rest = Request {
+                    checks: &checks,
+                    ..*request
+                };
+                let decided = Box::pin(self.try_and_charge(&rest)).await;
+                for (index, decision) in left.into_iter().zip(decided) {
+                    decisions[index] = decision;
+                }
+                return decisions;
             }
             if sends == sends_max {
                 for index in batches.iter().flat_map(|batch| &batch.indices) {
@@ -236,10 +244,7 @@ impl RedisClient {
         let mut outcome = NodeOutcome::default();
         let mut indices = &batch.indices[..];
         while !indices.is_empty() {
-            let size = match request.mode {
-                Mode::Atomic => indices.len(),
-                _ => checks_of_batch(&encoded),
-            };
+            let size = checks_of_batch(&encoded);
             let rest = encoded.split_off(size);
             let (now, later) = indices.split_at(size);
             let replied = self.call(&batch.node, encoded, request).await;

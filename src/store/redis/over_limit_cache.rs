@@ -83,11 +83,11 @@ impl OverLimitCache {
         self.hits.inc();
         Some(Verdict {
             over: true,
-            used: u64::from(check.limit.capacity).saturating_add(hits),
+            used: check.limit.capacity.saturating_add(hits),
             remaining: 0,
             start_after: Span::ZERO,
             // More than the capacity is never admitted.
-            retry_after: (hits <= check.limit.capacity.into()).then_some(retry_after),
+            retry_after: (hits <= check.limit.capacity).then_some(retry_after),
             reset_after: Time::from_micros(reset).since(now),
             source: Source::OverLimitCache,
         })

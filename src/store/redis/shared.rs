@@ -151,9 +151,13 @@ impl Redis {
             .unwrap_or(&self.main)
     }
 
-    /// Whether a limit is counted by the per-second Redis. A lease is no period.
+    /// Whether a limit is counted by the per-second Redis. A lease is no period, and limits that
+    /// are decided with others are in the main one.
     pub(crate) fn is_per_second(&self, limit: &Limit) -> bool {
-        self.per_second.is_some() && limit.period == PER_SECOND && !limit.algorithm.counts_holders()
+        self.per_second.is_some()
+            && limit.period == PER_SECOND
+            && !limit.algorithm.counts_holders()
+            && !limit.chained
     }
 
     /// The server that forwards messages between processes: any of a cluster sends them to all

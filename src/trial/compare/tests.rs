@@ -16,7 +16,7 @@ struct Case {
 
 type Change = fn(&mut Case);
 
-fn limit(requests: u32, unit: Unit, algorithm: Algorithm) -> Limit {
+fn limit(requests: u64, unit: Unit, algorithm: Algorithm) -> Limit {
     Limit::new(&Terms::new(requests, unit, algorithm)).expect("it is valid")
 }
 

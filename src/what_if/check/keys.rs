@@ -168,7 +168,10 @@ impl Keys<'_> {
         Treatment {
             rule: step.path(),
             mode: mode(step, self.modes),
-            check: step.check().map(|check| plan.request.checks[check].clone()),
+            check: step
+                .links()
+                .last()
+                .map(|link| plan.request.checks[link.check].clone()),
         }
     }
 }
@@ -192,17 +195,17 @@ fn restarts(before: Option<&Check>, after: Option<&Check>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;
     };
-    before.key != after.key || before.limit.windows() != after.limit.windows()
+    before.key != after.key || before.limit.key_windows() != after.limit.key_windows()
 }
 
 fn mode(step: &Step<'_>, modes: Modes) -> Mode {
-    if step.check().is_none() {
+    let Some(link) = step.links().last() else {
         return Mode::NotLimited;
-    }
-    let rule = step.rule();
-    if modes.shadow || step.in_shadow() {
+    };
+    let rule = link.rule;
+    if modes.shadow || link.in_shadow() {
         Mode::Shadow
-    } else if step.admits() {
+    } else if link.admits() {
         Mode::Degrade
     } else if modes.quota || rule.is_some_and(|rule| rule.quota_mode) {
         Mode::Quota

@@ -104,7 +104,7 @@ impl Scenario {
         let limit = found.compare.limit;
         let is_held = limit.algorithm.counts_holders();
         let period = if is_held { self.hold } else { limit.period };
-        (limit.requests.into(), period)
+        (limit.requests, period)
     }
 
     fn side(

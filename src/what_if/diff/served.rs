@@ -13,7 +13,7 @@ use crate::config::tollgate::{Block, Options, RootBlock, read_block};
 use crate::config::yaml::{self, Located, Location, Node};
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Consistency;
-use crate::report::rule::{DescriptorView, DomainView, LimitView, RulesView};
+use crate::report::rule::{DescriptorView, DomainView, RuleView, RulesView};
 use crate::rules::{OnStoreError, Origin, RuleSet};
 
 /// Levels of descriptors of a page: compiling recurses once a level. A rules file has fewer.
@@ -57,8 +57,8 @@ pub(crate) fn rules(page: &str, name: &str, options: CompileOptions) -> anyhow::
         inputs.push(Served { source, domain });
         for descriptor in &domain.descriptors {
             if let Some(rule) = &descriptor.limit {
-                let options = rule.limit.as_ref().map(|limit| &limit.options);
-                let policy = options.and_then(|options| options["on_store_error"].as_str());
+                let policy = rule.options.get("on_store_error");
+                let policy = policy.and_then(|policy| policy.as_str());
                 let policy: Option<OnStoreError> = policy.and_then(|name| name.parse().ok());
                 origins.insert(&*descriptor.path, (Origin::from(&rule.source), policy));
             }
@@ -159,20 +159,22 @@ fn spec<'p>(
     };
     if let Some(limit) = &rule.limit {
         let period = limit.period.as_ref();
-        rate_limit.requests_per_unit = limit.requests_per_unit;
+        rate_limit.requests_per_unit = u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX);
         rate_limit.unit = located(period.map_or(NO_UNIT, |period| &period.unit));
-        spec.block = block(limit, findings);
     }
+    let counts = !rule.unlimited || rule.options.contains_key("on_limit");
+    spec.block = counts.then(|| block(rule, findings)).flatten();
     spec.rate_limit = Some(rate_limit);
     spec
 }
 
 /// Options in force as those of the rule itself.
-fn block(limit: &LimitView, findings: &mut SourceFindings<'_>) -> Option<Block> {
-    let multiplier = limit.period.as_ref().map(|period| period.unit_multiplier);
+fn block(rule: &RuleView, findings: &mut SourceFindings<'_>) -> Option<Block> {
+    let period = rule.limit.as_ref().and_then(|limit| limit.period.as_ref());
+    let multiplier = period.map(|period| period.unit_multiplier);
     let multiplier = multiplier.map(|multiplier| ("unit_multiplier", multiplier.into()));
     // A burst of 0 is that of a limit of 0; a rules file cannot name it.
-    let options = limit.options.iter().filter(|(key, value)| {
+    let options = rule.options.iter().filter(|(key, value)| {
         Options::KEYS.contains(&key.as_str())
             && *key != "on_store_error"
             && (*key != "burst" || **value != 0)
@@ -210,6 +212,12 @@ descriptors:
   - {key: cut, rate_limit: {unit: hour, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4, on_limit: degrade, request_headers: {X-Degraded: yes please}}}}
   - {key: loan, rate_limit: {unit: hour, requests_per_unit: 700}, metadata: {tollgate: {consistency: leased}}}
   - {key: loans, rate_limit: {unit: second, requests_per_unit: 70}, metadata: {tollgate: {algorithm: token_bucket, burst: 700, consistency: leased, lease: 25ms, over_limit_hits: drop}}}
+  - key: budget
+    rate_limit: {name: b, unlimited: true}
+    metadata: {tollgate: {limits: [{requests: 5_000_000_000, unit: month, unit_multiplier: 3, calendar: {time_zone: Europe/Berlin, first_day: 2, at: "06:00"}, warn_at: [80%, 50%]}, {name: burst, requests: 10, unit: second, algorithm: token_bucket, burst: 20}]}}
+    descriptors:
+      - {key: settle, rate_limit: {unlimited: true}, metadata: {tollgate: {parents: true, over_limit_hits: count}}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {calendar: Asia/Kolkata, warn_at: 80%}}}
   - key: path
     value: /a/*
     share_threshold: true

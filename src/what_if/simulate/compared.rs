@@ -94,7 +94,7 @@ impl Compared {
         Ok(Self {
             title: format!("{requests} per {per}"),
             notes: Vec::new(),
-            requests: requests.into(),
+            requests,
             period,
             limits: limits(terms, named, options)?,
         })
@@ -134,7 +134,7 @@ impl Compared {
         let mut compared = Self {
             title: format!("{rule} at {origin}: {limit}"),
             notes,
-            requests: limit.requests.into(),
+            requests: limit.requests,
             period: limit.period,
             limits: vec![compare],
         };

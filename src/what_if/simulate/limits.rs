@@ -60,9 +60,16 @@ impl RuleLimit {
             .map_err(|error| NotLimited::Invalid(error.to_string()))?;
         let (rule, check) = match (planned.domain_known, planned.steps.first()) {
             (false, _) => return Err(NotLimited::UnknownDomain),
-            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.request.checks[check]),
             (_, Some(Step::Unlimited(rule))) => {
                 return Err(NotLimited::Unlimited(rule.path.to_string()));
+            }
+            (_, Some(step)) => {
+                let own = step
+                    .links()
+                    .last()
+                    .and_then(|link| Some((link.own_rule()?, link)));
+                let (rule, link) = own.ok_or(NotLimited::NoRule)?;
+                (rule, &planned.request.checks[link.check])
             }
             _ => return Err(NotLimited::NoRule),
         };

@@ -28,9 +28,9 @@ const PROBES: [(Listener, &str); 5] = [
     (Listener::Http, "/healthcheck"),
     (Listener::Http, "/ready"),
 ];
-/// How long a kubelet waits by default is a second. Nobody is faster on a busy machine; a listener
-/// that is blocked took ten, or never answered.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A kubelet waits for a second by default. A busy machine takes longer; a listener that is blocked
+/// never answers.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A listener that cannot accept a connection tries again after this.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

@@ -230,7 +230,6 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
         let check = Check::new(Key::from(&*format!("owed {number}:")), limit, Hits::Add(3));
         service.redis.decide_locally(
             &[(&check, StoreError::Unreachable.not_counted())],
-            false,
             service.clock.now(),
         );
     }

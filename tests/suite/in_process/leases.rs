@@ -13,6 +13,8 @@ use crate::support::in_process::{
 };
 use crate::support::scripted_redis::Fault;
 
+mod bounds;
+
 /// The lifetime of leases of a limit of a minute, by default.
 const LIFETIME: Duration = Duration::from_secs(2);
 /// How much later hits are given back: they are looked for in intervals.
@@ -342,4 +344,24 @@ async fn all_or_nothing_requests_use_held_hits() {
     assert_nothing_is_held(&service, "at the end");
     let hits = ["d_key_v_", "d_key_w_"].map(|key| service.server.hits(key));
     assert_eq!(hits, [admitted; 2]);
+}
+
+/// When a hold ends, the first check of a key asks, and the second one is over limit meanwhile.
+/// Both are over limit, as without leases.
+#[tokio::test(start_paused = true)]
+async fn key_twice_in_an_all_or_nothing_request_is_over_limit_twice() {
+    let limit = "unit: hour, requests_per_unit: 60";
+    let service = service_of("all_or_nothing: true", limit, "").await;
+    let twice = hits_on(&["key", "key"], 1);
+    let mut verdicts = Vec::new();
+    for _ in 0..60 {
+        verdicts.push(decide(&service.limiter, &twice, None).await.verdict);
+        pass(millis(100)).await;
+    }
+    let (admitted, rejected) = verdicts.split_at(30);
+    assert_eq!(*admitted, [Verdict::Ok; 30]);
+    assert_eq!(*rejected, [Verdict::OverLimit; 30]);
+    let over = service.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="key"}"#);
+    assert_eq!(over, 2 * 30);
+    assert!(service.metric("tollgate_lease_held_answers_total") > 0);
 }

@@ -19,7 +19,12 @@ use crate::support::scripted_redis::{Fault, ScriptedRedis};
 const CACHE_BYTES: u64 = 100_000;
 
 fn limit(requests: u32) -> Limit {
-    Limit::new(&Terms::new(requests, Unit::Year, Algorithm::FixedWindow)).expect("a limit")
+    Limit::new(&Terms::new(
+        requests.into(),
+        Unit::Year,
+        Algorithm::FixedWindow,
+    ))
+    .expect("a limit")
 }
 
 /// Whether hits on the only counter are over their limit.

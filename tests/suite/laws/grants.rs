@@ -34,7 +34,7 @@ fn limits() -> impl Strategy<Value = Limit> {
                     burst: burst.filter(|_| algorithm.is_bucket()),
                     buckets: buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
                     over_limit_hits: Some(over_limit_hits),
-                    ..Terms::new(requests, unit, algorithm)
+                    ..Terms::new(requests.into(), unit, algorithm)
                 };
                 Limit::new(&terms).expect("a limit")
             },
@@ -64,10 +64,10 @@ proptest! {
         }
         while !bench.ask(Hits::Add(1)).over {}
         bench.ask(Hits::Add(1 + more));
-        let capacity = u64::from(limit.capacity);
+        let capacity = limit.capacity;
         let granted = 1 + (capacity - 1) * share / 255;
         bench.grant(granted);
-        prop_assert_eq!(u64::from(bench.look().remaining), granted);
+        prop_assert_eq!(bench.look().remaining, granted);
         for hit in 0..granted {
             prop_assert!(!bench.ask(Hits::Add(1)).over, "hit {} of {}", hit, granted);
         }
@@ -80,7 +80,7 @@ proptest! {
         bench.ask(Hits::Add(used.max(1)));
         let before = bench.look();
         bench.grant(granted);
-        let expected = before.used.min(limit.capacity.into()).saturating_sub(granted);
+        let expected = before.used.min(limit.capacity).saturating_sub(granted);
         prop_assert_eq!(bench.look().used, expected);
     }
 }

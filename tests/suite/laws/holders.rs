@@ -24,7 +24,7 @@ enum Doing {
 fn limit(requests: u32) -> Limit {
     Limit::new(&Terms {
         lease: Some(LEASE),
-        ..Terms::new(requests, Unit::Second, Algorithm::Concurrency)
+        ..Terms::new(requests.into(), Unit::Second, Algorithm::Concurrency)
     })
     .expect("a limit")
 }
@@ -69,7 +69,7 @@ proptest! {
             }
             prop_assert!(holders.len() <= requests as usize);
             prop_assert_eq!(verdict.over, matches!(doing, Doing::Take) && !has_room);
-            prop_assert_eq!((verdict.used, verdict.remaining), (holders.len() as u64, requests - u32::try_from(holders.len()).expect("few")));
+            prop_assert_eq!((verdict.used, verdict.remaining), (holders.len() as u64, u64::from(requests) - holders.len() as u64));
             let last = holders.values().max().map_or(Span::ZERO, |until| until.since(bench.now));
             prop_assert!(requests == 0 || verdict.reset_after == last);
             if verdict.over && requests > 0 {

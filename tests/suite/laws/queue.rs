@@ -26,7 +26,7 @@ fn limits() -> impl Strategy<Value = Limit> {
                     burst,
                     max_wait,
                     over_limit_hits,
-                    ..Terms::new(requests, unit, algorithm)
+                    ..Terms::new(requests.into(), unit, algorithm)
                 })
                 .expect("a limit")
             },
@@ -86,7 +86,7 @@ proptest! {
         let call = booking(hits, Span::from_micros(limit.max_wait.as_micros() / 4 * quarters));
         let Verdict { over: true, retry_after, .. } = bench.ask(call) else { return Ok(()) };
         match retry_after {
-            None => prop_assert!(hits > u64::from(limit.capacity)),
+            None => prop_assert!(hits > limit.capacity),
             Some(wait) => {
                 prop_assert!(wait > Span::ZERO && !bench.after(wait).ask(call).over);
                 prop_assert!(bench.after(Span::from_micros(wait.as_micros() - 1)).ask(call).over);

@@ -14,51 +14,51 @@ use crate::support::{Builder, Client, Code, TestServer, eventually, request};
 const IN_FLIGHT: u64 = 8;
 
 /// Services with one leased rule `key` in the domain `d`, by default on one Redis.
-pub(super) struct Fleet<R = RedisProcess> {
-    pub(super) redis: R,
-    pub(super) services: Vec<TestServer>,
+pub(crate) struct Fleet<R = RedisProcess> {
+    pub(crate) redis: R,
+    pub(crate) services: Vec<TestServer>,
     clients: Vec<Mutex<Client>>,
 }
 
 /// A call that was answered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Called {
-    pub(super) sent: Time,
-    pub(super) answered: Time,
-    pub(super) is_admitted: bool,
+pub(crate) struct Called {
+    pub(crate) sent: Time,
+    pub(crate) answered: Time,
+    pub(crate) is_admitted: bool,
 }
 
 /// Rules with one leased rule `key` in the domain `d`.
-pub(super) fn leased(limit: &str, options: &str) -> String {
+pub(crate) fn leased(limit: &str, options: &str) -> String {
     format!(
         "domain: d\ndescriptors:\n  - key: key\n    {limit}\n    metadata: {{tollgate: {{consistency: leased{options}}}}}\n"
     )
 }
 
 /// A limit whose window does not end while a test runs.
-pub(super) fn per_year(requests: u64) -> String {
+pub(crate) fn per_year(requests: u64) -> String {
     format!("rate_limit: {{unit: year, requests_per_unit: {requests}}}")
 }
 
 /// A service whose every verdict is Redis' own, or of a lease.
-pub(super) fn replica(service: Builder, url: &str) -> Builder {
+pub(crate) fn replica(service: Builder, url: &str) -> Builder {
     service.with_envs(&[("REDIS_URL", url), ("ON_STORE_ERROR", "error")])
 }
 
 impl Fleet {
     /// Starts services and waits until each of them knows the others. `limit` is the descriptor's,
     /// `options` more of its `tollgate` block.
-    pub(super) async fn of(services: usize, limit: &str, options: &str) -> Self {
+    pub(crate) async fn of(services: usize, limit: &str, options: &str) -> Self {
         Self::with_rules(services, &leased(limit, options), &[]).await
     }
 
     /// The same with any rules, and variables.
-    pub(super) async fn with_rules(services: usize, rules: &str, set: &[(&str, &str)]) -> Self {
+    pub(crate) async fn with_rules(services: usize, rules: &str, set: &[(&str, &str)]) -> Self {
         Self::with_files(services, &[("rules.yaml", rules.to_owned())], set).await
     }
 
     /// The same with rules of several files.
-    pub(super) async fn with_files(
+    pub(crate) async fn with_files(
         services: usize,
         files: &[(&str, String)],
         set: &[(&str, &str)],
@@ -74,12 +74,12 @@ impl Fleet {
     }
 
     /// Commands that decide, charge or give back, as Redis counts them.
-    pub(super) fn commands(&self) -> u64 {
+    pub(crate) fn commands(&self) -> u64 {
         commands_of(&self.redis)
     }
 
     /// The value of the only counter of a fixed window.
-    pub(super) fn used(&self, value: &str) -> u64 {
+    pub(crate) fn used(&self, value: &str) -> u64 {
         let keys: Vec<String> = self.redis.command(&["KEYS", &format!("d_key_{value}_*")]);
         assert_eq!(keys.len(), 1, "{keys:?}");
         self.redis.command(&["GET", &keys[0]])
@@ -88,7 +88,7 @@ impl Fleet {
 
 impl<R> Fleet<R> {
     /// Services that share this Redis, when each of them knows the others.
-    pub(super) async fn on(redis: R, services: Vec<TestServer>) -> Self {
+    pub(crate) async fn on(redis: R, services: Vec<TestServer>) -> Self {
         let mut fleet = Self {
             redis,
             services: Vec::new(),
@@ -102,13 +102,13 @@ impl<R> Fleet<R> {
     }
 
     /// Adds a service.
-    pub(super) async fn join(&mut self, service: TestServer) {
+    pub(crate) async fn join(&mut self, service: TestServer) {
         self.clients.push(Mutex::new(service.client().await));
         self.services.push(service);
     }
 
     /// Waits until the services know how many they are.
-    pub(super) async fn know_each_other(&self) {
+    pub(crate) async fn know_each_other(&self) {
         let count = u32::try_from(self.services.len()).expect("a few");
         for service in &self.services {
             let replicas = "tollgate_replicas";
@@ -117,7 +117,7 @@ impl<R> Fleet<R> {
     }
 
     /// Waits until Redis decides for the clients of all services.
-    pub(super) async fn has_verdicts(&self) {
+    pub(crate) async fn has_verdicts(&self) {
         let probe = request("d", &[&[("key", "probe")]]);
         for client in &self.clients {
             let mut client = client.lock().await;
@@ -129,14 +129,14 @@ impl<R> Fleet<R> {
     }
 
     /// Calls one service. Returns 1 if it admits the call.
-    pub(super) async fn ask(&self, service: usize, value: &str) -> u64 {
+    pub(crate) async fn ask(&self, service: usize, value: &str) -> u64 {
         let mut client = self.clients[service].lock().await;
         u64::from(client.ask("d", &[("key", value)]).await == Code::Ok)
     }
 
     /// Asks the services in turn until none of them admits any more. Returns how many calls were
     /// admitted.
-    pub(super) async fn use_up(&self, value: &str) -> u64 {
+    pub(crate) async fn use_up(&self, value: &str) -> u64 {
         let mut admitted = 0;
         loop {
             let round = self.in_turn(value, 1).await;
@@ -148,7 +148,7 @@ impl<R> Fleet<R> {
     }
 
     /// Asks the services in turn, each `calls` times.
-    pub(super) async fn in_turn(&self, value: &str, calls: u64) -> u64 {
+    pub(crate) async fn in_turn(&self, value: &str, calls: u64) -> u64 {
         let mut admitted = 0;
         for _ in 0..calls {
             for service in 0..self.services.len() {
@@ -160,7 +160,7 @@ impl<R> Fleet<R> {
 
     /// Calls every service `calls` times, at this rate per second of all of them together. Returns
     /// how many were admitted.
-    pub(super) async fn paced(&self, value: &str, calls: u64, rate: u64) -> u64 {
+    pub(crate) async fn paced(&self, value: &str, calls: u64, rate: u64) -> u64 {
         let of_one = rate / self.services.len() as u64;
         let at = |call| Duration::from_micros(call * 1_000_000 / of_one);
         let called = self.at_times(value, calls, at).await.into_iter();
@@ -168,7 +168,7 @@ impl<R> Fleet<R> {
     }
 
     /// Calls every service `calls` times, each call so long after the beginning.
-    pub(super) async fn at_times(
+    pub(crate) async fn at_times(
         &self,
         value: &str,
         calls: u64,
@@ -197,7 +197,7 @@ impl<R> Fleet<R> {
     }
 
     /// Waits until no hits are held. Each lease was used, and nothing was lost.
-    pub(super) async fn give_back(&self, after: Duration) {
+    pub(crate) async fn give_back(&self, after: Duration) {
         sleep(after).await;
         let held = || self.sum("tollgate_leased_hits");
         eventually("leases are given back", async || held() == 0).await;
@@ -212,7 +212,7 @@ impl<R> Fleet<R> {
     }
 
     /// Hits of all rules and services with this event.
-    pub(super) fn hits(&self, event: &str) -> u64 {
+    pub(crate) fn hits(&self, event: &str) -> u64 {
         let event = format!("event=\"{event}\"");
         let pages = self
             .services
@@ -231,7 +231,7 @@ impl<R> Fleet<R> {
     }
 
     /// A metric of all services.
-    pub(super) fn sum(&self, series: &str) -> u64 {
+    pub(crate) fn sum(&self, series: &str) -> u64 {
         let values = self.services.iter().map(|service| service.metric(series));
         let values = values.map(|value| value.unwrap_or(0.0));
         // Counts are whole and small.
@@ -245,7 +245,7 @@ impl<R> Fleet<R> {
 }
 
 /// The same of one server.
-pub(super) fn commands_of(redis: &RedisProcess) -> u64 {
+pub(crate) fn commands_of(redis: &RedisProcess) -> u64 {
     let stats = redis.text(&["INFO", "commandstats"]);
     let of = |name: &str| {
         let prefix = format!("cmdstat_{name}:calls=");

@@ -9,7 +9,7 @@ use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, CheckError, Effect, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, Limit, Months, OverLimitHits, Share, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Share, Terms, Unit, Windows};
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackTarget,
 };
@@ -123,7 +123,7 @@ impl Replica {
             seen: self.seen,
             epoch: self.epoch,
         };
-        self.local.decide(&[undecided], self.share, false, now)[0]
+        self.local.decide(&[undecided], self.share, now)[0]
     }
 
     fn write_back(&mut self, server: &mut Server, now: Time) -> bool {
@@ -259,7 +259,7 @@ fn check(limit: Limit, hits: Hits) -> Check {
 }
 
 fn limit(algorithm: Algorithm, requests: u32) -> Limit {
-    Limit::new(&Terms::new(requests, Unit::Minute, algorithm)).expect("a limit")
+    Limit::new(&Terms::new(requests.into(), Unit::Minute, algorithm)).expect("a limit")
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
@@ -276,15 +276,15 @@ fn limits() -> impl Strategy<Value = Limit> {
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
     (algorithm, 0..40_u32, unit, burst, buckets, over_limit_hits).prop_map(
         |(algorithm, requests, unit, burst, buckets, over_limit_hits)| {
-            let months = Months::Calendar;
+            let windows = Windows::UtcMonths;
             let burst = burst.filter(|_| algorithm.is_bucket());
             let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
             Limit::new(&Terms {
-                months,
+                windows,
                 burst,
                 buckets,
                 over_limit_hits,
-                ..Terms::new(requests, unit, algorithm)
+                ..Terms::new(requests.into(), unit, algorithm)
             })
             .expect("a limit")
         },
@@ -310,7 +310,7 @@ fn once(limit: &Limit, replicas: u32) -> u64 {
     if limit.capacity == 0 {
         0
     } else {
-        limit.capacity.max(replicas).into()
+        limit.capacity.max(replicas.into())
     }
 }
 
@@ -337,7 +337,7 @@ proptest! {
     ) {
         let mut world = World::new(limit, replicas);
         world.play(&acts);
-        let exceeded = world.exceeds((u64::from(limit.capacity) + once(&limit, replicas), 2));
+        let exceeded = world.exceeds((limit.capacity + once(&limit, replicas), 2));
         prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
     }
 }

@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, Hits};
-use tollgate::limit::{Limit, Months};
+use tollgate::limit::{Limit, Windows};
 
 /// The longest lifetime that Redis accepts, in ms.
 pub(crate) const LIFE_MAX: u64 = 1 << 52;
@@ -19,7 +19,11 @@ pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
     let mut key = check.key.clone();
     if let Counter::FixedWindow(_) = Counter::new(&check.limit) {
         let start = check.limit.window(now).start.as_micros() / 1_000_000;
-        key.push(start.to_string().as_bytes());
+        let end = match check.limit.windows {
+            Windows::Calendar(calendar) => calendar.period(now).date.to_string(),
+            _ => start.to_string(),
+        };
+        key.push(end.as_bytes());
     }
     key.as_bytes().to_vec()
 }
@@ -113,15 +117,15 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
     let ms = |micros: u64| micros.div_ceil(1_000) + SPARE;
     match counter {
         Counter::FixedWindow(_) => {
-            let left = match limit.months {
-                Months::ThirtyDays => limit.period,
-                Months::Calendar => limit.window(now).end.since(now),
+            let left = match limit.windows {
+                Windows::Aligned => limit.period,
+                Windows::UtcMonths | Windows::Calendar(_) => limit.window(now).end.since(now),
             };
             Some((left.ceil_secs() + jitter.ceil_secs()) * 1_000)
         }
         _ if counter.is_new() => None,
         Counter::Bucket(_) => {
-            let ticks = counter.spent_at(limit, now).div_ceil(limit.requests.into());
+            let ticks = counter.spent_at(limit, now).div_ceil(limit.requests);
             Some(ms(ticks.saturating_mul(limit.tick.span().as_micros())).min(LIFE_MAX))
         }
         Counter::SlidingWindow(windows) => {

@@ -135,17 +135,14 @@ pub(crate) fn options(
 pub(crate) fn request_of(checks: impl IntoIterator<Item = Check>) -> CheckRequest {
     CheckRequest {
         checks: checks.into_iter().collect(),
-        all_or_nothing: false,
         deadline: None,
     }
 }
 
 /// The same, all or nothing.
 pub(crate) fn atomic_request(checks: impl IntoIterator<Item = Check>) -> CheckRequest {
-    CheckRequest {
-        all_or_nothing: true,
-        ..request_of(checks)
-    }
+    let joined = |check| Check { group: 1, ..check };
+    request_of(checks.into_iter().map(joined))
 }
 
 /// Terms that admit this many hits at once with each algorithm.
@@ -153,6 +150,6 @@ pub(crate) fn all_at_once(requests: u32, unit: Unit, algorithm: Algorithm) -> Te
     Terms {
         burst: (algorithm == Algorithm::LeakyBucket).then_some(requests),
         lease: (algorithm == Algorithm::Concurrency).then_some(unit.span()),
-        ..Terms::new(requests, unit, algorithm)
+        ..Terms::new(requests.into(), unit, algorithm)
     }
 }

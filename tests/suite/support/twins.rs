@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
-use tollgate::check::{Check, CheckRequest, Hits, Verdict};
+use tollgate::check::{Check, CheckRequest, Hits, Verdict, runs};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::client::decode::{ReplyError, ScriptReply};
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -353,17 +353,17 @@ impl Model {
     }
 
     fn decide(&mut self, ask: &Ask, jitter: Span, now: Time) -> Vec<Decided> {
-        if ask.mode == Mode::Atomic {
-            let verdicts = self.decide_atomically(&ask.request, jitter, now);
-            return verdicts
-                .into_iter()
-                .map(|verdict| verdict.map(|verdict| (verdict, 0)))
-                .collect();
+        let mut decided = Vec::new();
+        for group in runs(&ask.request.checks, |check| check.group) {
+            if let [check] = group {
+                let marks = ask.marks[decided.len()];
+                decided.push(self.decide_one(ask.mode, check, marks, jitter, now));
+            } else {
+                let verdicts = self.decide_atomically(group, jitter, now).into_iter();
+                decided.extend(verdicts.map(|verdict| verdict.map(|verdict| (verdict, 0))));
+            }
         }
-        let checks = ask.request.checks.iter().zip(&ask.marks);
-        checks
-            .map(|(check, marks)| self.decide_one(ask.mode, check, *marks, jitter, now))
-            .collect()
+        decided
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), &'static str> {
@@ -410,12 +410,12 @@ impl Model {
     /// An error of one counter is an error of all.
     fn decide_atomically(
         &mut self,
-        request: &CheckRequest,
+        checks: &[Check],
         jitter: Span,
         now: Time,
     ) -> Vec<Result<Verdict, &'static str>> {
         let mut keys: Vec<(Vec<u8>, Limit)> = Vec::new();
-        let slots = request.checks.iter().map(|check| {
+        let slots = checks.iter().map(|check| {
             let key = redis_key(check, now);
             keys.iter()
                 .position(|(known, _)| *known == key)
@@ -431,19 +431,19 @@ impl Model {
             .collect::<Result<Vec<_>, _>>()
         {
             Ok(loaded) => loaded,
-            Err(error) => return vec![Err(error); request.checks.len()],
+            Err(error) => return vec![Err(error); checks.len()],
         };
         let mut counters: Vec<Counter> =
             loaded.iter().map(|loaded| loaded.counter.clone()).collect();
-        let changed = changed(request, &slots, &counters, now);
-        let verdicts = decide_all_or_nothing(&request.checks, &slots, &mut counters, now);
+        let changed = changed(checks, &slots, &counters, now);
+        let verdicts = decide_all_or_nothing(checks, &slots, &mut counters, now);
         let is_written = keys.iter().zip(&loaded).zip(&counters).enumerate();
         let is_written = is_written.map(|(slot, (((_, limit), loaded), after))| {
             loaded.differs_from(after, limit, now) || changed.contains(&slot)
         });
         let is_written: Vec<bool> = is_written.collect();
         if self.is_read_only && is_written.contains(&true) {
-            return vec![Err(READ_ONLY); request.checks.len()];
+            return vec![Err(READ_ONLY); checks.len()];
         }
         let slots = keys.into_iter().zip(loaded).zip(counters).zip(is_written);
         for ((((key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
@@ -632,17 +632,11 @@ fn take_ahead(mut counter: Counter, check: &Check, marks: Marks, now: Time) -> (
 
 /// Which of the counters of an ask a check has changed that has more than a number, even if a later
 /// one has changed it back.
-fn changed(
-    request: &CheckRequest,
-    slots: &[usize],
-    counters: &[Counter],
-    now: Time,
-) -> BTreeSet<usize> {
+fn changed(checks: &[Check], slots: &[usize], counters: &[Counter], now: Time) -> BTreeSet<usize> {
     let play = |does_something: &dyn Fn(usize) -> bool| {
         let (mut counters, mut changed, mut over) =
             (counters.to_vec(), BTreeSet::new(), Vec::new());
-        for (index, (check, &slot)) in request
-            .checks
+        for (index, (check, &slot)) in checks
             .iter()
             .zip(slots)
             .enumerate()
@@ -673,13 +667,12 @@ fn changed(
         (changed, over)
     };
     let (changed, over) = play(&|_| true);
-    if !over.iter().any(|&index| request.checks[index].enforcing) {
+    if !over.iter().any(|&index| checks[index].enforcing) {
         return changed;
     }
     // Of those that are over, those count that do not drop their hits.
     let counts = |index| {
-        over.contains(&index)
-            && !Counter::charge(&request.checks[index].limit, request.checks[index].call()).drops
+        over.contains(&index) && !Counter::charge(&checks[index].limit, checks[index].call()).drops
     };
     play(&counts).0
 }
@@ -719,8 +712,12 @@ impl State {
                     .map(|back| Time::from_micros(now.as_micros() - back))
                     .rev();
                 // A limit that takes them all.
-                let roomy = Limit::new(&Terms::new(u32::MAX, Unit::Year, Algorithm::SlidingLog))
-                    .expect("a limit");
+                let roomy = Limit::new(&Terms::new(
+                    u32::MAX.into(),
+                    Unit::Year,
+                    Algorithm::SlidingLog,
+                ))
+                .expect("a limit");
                 let log = times.fold(untouched, |log, at| log.decide(&roomy, at, Hits::Add(1)).0);
                 return state(Ok(log), now);
             }

@@ -15,9 +15,10 @@ descriptors:
   - key: user
     rate_limit: {unit: year, requests_per_unit: 2}
 ";
-const VIEWS: [(&str, &str); 5] = [
+const VIEWS: [(&str, &str); 6] = [
     ("Overview", "/"),
     ("Rules", "/console/rules"),
+    ("Budgets", "/console/budgets"),
     ("Files", "/console/files"),
     ("Over limit", "/console/over-limit"),
     ("Store", "/console/store"),

@@ -238,4 +238,25 @@ async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
     ] {
         assert!(error.contains(expected), "{expected} is not in {error}");
     }
+
+    // The amount is the largest that a double holds exactly.
+    plane.serve(
+        "3",
+        &rules(json!({"limits": [{"requests": 9_007_199_254_740_990_u64, "unit": "month", "calendar": "UTC"}]})),
+    );
+    acked(&plane, "3").await;
+    let page = server.admin("/rlconfig");
+    assert!(page.contains("\"requests\":9007199254740990"), "{page}");
+    plane.serve(
+        "4",
+        &rules(json!({"parents": true, "calendar": "Europe/Berln", "limits": [{"requests": 1.5, "unit": "day"}]})),
+    );
+    let error = nacked(&plane).await["error"].to_string();
+    for expected in [
+        "shop: unknown time zone 'Europe/Berln'; did you mean `Europe/Berlin`?",
+        "shop: `requests` must be a whole number from 0 to 9007199254740990, without quotes",
+        "  --> shop (domain shop > descriptors[0].metadata.tollgate.limits[0])",
+    ] {
+        assert!(error.contains(expected), "{expected} is not in {error}");
+    }
 }

@@ -14,7 +14,9 @@ use smallvec::SmallVec;
 use crate::algorithm::Counter;
 use crate::algorithm::lease::{Asked, PART_OF_REMAINING, Settled, Take, TakeReply};
 use crate::base::time::Time;
-use crate::check::{Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict};
+use crate::check::{
+    Blocked, Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict,
+};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
@@ -53,14 +55,14 @@ impl RedisClient {
         if !is_local {
             return None;
         }
-        if prepared.is_complete() || prepared.is_blocked() {
-            let settled = if prepared.is_blocked() {
-                Settled::Unused
+        let (is_complete, blocked) = (prepared.is_complete(), prepared.blocked());
+        prepared.settle_reserved(|check| {
+            if blocked.has(check) {
+                Some(Settled::Unused)
             } else {
-                Settled::Used
-            };
-            prepared.settle_reserved(settled);
-        }
+                is_complete.then_some(Settled::Used)
+            }
+        });
         Some(prepared)
     }
 
@@ -74,9 +76,9 @@ impl RedisClient {
         let Some(server_now) = shared.server_time(check, now) else {
             return Ahead::Exact;
         };
-        let admission = match request.mode {
-            Mode::Atomic => Admission::WithOthers,
-            _ => Admission::Alone,
+        let admission = match check.group {
+            0 => Admission::Alone,
+            _ => Admission::WithOthers,
         };
         let (ahead, take) = shared
             .leases
@@ -96,12 +98,15 @@ impl RedisClient {
         request: &Request<'_>,
         mut prepared: Prepared<'_>,
     ) -> Decisions {
-        let is_blocked = prepared.is_blocked();
+        let blocked = prepared.blocked();
         let (mut indices, mut checks) = (Vec::new(), Vec::new());
         for (index, (check, ahead)) in request.checks.iter().zip(&prepared.checks).enumerate() {
             let rest = match ahead {
                 Ahead::Decided(_) | Ahead::Reserved(_) => continue,
-                _ if is_blocked => as_peek(check),
+                _ if blocked.has(check) => Check {
+                    group: 0,
+                    ..as_peek(check)
+                },
                 Ahead::Ask(asked) => check.with_hits(match check.hits {
                     Hits::Add(hits) => Hits::Add(hits - asked.reserved()),
                     other => other,
@@ -111,27 +116,23 @@ impl RedisClient {
             indices.push(index);
             checks.push(rest);
         }
-        let mode = if is_blocked {
-            Mode::Independent
-        } else {
-            request.mode
-        };
         let rest = Request {
             checks: &checks,
-            mode,
             ..*request
         };
         let sent = self.send(&rest).await;
-        let vetoes = |(check, decision): (&Check, &Result<Verdict, CheckError>)| {
-            check.enforcing && decision.is_ok_and(|verdict| verdict.over)
+        let over = sent
+            .iter()
+            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
+        let vetoed = Blocked::of(checks.iter().zip(over));
+        let settled = |check: &Check| {
+            if blocked.has(check) || vetoed.has(check) {
+                Settled::Unused
+            } else {
+                Settled::Used
+            }
         };
-        let is_vetoed = mode == Mode::Atomic && checks.iter().zip(&sent).any(vetoes);
-        let settled = if is_blocked || is_vetoed {
-            Settled::Unused
-        } else {
-            Settled::Used
-        };
-        prepared.settle_reserved(settled);
+        prepared.settle_reserved(|check| Some(settled(check)));
         let mut decisions: Decisions = prepared
             .checks
             .iter()
@@ -141,6 +142,7 @@ impl RedisClient {
             })
             .collect();
         for (index, decision) in indices.into_iter().zip(sent) {
+            let settled = settled(&request.checks[index]);
             decisions[index] = prepared.settle_asked(index, decision, settled);
         }
         decisions
@@ -243,19 +245,18 @@ impl Prepared<'_> {
         decided.collect()
     }
 
-    /// Whether an all-or-nothing request is over limit by what is decided here.
-    fn is_blocked(&self) -> bool {
-        let mut checks = self.request.checks.iter().zip(&self.checks);
-        self.request.mode == Mode::Atomic
-            && checks.any(|(check, ahead)| {
-                check.enforcing && matches!(ahead, Ahead::Decided(verdict) if verdict.over)
-            })
+    /// The groups that are over limit by what is decided here.
+    fn blocked(&self) -> Blocked {
+        let over = self.checks.iter();
+        let over = over.map(|ahead| matches!(ahead, Ahead::Decided(verdict) if verdict.over));
+        Blocked::of(self.request.checks.iter().zip(over))
     }
 
-    /// Decides the checks of which all hits are reserved.
-    fn settle_reserved(&mut self, settled: Settled) {
+    /// Decides the checks of which all hits are reserved, unless that has to wait.
+    fn settle_reserved(&mut self, settled: impl Fn(&Check) -> Option<Settled>) {
         for (check, ahead) in self.request.checks.iter().zip(&mut self.checks) {
             if let Ahead::Reserved(_) = ahead
+                && let Some(settled) = settled(check)
                 && let Ahead::Reserved(asked) = std::mem::replace(ahead, Ahead::Exact)
             {
                 let verdict = self.shared.settle(check, asked, settled, false);
@@ -275,10 +276,14 @@ impl Prepared<'_> {
         admitted: Settled,
     ) -> Result<Verdict, CheckError> {
         let check = &self.request.checks[index];
+        let is_blocked = self.blocked().has(check);
         let Ahead::Ask(asked) = std::mem::replace(&mut self.checks[index], Ahead::Exact) else {
             return decision;
         };
-        let over = decision.is_ok_and(|verdict| verdict.over);
+        let sent = check.hits.count() - asked.reserved();
+        // A blocked check was sent as a peek, which does not say whether its hits are over limit.
+        let over =
+            decision.is_ok_and(|verdict| verdict.over || is_blocked && verdict.remaining < sent);
         let settled = match &decision {
             Ok(_) if over => Settled::Unused,
             Ok(_) => admitted,

@@ -1,9 +1,8 @@
 //! All or nothing for checks that one call of the script cannot decide.
 
-use crate::check::{CheckError, Decisions, Verdict};
+use crate::check::{Blocked, Check, CheckError, Decisions, Verdict};
 use crate::limit::OverLimitHits;
 use crate::store::redis::client::encode::Mode;
-use crate::store::redis::client::node_batch::NodeBatches;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
 
 impl RedisClient {
@@ -12,38 +11,37 @@ impl RedisClient {
     /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is
     /// over limit in the second phase, and others are charged although the request is over limit.
     /// Never over-admits.
-    pub(super) async fn try_and_charge<'s>(
-        &'s self,
-        request: &Request<'_>,
-        batches: &mut NodeBatches<'s>,
-    ) -> Decisions {
+    pub(super) async fn try_and_charge(&self, request: &Request<'_>) -> Decisions {
         let checks = request.checks;
-        let dry_run = Request {
+        let mut dry_run = Request {
             mode: Mode::DryRun,
             ..*request
         };
-        let mut decisions = self.send_batches(&dry_run, batches).await;
+        let mut batches = self.encode_by_redis_time(&mut dry_run).await;
+        let mut decisions = self.send_batches(&dry_run, &mut batches).await;
         let is_over =
             |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
-        let mut decided = checks.iter().zip(&decisions);
-        let blocked = decided.any(|(check, decision)| check.enforcing && is_over(decision));
+        let blocked = Blocked::of(checks.iter().zip(decisions.iter().map(is_over)));
         let (mut indices, mut second) = (Vec::new(), Vec::new());
         for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
-            let stays_over =
-                blocked && is_over(decision) && check.limit.over_limit_hits == OverLimitHits::Drop;
+            let is_blocked = blocked.has(check);
+            let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
+            let stays_over = is_blocked && is_over(decision) && drops;
             if decision.is_err() || stays_over {
                 continue;
             }
             indices.push(index);
-            second.push(if blocked && !is_over(decision) {
-                as_peek(check)
-            } else {
-                check.clone()
+            second.push(Check {
+                group: 0,
+                ..if is_blocked && !is_over(decision) {
+                    as_peek(check)
+                } else {
+                    check.clone()
+                }
             });
         }
         let mut second = Request {
             checks: &second,
-            mode: Mode::Independent,
             ..*request
         };
         let mut batches = self.encode_by_redis_time(&mut second).await;

@@ -55,7 +55,7 @@ impl CheckReply {
     /// The verdict of the check at the server's time `now`.
     pub fn verdict(&self, encoded: &EncodedCheck, check: &Check, now: Time) -> Verdict {
         // INCRBY does not compare with the limit.
-        let is_over_window = encoded.window.is_some() && self.spent() > check.limit.requests.into();
+        let is_over_window = encoded.window.is_some() && self.spent() > check.limit.requests;
         let over = self.is_over() || is_over_window;
         self.verdict_of(encoded, check, check.call(), over, now)
     }

@@ -8,19 +8,17 @@ use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
-use crate::base::time::{MICROS_PER_SECOND, Span, Time};
+use crate::base::time::{Span, Time};
 use crate::check::{Check, HITS_MAX, Key};
-use crate::limit::{EXACT_MAX, Limit, Months};
+use crate::limit::{EXACT_MAX, Limit, Windows};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
 use crate::store::redis::topology::lifetimes::Lifetime;
 
 /// How the checks of a request are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Each on its own.
+    /// Each group on its own.
     Independent,
-    /// All or nothing.
-    Atomic,
     /// Each on its own, without changing its counter.
     DryRun,
     /// Each on its own, after its counter was deleted.
@@ -40,7 +38,7 @@ pub(crate) enum Route {
     Asking,
 }
 
-/// Hits of a counter to take ahead, after a check. Not in an all-or-nothing request.
+/// Hits of a counter to take ahead, after a check. Not in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
     /// The most hits.
@@ -69,6 +67,8 @@ pub struct EncodedCheck {
     pub(crate) argument: SmallVec<[u8; 48]>,
     pub(crate) window: Option<Window>,
     pub(crate) route: Route,
+    /// See [`Check::group`]; 0 in modes that decide each on its own.
+    pub(crate) group: u16,
     /// The time that chose the window in the key.
     pub(crate) at: Time,
     /// The counter's hash in the caches of this process.
@@ -121,6 +121,11 @@ impl EncodedCheck {
             argument: SmallVec::new(),
             window: None,
             route: Route::Normal,
+            group: if mode == Mode::Independent {
+                check.group
+            } else {
+                0
+            },
             at,
             hash,
             price: 1,
@@ -130,10 +135,15 @@ impl EncodedCheck {
         let (lifetime, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let (start, lifetime_secs) = encoded.append_window(limit, jitter);
-                let counts = !charge.drops && charge.cost > 0;
+                // Sums of more would end in an error of INCRBY, beyond 2^63.
+                let can_add = 1..=HITS_MAX.cast_signed();
+                let counts = !charge.drops && can_add.contains(&charge.cost);
                 // More hits than the limit would only disturb others until they are given back.
                 let fits = || (0..=charge.full.cast_signed()).contains(&charge.cost);
-                if mode == Mode::Independent && (counts || (check.lease.is_some() && fits())) {
+                if mode == Mode::Independent
+                    && encoded.group == 0
+                    && (counts || (check.lease.is_some() && fits()))
+                {
                     encoded.window = Some(Window {
                         start,
                         hits: charge.wanted(),
@@ -150,7 +160,7 @@ impl EncodedCheck {
             }
             Kind::Bucket => {
                 encoded.price = limit.period_ticks();
-                (limit.tick.span().as_micros(), limit.requests.into())
+                (limit.tick.span().as_micros(), limit.requests)
             }
             Kind::SlidingWindow => (limit.period_ticks(), limit.tick.span().as_micros()),
             Kind::SubWindows => (limit.sub_window().as_micros(), limit.buckets.into()),
@@ -162,15 +172,14 @@ impl EncodedCheck {
         encoded
     }
 
-    /// Appends the start of the window to the key, as envoyproxy/ratelimit does. Returns it, and
-    /// the key's lifetime in seconds: a whole period, but only the rest of a calendar month.
+    /// Appends the window to the key. Returns its start, and the lifetime of the key in seconds: a
+    /// whole period, but only the rest of a calendar period.
     fn append_window(&mut self, limit: &Limit, jitter: Span) -> (Time, u64) {
         let window = limit.window(self.at);
-        let start = window.start.as_micros() / MICROS_PER_SECOND;
-        self.key.push(itoa::Buffer::new().format(start).as_bytes());
-        let lifetime = match limit.months {
-            Months::ThirtyDays => limit.period,
-            Months::Calendar => window.end.since(self.at),
+        self.key.push_window(limit, window.start, self.at);
+        let lifetime = match limit.windows {
+            Windows::Aligned => limit.period,
+            Windows::UtcMonths | Windows::Calendar(_) => window.end.since(self.at),
         };
         (window.start, lifetime.ceil_secs() + jitter.ceil_secs())
     }

@@ -217,7 +217,7 @@ mod tests {
         fn check(self) -> Check {
             let limit = Limit::new(&Terms {
                 over_limit_hits: Some(self.over_limit_hits),
-                ..Terms::new(self.limit, Unit::Hour, Algorithm::FixedWindow)
+                ..Terms::new(self.limit.into(), Unit::Hour, Algorithm::FixedWindow)
             });
             let hits = match self.hits {
                 0 => Hits::Peek,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::check::{Check, runs};
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::waiting::BATCH_SIZE_MAX;
 use crate::store::redis::topology::cluster;
@@ -46,27 +47,36 @@ pub(crate) fn batch_of<'b, 's>(
     &mut batches[index]
 }
 
-/// Whether one call of the script can decide all checks.
-pub(crate) fn is_one_call(batches: &[NodeBatch<'_>], checks: usize) -> bool {
-    let [batch] = batches else { return false };
-    let slot = |check: &EncodedCheck| cluster::slot(check.key.as_bytes());
-    let shares_slot = || {
-        let mut slots = batch.checks.iter().map(slot);
-        let first = slots.next();
-        slots.all(|slot| Some(slot) == first)
+/// Whether one call of the script can decide all checks of each group.
+pub(crate) fn are_in_one_call(batches: &[NodeBatch<'_>], checks: &[Check]) -> bool {
+    let place = |index: usize| {
+        batches.iter().find_map(|batch| {
+            let at = batch.indices.iter().position(|&other| other == index)?;
+            let slot = || cluster::slot(batch.checks[at].key.as_bytes());
+            Some((batch.node.id, batch.node.has_slots.then(slot)))
+        })
     };
-    batch.checks.len() == checks && (!batch.node.has_slots || shares_slot())
+    let mut index = 0;
+    runs(checks, |check| check.group).all(|group| {
+        let mut places = (index..).take(group.len()).map(place);
+        index += group.len();
+        group.len() == 1 || {
+            let first = places.next().flatten();
+            first.is_some() && places.all(|other| other == first)
+        }
+    })
 }
 
-/// The number of leading checks that fit into one batch. `checks` is not empty.
+/// The number of leading checks that fit into one batch, without a part of a group. `checks` is not
+/// empty.
 pub(crate) fn checks_of_batch(checks: &[EncodedCheck]) -> usize {
-    let mut left = BATCH_SIZE_MAX;
-    let fits = |check: &&EncodedCheck| match left.checked_sub(check.size()) {
-        Some(rest) => {
-            left = rest;
-            true
+    let (mut count, mut size) = (0, 0);
+    for group in runs(checks, |check| check.group) {
+        size += group.iter().map(EncodedCheck::size).sum::<usize>();
+        if count > 0 && size > BATCH_SIZE_MAX {
+            break;
         }
-        None => false,
-    };
-    checks.iter().take_while(fits).count()
+        count += group.len();
+    }
+    count
 }

@@ -8,6 +8,7 @@ use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::base::time::Time;
+use crate::check::runs;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, ScriptReply};
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
 use crate::store::redis::client::increments::Increments;
@@ -93,12 +94,13 @@ impl<'b> BatchRequest<'b> {
                     scripted.push(index);
                 }
             }
-            if !by_slot || mode == Mode::Atomic {
-                request.add_to_call(mode, scripted, by_slot);
-            } else {
-                for index in scripted {
-                    request.add_to_call(mode, Group::from_slice(&[index]), by_slot);
+            if by_slot {
+                let group_of = |&at: &usize| checks[at - first].group;
+                for group in runs(&scripted, group_of) {
+                    request.add_to_call(mode, group.into(), by_slot);
                 }
+            } else {
+                request.add_to_call(mode, scripted, by_slot);
             }
         }
         request.increments.add_to(&mut request.commands);

@@ -92,7 +92,7 @@ impl RedisClient {
         node: &Node,
     ) -> Verdict {
         let (check, received) = (&request.checks[index], request.received);
-        let is_decision = matches!(request.mode, Mode::Independent | Mode::Atomic);
+        let is_decision = request.mode == Mode::Independent;
         let mut verdict = reply.verdict(encoded, check, redis_now);
         if check.lease.is_some() {
             let counter = || reply.counter(encoded, check, redis_now);

@@ -6,9 +6,11 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
+use smallvec::SmallVec;
 
 use crate::algorithm::counter;
 use crate::base::time::Time;
+use crate::check::runs;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 
 const DRIVER: &str = include_str!("driver.lua");
@@ -49,8 +51,7 @@ impl Script {
         &self.text
     }
 
-    /// A call for groups of checks with an argument, each with its mode. `now` replaces the
-    /// server's clock.
+    /// A call for the checks of requests, each with its mode. `now` replaces the server's clock.
     pub fn command<'c, C>(
         &self,
         groups: impl Iterator<Item = (Mode, C)> + Clone,
@@ -58,7 +59,7 @@ impl Script {
         form: Form,
     ) -> Cmd
     where
-        C: IntoIterator<Item = &'c EncodedCheck, IntoIter: ExactSizeIterator>,
+        C: IntoIterator<Item = &'c EncodedCheck>,
     {
         let all = || groups.clone().flat_map(|(_, checks)| checks);
         let (name, script) = match form {
@@ -75,27 +76,34 @@ impl Script {
             None => command.arg(""),
         };
         for (mode, checks) in groups {
-            let checks = checks.into_iter();
-            if mode == Mode::Atomic {
-                command.arg(format!("T{}", checks.len()));
-            }
-            for check in checks {
-                match mode {
-                    Mode::DryRun => drop(command.arg("L")),
-                    Mode::Reset => drop(command.arg("D")),
-                    Mode::Independent | Mode::Atomic | Mode::Grant => {}
+            let checks: SmallVec<[&EncodedCheck; 4]> = checks.into_iter().collect();
+            for group in runs(&checks, |check| check.group) {
+                if group.len() > 1 {
+                    command.arg(format!("T{}", group.len()));
                 }
-                if let Some(until) = check.end() {
-                    command.arg(format!("U{}", until.as_micros()));
+                for check in group {
+                    add(check, mode, &mut command);
                 }
-                if let Some(ahead) = check.ahead() {
-                    command.arg(ahead.argument(check.price));
-                }
-                command.arg(check.argument.as_slice());
             }
         }
         command
     }
+}
+
+/// Adds the argument of a check, after its marks.
+fn add(check: &EncodedCheck, mode: Mode, command: &mut Cmd) {
+    match mode {
+        Mode::DryRun => drop(command.arg("L")),
+        Mode::Reset => drop(command.arg("D")),
+        Mode::Independent | Mode::Grant => {}
+    }
+    if let Some(until) = check.end() {
+        command.arg(format!("U{}", until.as_micros()));
+    }
+    if let Some(ahead) = check.ahead() {
+        command.arg(ahead.argument(check.price));
+    }
+    command.arg(check.argument.as_slice());
 }
 
 /// The driver, with a maker for each twin, so that a call makes only the twins that it needs.

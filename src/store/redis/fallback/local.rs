@@ -17,7 +17,7 @@ use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::Kind;
 use crate::base::time::{Clock, Span, Time};
-use crate::check::{Check, CheckError, Effect, Hits, Key, StoreError, Verdict, Verdicts};
+use crate::check::{Blocked, Check, CheckError, Effect, Hits, Key, StoreError, Verdicts};
 use crate::limit::{Limit, Share};
 use crate::store::memory::Counters;
 use crate::store::redis::fallback::pending::{LocalChange, Pending, PendingHits};
@@ -113,43 +113,36 @@ impl LocalFallback {
     }
 
     /// Decides checks without Redis. `now` is by the server's clock, which windows go by.
-    pub fn decide(
-        &self,
-        undecided: &[Undecided<'_>],
-        share: Share,
-        all_or_nothing: bool,
-        now: Time,
-    ) -> Verdicts {
+    pub fn decide(&self, undecided: &[Undecided<'_>], share: Share, now: Time) -> Verdicts {
         let own: SmallVec<[Check; 2]> = undecided
             .iter()
             .map(|undecided| self.own(undecided, share))
             .collect();
-        let verdicts = self
-            .counters
-            .decide_from(&own, all_or_nothing, now, |index, known| {
-                let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
-                // What Redis replied has none of what is pending; some checks may still reach it.
-                let seen = seen.map(|(used, at)| {
-                    let pending = self.pending.get(&own.key, now);
-                    let spent = part_of(&check.limit, &own.limit, share, used)
-                        .saturating_add(pending.map_or(0, |pending| pending.hits))
-                        .saturating_sub(pending.map_or(0, |pending| pending.refund));
-                    Counter::of(&own.limit, at, spent)
-                });
-                // Of equal ones the local one: it knows when its hits came.
-                seen.into_iter()
-                    .chain(known)
-                    .max_by_key(|counter| counter.spent_at(&own.limit, now))
-                    .unwrap_or_else(|| Counter::new(&own.limit))
+        let verdicts = self.counters.decide_from(&own, now, |index, known| {
+            let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
+            // What Redis replied has none of what is pending; some checks may still reach it.
+            let seen = seen.map(|(used, at)| {
+                let pending = self.pending.get(&own.key, now);
+                let spent = part_of(&check.limit, &own.limit, share, used)
+                    .saturating_add(pending.map_or(0, |pending| pending.hits))
+                    .saturating_sub(pending.map_or(0, |pending| pending.refund));
+                Counter::of(&own.limit, at, spent)
             });
-        let is_over = |(check, verdict): (&Check, &Verdict)| check.enforcing && verdict.over;
-        let blocked = all_or_nothing && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
+            // Of equal ones the local one: it knows when its hits came.
+            seen.into_iter()
+                .chain(known)
+                .max_by_key(|counter| counter.spent_at(&own.limit, now))
+                .unwrap_or_else(|| Counter::new(&own.limit))
+        });
+        let over = verdicts.iter().map(|verdict| verdict.over);
+        let blocked = Blocked::of(own.iter().zip(over));
         for ((own, verdict), Undecided { check, effect, .. }) in
             own.iter().zip(&verdicts).zip(undecided)
         {
+            let is_blocked = blocked.has(own);
             let has_changed = match own.hits {
-                Hits::Add(_) => !verdict.over && !blocked,
-                Hits::Refund(_) => verdict.over || !blocked,
+                Hits::Add(_) => !verdict.over && !is_blocked,
+                Hits::Refund(_) => verdict.over || !is_blocked,
                 Hits::Peek => false,
             };
             if has_changed && *effect == Effect::None && Kind::of(&own.limit) != Kind::Concurrency {
@@ -294,7 +287,7 @@ impl LocalFallback {
     /// A check against this replica's share.
     fn own(&self, undecided: &Undecided<'_>, share: Share) -> Check {
         let Undecided { check, epoch, .. } = undecided;
-        let (whole, replicas) = (check.limit.requests, share.replicas().get());
+        let (whole, replicas) = (check.limit.requests, u64::from(share.replicas().get()));
         if whole > 0 && whole < replicas && !check.limit.algorithm.is_bucket() {
             self.small_limits.call_once(|| {
                 tracing::warn!(whole, replicas, "limit is lower than the replica count; each replica admits 1 during a store outage");

@@ -27,12 +27,7 @@ pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redis {
     /// Decides checks without a verdict of Redis, against this replica's share of each limit.
-    pub fn decide_locally(
-        &self,
-        checks: &[(&Check, CheckError)],
-        all_or_nothing: bool,
-        now: Time,
-    ) -> Verdicts {
+    pub fn decide_locally(&self, checks: &[(&Check, CheckError)], now: Time) -> Verdicts {
         // Windows are cut by the clock of a server. The clocks of several rarely differ by more
         // than a moment, so one is used for all checks.
         let node = checks.first().and_then(|(check, _)| {
@@ -52,7 +47,7 @@ impl Redis {
         let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
         let share = self.membership.share();
         let now = redis_time(now);
-        let verdicts = self.local.decide(&undecided, share, all_or_nothing, now);
+        let verdicts = self.local.decide(&undecided, share, now);
         for (check, _) in checks {
             if let Hits::Refund(hits) = check.hits {
                 self.usage.refund(self.usage.hash(&check.key), hits);

@@ -202,7 +202,7 @@ impl Pending {
     pub fn is_current(&self, now: Time) -> bool {
         match Kind::of(&self.own) {
             Kind::FixedWindow | Kind::SlidingWindow => {
-                self.own.window(self.at).index == self.own.window(now).index
+                self.own.window(self.at).id == self.own.window(now).id
             }
             Kind::SubWindows => {
                 let last_ends = self.at.plus(self.own.period);

@@ -102,7 +102,7 @@ impl Model {
 
     /// Brings it up to date. What is pending of a window that is over is not written back.
     pub(super) fn pass(&mut self, now: Time) {
-        let window = |time| self.limit.window(time).index;
+        let window = |time| self.limit.window(time).id;
         if matches!(self.kind(), Kind::FixedWindow | Kind::SlidingWindow)
             && window(self.at) != window(now)
         {
@@ -420,8 +420,7 @@ impl Model {
             return 0;
         };
         let ticks = now.since(since).as_micros() / self.limit.tick.span().as_micros();
-        (ticks * u64::from(self.limit.requests))
-            .min(self.pending + self.maybe_pending + self.unsure)
+        (ticks * self.limit.requests).min(self.pending + self.maybe_pending + self.unsure)
     }
 
     fn two_periods(&self) -> Span {

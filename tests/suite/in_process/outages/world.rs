@@ -329,7 +329,7 @@ impl World {
     }
 
     /// What the algorithms say of a request whose counters are all known.
-    fn expected(&self, hits: &[Hit], now: Time) -> Option<Vec<(bool, u32)>> {
+    fn expected(&self, hits: &[Hit], now: Time) -> Option<Vec<(bool, u64)>> {
         let is_exact = |hit: &Hit| self.counters[hit.counter].model.is_exact(now);
         if !hits.iter().all(is_exact) {
             return None;

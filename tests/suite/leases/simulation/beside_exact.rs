@@ -78,7 +78,7 @@ impl Calm {
             unit_multiplier: seconds,
             buckets: (which == 2).then_some(buckets),
             over_limit_hits: Some(OverLimitHits::Drop),
-            ..Terms::new(requests, Unit::Second, algorithm)
+            ..Terms::new(requests.into(), Unit::Second, algorithm)
         });
         let shape = rng
             .choice([Shape::Steady, Shape::Bursty, Shape::Skewed, Shape::Moving])
@@ -147,7 +147,7 @@ impl Calm {
     fn check_windows(&self, world: &World<'_>, limit: &Limit) -> Kept {
         let windows = world.admitted.windows.values();
         for (_, window) in (0..WINDOWS).zip(windows) {
-            if window.admitted * 100 < u64::from(limit.requests) * 99 {
+            if window.admitted * 100 < limit.requests * 99 {
                 return Err(self.broken(&format!("U: a window admits {}", window.admitted)));
             }
         }

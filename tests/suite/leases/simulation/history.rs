@@ -79,10 +79,10 @@ impl History {
         let terms = random_terms(rng, requests);
         let mut limits = vec![limit_of(&terms)];
         if rng.u8(0..4) == 0 {
-            let requests = terms.requests / 2 + rng.u32(0..terms.requests);
+            let requests = requests / 2 + rng.u32(0..requests);
             let burst = terms.burst.map(|_| requests);
             limits.push(limit_of(&Terms {
-                requests,
+                requests: requests.into(),
                 burst,
                 ..terms
             }));
@@ -96,7 +96,7 @@ impl History {
         let lasts = (period * rng.u64(4..=48) / 16).max(1_000);
         let begin = DAY + period - rng.u64(0..lasts.min(period));
         // From a third of the limit to five times as much.
-        let offered = u64::from(limit.capacity) * rng.u64(1..=15) * lasts.div_ceil(period) / 3;
+        let offered = limit.capacity * rng.u64(1..=15) * lasts.div_ceil(period) / 3;
         let hits = (offered / calls).max(1) * 2;
         let chaos = Chaos::random(rng, limits.len() > 1);
         let mut times: Vec<u64> = (0..calls).map(|_| begin + rng.u64(0..lasts)).collect();
@@ -233,7 +233,7 @@ fn random_terms(rng: &mut Rng, requests: u32) -> Terms {
         burst: (which == 3 && rng.bool()).then(|| requests * rng.u32(1..=3)),
         buckets: (which == 2).then(|| rng.u32(1..=seconds.min(6))),
         over_limit_hits: Some(OverLimitHits::Drop),
-        ..Terms::new(requests, unit, algorithm)
+        ..Terms::new(requests.into(), unit, algorithm)
     }
 }
 

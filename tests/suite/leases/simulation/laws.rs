@@ -58,8 +58,8 @@ pub(super) struct Peak {
 impl Admitted {
     pub(super) fn new(limits: &[Limit]) -> Self {
         let most = greatest(limits);
-        let held: u64 = limits.iter().map(|limit| u64::from(limit.held_max())).sum();
-        let hits = i128::from(u64::from(most.capacity) + held);
+        let held: u64 = limits.iter().map(Limit::held_max).sum();
+        let hits = i128::from(most.capacity + held);
         Self {
             most,
             windows: BTreeMap::new(),
@@ -77,7 +77,7 @@ impl Admitted {
         let start = limit.usable(at).0;
         let window = self.windows.entry(start).or_default();
         window.admitted += hits;
-        window.limit = window.limit.max(limit.requests.into());
+        window.limit = window.limit.max(limit.requests);
         let parts = u64::from(limit.buckets.max(1));
         let width = limit.sub_window().as_micros();
         // Every period with this sub-window.
@@ -103,7 +103,7 @@ impl Admitted {
     pub(super) fn charge(&mut self, limit: &Limit, at: Time) {
         if !limit.algorithm.is_bucket() {
             let window = self.windows.entry(limit.usable(at).0).or_default();
-            window.limit = window.limit.max(limit.requests.into());
+            window.limit = window.limit.max(limit.requests);
         }
     }
 
@@ -149,7 +149,7 @@ impl Ledger {
     pub(super) fn check_bound(&self, limit: &Limit, replicas: usize, demand: u64) -> Kept {
         let held = self.outstanding();
         let replicas = replicas as u64;
-        if held * 10 * replicas > u64::from(limit.capacity) || held * 2 > 3 * demand {
+        if held * 10 * replicas > limit.capacity || held * 2 > 3 * demand {
             return Err(Broken(format!(
                 "S: a replica of {replicas} holds {held} of {}, with at most {} in a span: {self:?}",
                 limit.capacity, demand
@@ -172,7 +172,7 @@ impl Peak {
 
 /// The greatest limit and the highest rate of all.
 pub(super) fn greatest(limits: &[Limit]) -> Limit {
-    let most = |value: fn(&Limit) -> u32| limits.iter().map(value).max().unwrap_or(0);
+    let most = |value: fn(&Limit) -> u64| limits.iter().map(value).max().unwrap_or(0);
     Limit {
         requests: most(|limit| limit.requests),
         capacity: most(|limit| limit.capacity),

@@ -109,7 +109,7 @@ impl<'a> Wanted<'a> {
             let unit_multiplier = u32::try_from(micros / MICROS_PER_SECOND).expect("a period");
             Terms {
                 unit_multiplier,
-                ..Terms::new(requests, Unit::Second, algorithm)
+                ..Terms::new(requests.into(), Unit::Second, algorithm)
             }
         };
         let terms = match self.code {

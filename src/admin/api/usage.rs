@@ -1,0 +1,40 @@
+//! `/api/v1/usage`: how much is used of the limits that decide a descriptor.
+
+use futures_util::future::join_all;
+
+use crate::admin::api::answer::Answer;
+use crate::admin::api::counters::{Counters, is_hashed, no_rules};
+use crate::admin::query_string::Pairs;
+use crate::base::text::Text;
+use crate::check::Hits;
+use crate::report::usage::{LimitUsage, Usage};
+
+impl Counters {
+    /// GET: the limits of one descriptor, with an entry for each `e` in the query string.
+    pub(crate) async fn usage(&self, pairs: &Pairs) -> Answer<Usage> {
+        let mut key = None;
+        let mut query = self.query_of_pairs(pairs, &mut key).await?;
+        query.descriptors[0].hits = Hits::Peek;
+        let rules = self.rules.load();
+        let rules = rules.as_ref().ok_or_else(no_rules)?;
+        let now = self.clock.now();
+        let plan = self.plan(rules, &query, now).map_err(|rejected| {
+            // The explanation has the values.
+            if is_hashed(pairs) {
+                rejected.unexplained()
+            } else {
+                rejected
+            }
+        })?;
+        let limits = plan.steps[0].links().iter().map(|link| async {
+            let check = &plan.request.checks[link.check];
+            let (reading, counted_in) = self.read_check(check, now).await;
+            LimitUsage::new(link, check, &reading, counted_in, now)
+        });
+        Ok(Usage {
+            domain: Text(query.domain).shown().into_owned(),
+            limits: join_all(limits).await,
+            complete: None,
+        })
+    }
+}

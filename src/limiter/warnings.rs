@@ -1,0 +1,177 @@
+//! Limits that are used from a threshold of their `warn_at` on, and the requests that cross one.
+//!
+//! A warning is a state: all responses have it from the threshold on. A crossing belongs to the one
+//! request whose hits reached the threshold, which knows it from its own reply, so that replicas
+//! need not agree on it:
+//!
+//! ```text
+//!  used       70 ──▶ 79 ─────▶ 83 ──▶ 91        warn_at: 80%
+//!  hits           +9      +4       +8
+//!  crossing                80
+//!  warning                 83     91
+//! ```
+
+use crate::base::time::Span;
+use crate::check::{Blocked, Check, Hits, Source, Verdict};
+use crate::limit::{OverLimitHits, used_percent};
+use crate::limiter::decision::{Counted, Decision};
+
+/// A limit that is used from a threshold on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Warning<'d, 'r> {
+    pub(crate) counted: Counted<'d, 'r>,
+    /// Its name in structured fields is made from it: see [`Decision::limits`].
+    pub(crate) place: [usize; 2],
+    pub(crate) used_percent: u64,
+    /// The highest that is reached.
+    pub(crate) threshold_percent: u8,
+}
+
+impl<'d, 'r> Decision<'d, '_, 'r> {
+    /// Each limit of the request, with the index of its descriptor and its index there.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = ([usize; 2], Counted<'d, 'r>)> {
+        let steps = self.plan.steps.iter().enumerate();
+        steps.flat_map(|(index, step)| {
+            let links = self.links(step).enumerate();
+            links.map(move |(nth, counted)| ([index, nth], counted))
+        })
+    }
+
+    /// The fallback does not know what is used.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = Warning<'d, 'r>> {
+        self.limits().filter_map(|(place, counted)| {
+            let warn_at = counted.link.warn_at()?;
+            let verdict = counted.verdict;
+            let (limit, used) = (counted.check.limit.capacity, verdict.used);
+            let threshold = warn_at.reached(limit, used);
+            Some(Warning {
+                counted,
+                place,
+                used_percent: counted.used_percent(),
+                threshold_percent: threshold.filter(|_| verdict.source != Source::Fallback)?,
+            })
+        })
+    }
+}
+
+impl Counted<'_, '_> {
+    /// What is used of the limit, rounded down.
+    pub(crate) fn used_percent(&self) -> u64 {
+        used_percent(self.check.limit.capacity, self.verdict.used)
+    }
+
+    /// The thresholds that the hits of this request have crossed, in percent.
+    pub(crate) fn crossed(&self, blocked: &Blocked) -> impl Iterator<Item = u8> {
+        let warn_at = self.link.warn_at();
+        warn_at.into_iter().flat_map(move |warn_at| {
+            let used = self.verdict.used;
+            let before = used.saturating_sub(charged(self.check, self.verdict, blocked));
+            warn_at.crossed(self.check.limit.capacity, before, used)
+        })
+    }
+}
+
+/// The hits that a check has added to its counter, as far as its verdict tells.
+fn charged(check: &Check, verdict: &Verdict, blocked: &Blocked) -> u64 {
+    let limit = &check.limit;
+    let is_charged = if verdict.over {
+        // A slot that begins too late is over limit, and stays charged. A bucket charges only as
+        // many hits over limit as it has room for, which is not known here.
+        let counts_over = limit.over_limit_hits == OverLimitHits::Count;
+        verdict.start_after > Span::ZERO || (counts_over && !limit.algorithm.is_bucket())
+    } else {
+        !blocked.has(check)
+    };
+    let is_known = matches!(verdict.source, Source::Store | Source::Lease);
+    // The hit of a holder that is present renews its lease.
+    let is_hit = matches!(check.hits, Hits::Add(_));
+    if is_hit && is_charged && is_known && !limit.algorithm.counts_holders() {
+        check.counted_hits()
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::Counter;
+    use crate::base::time::Time;
+    use crate::check::Key;
+    use crate::limit::{Algorithm, Limit, Terms, Unit, WarnAt};
+
+    const ALGORITHMS: [Algorithm; 4] = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+    ];
+
+    fn hits() -> impl Strategy<Value = Hits> {
+        prop_oneof![
+            4 => (0_u64..12).prop_map(Hits::Add),
+            1 => Just(Hits::Peek),
+            1 => (0_u64..12).prop_map(Hits::Refund),
+        ]
+    }
+
+    proptest! {
+        /// Of any history of one counter, in which the calls of all replicas are in some order.
+        #[test]
+        fn each_crossing_belongs_to_the_call_that_made_it(
+            algorithm in prop::sample::select(&ALGORITHMS[..]),
+            counts in any::<bool>(),
+            calls in prop::collection::vec(hits(), 1..60),
+        ) {
+            let mut limit = Limit::new(&Terms::new(20, Unit::Day, algorithm)).expect("a limit");
+            if counts {
+                limit.over_limit_hits = OverLimitHits::Count;
+            }
+            let warn_at = WarnAt::new(&[30, 80]).expect("percentages");
+            let (now, mut counter) = (Time::from_micros(0), Counter::new(&limit));
+            let mut before = 0;
+            for hits in calls {
+                let (next, verdict) = counter.decide(&limit, now, hits);
+                counter = next;
+                let check = Check::new(Key::default(), limit, hits);
+                let charged = charged(&check, &verdict, &Blocked::default());
+                let found: Vec<u8> = warn_at
+                    .crossed(20, verdict.used - charged.min(verdict.used), verdict.used)
+                    .collect();
+                let made: Vec<u8> = warn_at.crossed(20, before, verdict.used).collect();
+                let is_settled = verdict.over && algorithm.is_bucket();
+                if !is_settled {
+                    prop_assert_eq!(found, made, "{:?} {:?} {:?}", hits, verdict, before);
+                }
+                before = verdict.used;
+            }
+        }
+    }
+
+    #[test]
+    fn hits_that_the_store_did_not_charge_cross_nothing() {
+        let limit = Limit::new(&Terms::new(9, Unit::Day, Algorithm::FixedWindow)).expect("a limit");
+        let mut check = Check::new(Key::default(), limit, Hits::Add(3));
+        check.group = 1;
+        let verdict = |source| Verdict {
+            used: 3,
+            source,
+            ..Verdict::default()
+        };
+        let unblocked = Blocked::default();
+        let found = Source::ALL.map(|source| charged(&check, &verdict(source), &unblocked));
+        assert_eq!(found, [3, 0, 3, 0], "by {:?}", Source::ALL);
+        let blocked = Blocked::of([(&check, true)].into_iter());
+        assert_eq!(charged(&check, &verdict(Source::Store), &blocked), 0);
+        // A slot that was booked, and begins after the deadline.
+        let late = Verdict {
+            over: true,
+            start_after: Span::from_secs(1),
+            ..verdict(Source::Store)
+        };
+        check.limit.over_limit_hits = OverLimitHits::Drop;
+        assert_eq!(charged(&check, &late, &unblocked), 3);
+    }
+}
