@@ -346,6 +346,8 @@ def metrics_page(text, port="metrics"):
     with start(text) as service:
         for _ in range(3):
             service.ask("shop", demo="once_a_minute")
+        # Enough for a warning where this rule has `warn_at`.
+        service.ask("shop", hits=20, user="frequent")
         # Enough to take hits ahead where this rule is leased.
         for _ in range(50):
             service.ask("shop", tenant="hot")
