@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 }
 
 fn check(input: Input, reading: &Reading, environment: &Environment) -> Result<Report, CliError> {
-    let options = compile_options(reading)?;
+    let options = compile_options(reading, environment)?;
     let mut report = Report::default();
     for sources in &input.sets {
         report.files += sources.len();

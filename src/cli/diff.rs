@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let sides = [read(&args.old)?, read(&args.new)?];
     let is_served = sides.iter().any(Side::is_served);
     let compile = |side: &Side| -> Result<RuleSet, CliError> {
-        let mut rules = side.compile(&deciding.reading)?;
+        let mut rules = side.compile(&deciding.reading, environment)?;
         if is_served {
             forget_multipliers(&mut rules);
         }
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let (old, new) = (compile(&sides[0])?, compile(&sides[1])?);
     let traffic = match &args.traffic {
         None => None,
-        Some(file) => Some(compare(&sides, args, file)?),
+        Some(file) => Some(compare(&sides, args, file, environment)?),
     };
     let report = Report {
         differences: diff(&old, &new, deciding.limiter.on_store_error),
@@ -102,9 +102,14 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 }
 
 /// Plays a file through the old and the new rules.
-fn compare(sides: &[Side; 2], args: &Args, file: &Path) -> Result<TrafficView, CliError> {
+fn compare(
+    sides: &[Side; 2],
+    args: &Args,
+    file: &Path,
+    environment: &Environment,
+) -> Result<TrafficView, CliError> {
     let engine = |side: &Side| -> Result<Engine, CliError> {
-        let rules = side.compile(&args.deciding.reading_for_memory())?;
+        let rules = side.compile(&args.deciding.reading_for_memory(), environment)?;
         Ok(args.deciding.engine(rules))
     };
     let mut answers = AnswerDiff::new(engine(&sides[0])?, engine(&sides[1])?);

@@ -112,9 +112,14 @@ impl Input {
 ///
 /// # Errors
 /// The overlay cannot be read.
-pub(crate) fn compile_options(reading: &Reading) -> Result<CompileOptions, CliError> {
+pub(crate) fn compile_options(
+    reading: &Reading,
+    environment: &Environment,
+) -> Result<CompileOptions, CliError> {
     let overlay = reading.tollgate_overlay.as_deref();
+    let redis_type = environment.variable("REDIS_TYPE");
     Ok(CompileOptions {
+        one_slot: redis_type.is_some_and(|name| name.eq_ignore_ascii_case("cluster")),
         overlay: overlay.map(read_overlay).transpose().map_err(invalid)?,
         ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
     })
@@ -131,7 +136,7 @@ pub(crate) fn load(
 ) -> Result<RuleSet, CliError> {
     let paths = directory.map_or(&[][..], slice::from_ref);
     let input = Input::read(paths, reading, environment)?;
-    let options = compile_options(reading)?;
+    let options = compile_options(reading, environment)?;
     let sources = input.sets.concat();
     match config::load(&sources, &options) {
         Ok(loaded) => Ok(loaded.rules),

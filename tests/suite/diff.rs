@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
-use crate::support::{TestServer, tollgate};
+use crate::support::{TestServer, tollgate, tollgate_with_env};
 
 const OLD: &str = "\
 domain: shop
@@ -328,4 +328,31 @@ fn git_revisions_are_read_without_a_checkout() {
         assert_eq!(code, Some(78), "{errors}");
         assert!(errors.contains(expected), "{name}: {errors}");
     }
+}
+
+#[test]
+fn on_a_cluster_parents_restart_the_counters_of_their_levels() {
+    let rules = |block: &str| {
+        format!(
+            "domain: shop\ndescriptors:\n- key: org\n  rate_limit: {{unit: hour, requests_per_unit: 9}}\n  descriptors:\n  - key: user\n    rate_limit: {{unit: hour, requests_per_unit: 5}}\n{block}"
+        )
+    };
+    let parents = rules("    metadata: {tollgate: {parents: true}}\n");
+    let files = [("old.yaml", &*rules("")), ("new.yaml", &*parents)];
+    let folder = Folder::with(&files);
+    let restarts = |redis_type| {
+        let (old, new) = (folder.path("old.yaml"), folder.path("new.yaml"));
+        let arguments = ["diff", &old, &new, "--format", "json"];
+        let ran = tollgate_with_env(&arguments, &[("REDIS_TYPE", redis_type)]);
+        let printed: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+        let rules = printed["rules"].as_array().cloned().unwrap_or_default();
+        let restarting = rules
+            .iter()
+            .filter(|rule| rule["counter_restarts"] == json!(true));
+        restarting
+            .map(|rule| rule["rule"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(restarts("SINGLE"), Vec::<Value>::new());
+    assert_eq!(restarts("cluster"), ["shop.org", "shop.org.user"]);
 }

@@ -74,8 +74,12 @@ impl Side {
     ///
     /// # Errors
     /// They are invalid.
-    pub(super) fn compile(&self, reading: &Reading) -> Result<RuleSet, CliError> {
-        let options = compile_options(reading)?;
+    pub(super) fn compile(
+        &self,
+        reading: &Reading,
+        environment: &Environment,
+    ) -> Result<RuleSet, CliError> {
+        let options = compile_options(reading, environment)?;
         match &self.rules {
             Rules::Files(sources) => match config::load(sources, &options) {
                 Ok(loaded) => Ok(loaded.rules),
