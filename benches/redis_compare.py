@@ -31,6 +31,7 @@ from redis_loads import (
     TOLLGATE,
     TOLLGATE_CACHED,
     TOLLGATE_MEMORY,
+    TOLLGATE_OTHER,
 )
 from redis_servers import Cluster, Single
 from redis_table import headlines, table, write_pages
@@ -134,6 +135,7 @@ def compared(args, programs, directory, names):
         Tollgate(TOLLGATE, tollgate, directory, ours),
         Tollgate(TOLLGATE_CACHED, tollgate, directory, ours, OVER_LIMIT_CACHE),
         Tollgate(TOLLGATE_MEMORY, tollgate, directory),
+        Tollgate(TOLLGATE_OTHER, tollgate, directory, ours),
         Reference(REFERENCE, reference, directory, theirs, settings),
         Reference(REFERENCE_CACHED, reference, directory, theirs, settings | OVER_LIMIT_CACHE),
         bare_server(BARE, programs["bare_server"]),

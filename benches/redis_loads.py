@@ -7,7 +7,10 @@ from sides import OK, OVER_LIMIT
 TOLLGATE, REFERENCE, BARE = "tollgate", "reference", "bare tonic"
 TOLLGATE_CACHED, REFERENCE_CACHED = "tollgate, cache", "reference, cache"
 TOLLGATE_MEMORY = "tollgate, memory"
+# The same binary, whose requests reach other rules.
+TOLLGATE_OTHER = "tollgate, other"
 BOTH = (TOLLGATE, REFERENCE)
+SELF = (TOLLGATE, TOLLGATE_OTHER)
 KEYS = 100_000
 FLOOD_KEYS = 1_000
 DESCRIPTORS = 10
@@ -21,6 +24,8 @@ class Load:
     sides: tuple = BOTH
     of_side: dict = field(default_factory=dict)
     expected: str = OK
+    # Counters of a request, where each descriptor has not exactly one.
+    counters: int = None
     # Share of requests that may miss their deadline: they fail, or are answered without Redis.
     late_max: float = 0
     # Counters that exist before the measurement: a new key costs Redis more, and a slow service would create more of them per round.
@@ -44,8 +49,8 @@ class Row:
     # Tollgate's over the reference's.
     redis_max: float = None
     p99_max: float = None
-    # CPU of Tollgate's process over that of the bare server.
-    bare_max: float = None
+    # CPU of Tollgate's process over that of the bare server, or of Tollgate with other rules.
+    service_max: float = None
 
 
 UNIFORM = ["--keys", str(KEYS)]
@@ -59,6 +64,14 @@ OPEN = ["--rate", "5000", "--deadline", "20ms"]
 def leased(key="leased"):
     """Tollgate's key, where the reference counts fixed windows of another one."""
     return {TOLLGATE: ["--key", key]}
+
+
+def beside(keys, separate):
+    """Tollgate's descriptor with several limits, where another Tollgate has a descriptor for each."""
+    return {
+        TOLLGATE: ["--key", keys],
+        TOLLGATE_OTHER: ["--domain", "bench-separate", "--key", separate, "--descriptors", str(len(separate.split(",")))],
+    }
 
 
 LOADS = {
@@ -86,6 +99,9 @@ LOADS = {
     "leased-open-zipf": Load([*UNIFORM, *ZIPF, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01, leases=True),
     "leased-uniform": Load(CLOSED, of_side=leased(), existing=("leased", KEYS)),
     "leased-open-uniform": Load([*UNIFORM, *OPEN], of_side=leased(), existing=("leased", KEYS), late_max=0.01),
+    "three-levels": Load(CLOSED, SELF, beside("org+team+member", "org,org+team,org+team+member"), counters=3, existing=None),
+    "three-limits": Load(CLOSED, SELF, beside("plan", "plan-hour,plan-day,plan-month"), counters=3, existing=None),
+    "calendar": Load(CLOSED, SELF, {TOLLGATE: ["--key", "calendar"], TOLLGATE_OTHER: ["--key", "window"]}, existing=None),
     "memory": Load(CLOSED, (TOLLGATE_MEMORY, BARE), existing=None),
 }
 ROWS = [
@@ -102,7 +118,7 @@ ROWS = [
     Row("5,000/s, open loop, grpc-timeout 20 ms", "open-5000", ratio_min=3.8, p99_max=0.3),
     Row("2,000/s, open loop", "open-2000", ratio_min=2.7, redis_max=0.9),
     Row("leased: one key, 64", "leased-one-key", ratio_min=13, redis_max=0.01),
-    Row("leased: one key, 64, service alone, against bare tonic", "leased-one-key", theirs=BARE, bare_max=0.55),
+    Row("leased: one key, 64, service alone, against bare tonic", "leased-one-key", theirs=BARE, service_max=0.55),
     Row("leased: Zipf 1.1, 64", "leased-zipf", ratio_min=11, redis_max=0.065),
     Row("leased: Zipf 1.1, 64, `lease: 8s`", "leased-zipf-8s", ratio_min=11, redis_max=0.06),
     Row("leased: token bucket, one key, 64 (reference: fixed window)", "leased-bucket", redis_max=0.02),
@@ -111,8 +127,11 @@ ROWS = [
     Row("leased: 5,000/s, open loop, Zipf 1.1", "leased-open-zipf", ratio_min=3.0),
     Row("leased: uniform keys, 64", "leased-uniform"),
     Row("leased: 5,000/s, open loop, uniform keys", "leased-open-uniform"),
-    Row("memory store, uniform keys, 64, against bare tonic", "memory", ours=TOLLGATE_MEMORY, theirs=BARE, bare_max=0.65),
-    Row("Redis store, service alone, against bare tonic", "uniform", theirs=BARE, bare_max=0.8),
+    Row("three levels with `parents`, against three descriptors", "three-levels", theirs=TOLLGATE_OTHER, service_max=0.7, redis_max=1),
+    Row("three `limits`, against three descriptors", "three-limits", theirs=TOLLGATE_OTHER, service_max=0.7, redis_max=1),
+    Row("day of a `calendar`, against one of UTC", "calendar", theirs=TOLLGATE_OTHER, service_max=1.02, redis_max=1.02),
+    Row("memory store, uniform keys, 64, against bare tonic", "memory", ours=TOLLGATE_MEMORY, theirs=BARE, service_max=0.65),
+    Row("Redis store, service alone, against bare tonic", "uniform", theirs=BARE, service_max=0.8),
 ]
 
 # One request at a time: latency and number of round trips.

@@ -109,7 +109,7 @@ def rules_directory(root):
 
 def copy_rules(root):
     """Copies the rules of the benches to the folder that a service of that root reads."""
-    shutil.copy(os.path.join(PACKAGE, "benches", "rules", "bench.yaml"), rules_directory(root))
+    shutil.copytree(os.path.join(PACKAGE, "benches", "rules"), rules_directory(root), dirs_exist_ok=True)
 
 
 def listens(target):

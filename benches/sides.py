@@ -1,6 +1,7 @@
 """The services that redis_compare.py compares, and the figures of a load. Uses only Python's standard library."""
 
 import os
+import re
 
 from servers import Failed, Server, Service, free_ports, load, plain_environment, total
 
@@ -55,7 +56,7 @@ class Side:
         decided = sum(answered.values())
         if answered[expected] < decided:
             raise Failed(f"{decided - answered[expected]} of {decided} were not {expected}")
-        asked = decided * descriptors
+        asked = decided * (of_load.counters or descriptors)
         if new.get("fallbacks", 0) > late_max * asked:
             raise Failed(f"{new['fallbacks']:.0f} of {asked} were answered without Redis")
         if "told" in new and new["told"] + new.get("cached", 0) < (1 - late_max) * asked:
@@ -163,8 +164,11 @@ def is_leased(options):
 
 def pattern_of(options):
     """The Redis keys of the counters that a load asks for."""
-    parts = [DOMAIN, value_of(options, "--key", "user"), value_of(options, "--value-prefix", "u")]
-    return ":".join(["tg", *parts]) + "*" if is_bucket(options) else "_".join(parts) + "*"
+    # The counters of several entries and of several descriptors begin with the first key.
+    key = re.split("[+,]", value_of(options, "--key", "user"))[0]
+    parts = [value_of(options, "--domain", DOMAIN), key, value_of(options, "--value-prefix", "u")]
+    # Tollgate has its own format for what envoyproxy/ratelimit does not count.
+    return f"*{'?'.join(parts)}*"
 
 
 def value_of(options, name, default):

@@ -57,12 +57,12 @@ pub struct Args {
     #[arg(long, default_value = "bench")]
     pub domain: String,
 
-    /// Key of a descriptor's one entry; of several, separated by commas, the descriptors of a
-    /// request have them in turn.
+    /// Key of a descriptor's entry, or those of its entries, joined by `+`, which have one value.
+    /// Of several, separated by commas, the descriptors of a request have them in turn.
     #[arg(long, default_value = "user", value_delimiter = ',')]
     pub key: Vec<String>,
 
-    /// What the entry's value begins with; a number follows. Another prefix means untouched
+    /// What a value begins with; a number follows. Another prefix means untouched
     /// counters.
     #[arg(long, value_name = "TEXT", default_value = "u")]
     pub value_prefix: String,

@@ -22,7 +22,8 @@ const GRPC_STATUS: &str = "grpc-status";
 
 /// The requests of a run, one after the other.
 pub struct Requests {
-    keys: Vec<String>,
+    /// The keys of the entries of each descriptor.
+    keys: Vec<Vec<String>>,
     value_prefix: String,
     /// The length of each value, so that all requests are equally long.
     digits: usize,
@@ -66,7 +67,11 @@ impl Requests {
             ),
         };
         Self {
-            keys: args.key.clone(),
+            keys: args
+                .key
+                .iter()
+                .map(|keys| keys.split('+').map(str::to_owned).collect())
+                .collect(),
             value_prefix: args.value_prefix.clone(),
             digits: (values - 1).max(1).ilog10() as usize + 1,
             descriptors: args.descriptors,
@@ -82,17 +87,20 @@ impl Requests {
         let numbers: Vec<u32> = (0..self.descriptors)
             .map(|place| self.draw(place))
             .collect();
-        let descriptor = |(key, number): (&String, &u32)| RateLimitDescriptor {
-            entries: vec![Entry {
+        let descriptor = |(keys, number): (&Vec<String>, &u32)| {
+            let value = format!(
+                "{}{number:0digits$}",
+                self.value_prefix,
+                digits = self.digits
+            );
+            let entry = |key: &String| Entry {
                 key: key.clone().into(),
-                value: format!(
-                    "{}{number:0digits$}",
-                    self.value_prefix,
-                    digits = self.digits
-                )
-                .into(),
-            }],
-            ..RateLimitDescriptor::default()
+                value: value.clone().into(),
+            };
+            RateLimitDescriptor {
+                entries: keys.iter().map(entry).collect(),
+                ..RateLimitDescriptor::default()
+            }
         };
         let request = RateLimitRequest {
             domain: self.domain.clone().into(),
