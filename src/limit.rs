@@ -1,7 +1,7 @@
 //! Limits: requests per period, burst and algorithm.
 
 pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
-pub use calendar::{Calendar, CalendarSpec, Date, Period, Weekday};
+pub use calendar::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Date, Period, Weekday};
 pub use lease::{
     Consistency, LEASED_LIMIT_MIN, LIFETIME_MAX, LIFETIME_MIN, LeaseError, LeaseTerms,
     SUB_WINDOW_MIN,

@@ -12,6 +12,7 @@ pub use rule::{
     Allowance, EffectiveOption, FurtherLimit, Metadata, Naming, OnLimit, OnStoreError, Origin,
     Provenance, Rule,
 };
+pub(crate) use step::OWN_LIMIT;
 pub use step::{Link, Step};
 pub use tree::RuleSet;
 

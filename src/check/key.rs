@@ -5,8 +5,8 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::base::text::Text;
-use crate::base::time::{MICROS_PER_SECOND, Time};
-use crate::limit::{Limit, Windows};
+use crate::base::time::MICROS_PER_SECOND;
+use crate::limit::Window;
 
 /// Keys up to this many bytes are not allocated.
 const KEY_BYTES_INLINE: usize = 96;
@@ -31,13 +31,13 @@ impl Key {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends the window of a limit at `at`: the start in seconds, as envoyproxy/ratelimit does,
-    /// or the date of a calendar period.
-    pub(crate) fn push_window(&mut self, limit: &Limit, start: Time, at: Time) {
-        if let Windows::Calendar(calendar) = limit.windows {
-            self.push(calendar.period(at).date.to_string().as_bytes());
+    /// Appends a window: its start in seconds, as envoyproxy/ratelimit does, or the date of a
+    /// calendar period.
+    pub(crate) fn push_window(&mut self, window: &Window) {
+        if let Some(date) = window.date {
+            self.push(date.to_string().as_bytes());
         } else {
-            let start = start.as_micros() / MICROS_PER_SECOND;
+            let start = window.start.as_micros() / MICROS_PER_SECOND;
             self.push(itoa::Buffer::new().format(start).as_bytes());
         }
     }

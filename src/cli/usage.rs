@@ -115,26 +115,17 @@ fn text(usage: &Usage) -> String {
         "%",
     ];
     let rows = usage.limits.iter().map(|limit| {
-        let key = limit.entries.iter().flatten();
-        let key: Vec<_> = key.map(|[key, value]| format!("{key}={value}")).collect();
         let period = match (&limit.period.end, limit.period.seconds) {
             (Some(end), _) => format!("to {end}"),
             (None, Some(seconds)) => format!("{seconds} s"),
             (None, None) => "-".to_owned(),
         };
-        let exhausted_at = limit.projected.as_ref();
-        let exhausted_at = exhausted_at.and_then(|projected| projected.exhausted_at.clone());
-        let used_up = if limit.over_limit {
-            "now".to_owned()
-        } else {
-            exhausted_at.unwrap_or_else(|| "-".to_owned())
-        };
         let texts = [
             limit.rule.clone(),
             limit.name.clone(),
-            key.join(","),
+            limit.key(),
             period,
-            used_up,
+            limit.used_up().unwrap_or("-").to_owned(),
         ];
         let numbers = [limit.used, limit.limit, limit.remaining, limit.used_percent];
         let texts = texts.iter().map(|text| Escaped(text).to_string());

@@ -2,9 +2,9 @@
 
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
-use crate::config::tollgate::{Block, ResolvedOptions};
+use crate::config::tollgate::ResolvedOptions;
 use crate::config::yaml::Diagnostic;
-use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, Terms};
+use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, LimitOption, Terms};
 use crate::rules::Allowance;
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
@@ -80,16 +80,22 @@ fn report_options_of_no_limit(
         return None;
     }
     let mut is_valid = true;
-    for (key, location) in block
-        .stated()
-        .filter(|(key, _)| Block::OF_LIMIT.contains(key))
-    {
+    for (key, location) in block.stated().filter(|(key, _)| is_of_limit(key)) {
         let text = format!("`{key}` is of the rule's own limit, and the rule is unlimited");
         let problem = Diagnostic::new(location, text);
         findings.problem(problem.hint("remove it, or write it in an item of `limits`"));
         is_valid = false;
     }
     is_valid.then_some(())
+}
+
+/// Whether an option is about a rule's own limit, and not about the rule.
+fn is_of_limit(key: &str) -> bool {
+    let mut options = LimitOption::ALL.into_iter();
+    // A settlement is one of all levels.
+    let is_shape =
+        options.any(|option| option.name() == key && option != LimitOption::OverLimitHits);
+    is_shape || ["algorithm", "consistency", "warn_at"].contains(&key)
 }
 
 /// Warns about valid limits that may surprise.

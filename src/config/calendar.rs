@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::base::time::{MICROS_PER_SECOND, Time, hour_and_minute};
 use crate::config::error::did_you_mean;
-use crate::limit::{Calendar, CalendarSpec, Date, Period, Unit, Weekday};
+use crate::limit::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Date, Period, Unit, Weekday};
 
 /// The first second of the year 9000. Later times have the period of this one.
 const LAST_SECS: i64 = 221_845_392_000;
@@ -54,7 +54,7 @@ pub enum CalendarError {
     Months(u32),
     #[error("a calendar has windows of one {0}; write `unit_multiplier: 1`")]
     Multiplier(Unit),
-    #[error("`first_day: {0}` is not in every month; write 1 to 28")]
+    #[error("`first_day: {0}` is not in every month; write 1 to {DAYS_OF_SHORTEST_MONTH}")]
     FirstDay(u32),
     #[error("'{0}' is no time of day; write \"HH:MM\" from \"00:00\" to \"23:59\"")]
     At(String),
@@ -98,7 +98,7 @@ fn check(spec: &CalendarSpec, unit: Unit, months: u32) -> Result<(), CalendarErr
         (Unit::Second | Unit::Minute | Unit::Hour, _) => Err(CalendarError::Unit(unit)),
         (Unit::Month, 0 | 5 | 7..) => Err(CalendarError::Months(months)),
         (Unit::Day | Unit::Week | Unit::Year, 0 | 2..) => Err(CalendarError::Multiplier(unit)),
-        _ if !(1..=28).contains(&spec.first_day) => {
+        _ if !(1..=DAYS_OF_SHORTEST_MONTH).contains(&spec.first_day) => {
             Err(CalendarError::FirstDay(spec.first_day.into()))
         }
         _ => Ok(()),

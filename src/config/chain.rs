@@ -15,7 +15,7 @@ use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::stats::counts::RuleStats;
 use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 
-/// Checks of one descriptor. More would be a rule set that nobody understands.
+/// Checks of one descriptor: one command to Redis reads and writes all of their counters.
 // bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
@@ -72,7 +72,7 @@ impl Context<'_> {
         (limits, parents)
     }
 
-    /// Whether the limits of the rules above apply beside so many of its `own`.
+    /// Whether the limits of the rules above apply, beside this number of its `own`.
     fn parents(
         &self,
         spec: &DescriptorSpec<'_>,
@@ -86,7 +86,7 @@ impl Context<'_> {
         let location = own_location(&option.layer, option.located.location, spec);
         let elsewhere = elsewhere(&option.layer, resolved);
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{elsewhere}")));
+            findings.problem(Diagnostic::new(location, text).hint(with(hint, elsewhere.as_ref())));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -98,10 +98,7 @@ impl Context<'_> {
             resolved.parents = None;
             return false;
         }
-        let checks = own
-            + levels()
-                .map(|(_, rule)| rule.all_limits().count())
-                .sum::<usize>();
+        let checks = own + levels().flat_map(|(_, rule)| rule.all_limits()).count();
         if checks > CHAIN_MAX {
             let text = format!(
                 "{checks} limits of one descriptor, more than the {CHAIN_MAX} of chain_max"
@@ -148,25 +145,24 @@ impl Context<'_> {
             rule_name
         };
         let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
-        let mut tails: Vec<KeyTail> = own.map(tail).into_iter().collect();
+        let own_tail = own.map(tail);
         let mut limits: Vec<FurtherLimit> = Vec::new();
         for (index, item) in option.items().iter().enumerate() {
             let findings = &mut findings.at(format_args!(".limits[{index}]"));
             let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
                 Err((stated, text)) => {
-                    let hint = elsewhere.strip_prefix("; ").map(str::to_owned);
                     findings.problem(Diagnostic {
                         location: place(stated.unwrap_or(item.location)),
                         text,
-                        hint,
+                        hint: elsewhere.clone(),
                     });
                     continue;
                 }
             };
             let mut problem = |text: String, hint: &str| {
                 let problem = Diagnostic::new(place(item.location), text);
-                findings.problem(problem.hint(format!("{hint}{elsewhere}")));
+                findings.problem(problem.hint(with(hint, elsewhere.as_ref())));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
@@ -176,11 +172,11 @@ impl Context<'_> {
                 problem(text, "write a `name` that no other limit has");
             }
             let key_tail = tail(&limit);
-            if tails.contains(&key_tail) {
+            let mut tails = limits.iter().map(|other| &other.key_tail).chain(&own_tail);
+            if tails.any(|other| *other == key_tail) {
                 let text = "two limits of the rule have the same period".to_owned();
                 problem(text, "keep the lower one, or write another period");
             }
-            tails.push(tail(&limit));
             limits.push(FurtherLimit {
                 stats: stats.of_limit(&name),
                 name,
@@ -269,14 +265,22 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
     }
 }
 
-/// Where options in force are set, at the end of a hint, if a layer is in another file.
-fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> String {
+/// Where options in force are set, if a layer is in another file.
+fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
     let inherited = resolved.inherited();
-    let inherited = inherited.filter(|_| !layer.provenance.is_in_rules_file());
-    inherited.map_or_else(String::new, |inherited| format!("; {inherited}"))
+    inherited.filter(|_| !layer.provenance.is_in_rules_file())
 }
 
-/// Whether hits that a limit admits are never so many that another one is over.
+/// A hint with what is set elsewhere.
+fn with(hint: &str, elsewhere: Option<&String>) -> String {
+    elsewhere.map_or_else(
+        || hint.to_owned(),
+        |elsewhere| format!("{hint}; {elsewhere}"),
+    )
+}
+
+/// Whether a limit keeps another one from being reached: all hits that it admits are within the
+/// other.
 fn keeps_away(limit: &Limit, other: &Limit) -> bool {
     if limit.algorithm.counts_holders() || other.algorithm.counts_holders() {
         return false;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys};
 use crate::config::source::Source;
-use crate::config::tollgate::reader::{self, list};
+use crate::config::tollgate::reader::{self, NOT_ELSEWHERE, list};
 use crate::config::tollgate::{
     Block, FileBlock, Layer, Layers, Options, RootBlock, read_block, read_root_block,
 };
@@ -57,9 +57,6 @@ keys! {
         tollgate: Options, required;
     }
 }
-/// No key of an overlay belongs to another block.
-const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
-
 /// Blocks of an overlay: each rule is matched against all blocks of its domain.
 // bound overlay_blocks_max: rejected, the previous overlay stays;
 // ratelimit_service_config_load_error

@@ -138,15 +138,13 @@ fn usage_table(first: &str, rows: &Markup) -> Markup {
 }
 
 fn row(first: &Markup, usage: &LimitUsage) -> Markup {
-    let exhausted_at = usage.projected.as_ref();
-    let exhausted_at = exhausted_at.and_then(|projected| projected.exhausted_at.as_deref());
     html! {
         tr {
             th scope="row" { (first) }
             td { (usage.name) }
             td { (bar(usage.used, usage.limit)) }
             td { (usage.period.end.as_deref().unwrap_or("–")) }
-            td { @if usage.over_limit { "now" } @else { (exhausted_at.unwrap_or("–")) } }
+            td { (usage.used_up().unwrap_or("–")) }
             td.number.over[usage.over_limit] { (usage.used_percent) }
             td.number { (usage.remaining) }
         }

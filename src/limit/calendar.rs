@@ -42,6 +42,9 @@ named_enum! {
     }
 }
 
+/// Every month has as many days.
+pub const DAYS_OF_SHORTEST_MONTH: u8 = 28;
+
 /// Where periods begin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalendarSpec {
@@ -49,7 +52,7 @@ pub struct CalendarSpec {
     pub time_zone: Box<str>,
     /// Of weeks.
     pub first_weekday: Weekday,
-    /// Of months: 1 to 28.
+    /// Of months: 1 to [`DAYS_OF_SHORTEST_MONTH`].
     pub first_day: u8,
     /// The local time that the first day of a period begins at: hour, to 23, and minute, to 59.
     pub at: (u8, u8),

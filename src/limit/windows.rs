@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
-use crate::limit::calendar::{Calendar, month_of, month_start};
+use crate::limit::calendar::{Calendar, Date, month_of, month_start};
 use crate::limit::unit::Unit;
 
 /// How time is cut into windows. For all other algorithms a month is 30 days: sliding windows, logs
@@ -30,6 +30,8 @@ pub struct Window {
     pub start: Time,
     /// The first instant of the next window.
     pub end: Time,
+    /// The local date of its first day, with a calendar.
+    pub date: Option<Date>,
 }
 
 impl Windows {
@@ -52,6 +54,7 @@ impl Windows {
                     id: period.nominal_start(),
                     start: period.start,
                     end: period.end,
+                    date: Some(period.date),
                 };
             }
         };
@@ -59,6 +62,7 @@ impl Windows {
             id: start,
             start,
             end,
+            date: None,
         }
     }
 

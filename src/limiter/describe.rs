@@ -14,7 +14,7 @@ use crate::limiter::fallback::Fallback;
 use crate::limiter::response::Response;
 use crate::observe::feed::Crossing;
 use crate::rules::query::{Descriptor, Query};
-use crate::rules::{Link, Step};
+use crate::rules::{Link, OWN_LIMIT, Step};
 use crate::telemetry::traces::LiveSpan;
 
 /// Bytes of a request in a span.
@@ -23,8 +23,6 @@ const REQUEST_BYTES_MAX: usize = 1_024;
 /// Bytes of a descriptor, a domain or a rule's path in a span or a log line.
 // bound descriptor_text_bytes_max: truncated; -
 const DESCRIPTOR_BYTES_MAX: usize = 256;
-/// Shown for the path of a rule if the limit comes with the request.
-const OWN_LIMIT: &str = "(limit of the request)";
 
 /// The span of a request, named as in envoyproxy/ratelimit.
 pub(crate) fn start_span(call: &LiveSpan, query: &Query<'_>) -> LiveSpan {
@@ -91,9 +89,7 @@ pub(crate) fn log_over_limit(
         check,
         verdict,
     } = counted;
-    let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
-        write_descriptor(text, &query.descriptors[index])
-    });
+    let descriptor = shown_descriptor(&query.descriptors[index]);
     tracing::warn!(
         domain = shown(query.domain),
         descriptor,
@@ -121,9 +117,7 @@ pub(crate) fn log_crossing(
         check,
         verdict,
     } = counted;
-    let descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| {
-        write_descriptor(text, &query.descriptors[0])
-    });
+    let descriptor = shown_descriptor(&query.descriptors[0]);
     tracing::warn!(
         domain = shown(query.domain),
         descriptor,
@@ -216,12 +210,14 @@ fn write_request(text: &mut Bounded, query: &Query<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn write_descriptor(text: &mut Bounded, descriptor: &Descriptor<'_>) -> fmt::Result {
-    for (index, entry) in descriptor.entries.iter().enumerate() {
-        let comma = if index > 0 { "," } else { "" };
-        write!(text, "{comma}{entry}")?;
-    }
-    Ok(())
+fn shown_descriptor(descriptor: &Descriptor<'_>) -> String {
+    bounded(DESCRIPTOR_BYTES_MAX, |text| {
+        let mut entries = descriptor.entries.iter().enumerate();
+        entries.try_for_each(|(index, entry)| {
+            let comma = if index > 0 { "," } else { "" };
+            write!(text, "{comma}{entry}")
+        })
+    })
 }
 
 #[cfg(test)]
@@ -267,9 +263,7 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         let query = query("a\u{1b}[31m\n\u{9b}b");
-        let shown = bounded(DESCRIPTOR_BYTES_MAX, |text| {
-            write_descriptor(text, &query.descriptors[0])
-        });
+        let shown = shown_descriptor(&query.descriptors[0]);
         assert_eq!(shown, r"user=a\u{1b}[31m\u{a}\u{9b}b,path=/");
     }
 }

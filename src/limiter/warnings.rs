@@ -71,12 +71,12 @@ impl Counted<'_, '_> {
     }
 }
 
-/// The hits that a check has added to its counter, as far as its verdict tells.
+/// The hits that a check has added to its counter, by its verdict.
 fn charged(check: &Check, verdict: &Verdict, blocked: &Blocked) -> u64 {
     let limit = &check.limit;
     let is_charged = if verdict.over {
-        // A slot that begins too late is over limit, and stays charged. A bucket charges only as
-        // many hits over limit as it has room for, which is not known here.
+        // A slot that begins too late is over limit, and stays charged. A bucket charges
+        // hits over limit up to its deepest level, which the verdict does not state.
         let counts_over = limit.over_limit_hits == OverLimitHits::Count;
         verdict.start_after > Span::ZERO || (counts_over && !limit.algorithm.is_bucket())
     } else {

@@ -236,12 +236,11 @@ impl Places {
 
 /// What the keys of each limit of a rule end with, by its name; empty for the rule's own.
 fn counters(rule: &Rule) -> BTreeMap<&str, impl PartialEq> {
-    let own = rule.limit().map(|limit| ("", limit, &rule.key_tail));
-    let further = rule.limits.iter();
-    let further = further.map(|further| (&*further.name, &further.limit, &further.key_tail));
-    let all = own.into_iter().chain(further);
-    all.map(|(name, limit, tail)| (name, (tail, limit.key_windows(), limit.first_days())))
-        .collect()
+    let counters = rule.counters().map(|(further, limit, tail)| {
+        let name = further.map_or("", |further| &further.name);
+        (name, (tail, limit.key_windows(), limit.first_days()))
+    });
+    counters.collect()
 }
 
 /// All fields but the place.

@@ -124,13 +124,26 @@ impl LimitUsage {
         }
     }
 
-    /// A line of [`CSV_HEAD`].
-    pub(crate) fn csv(&self, domain: &str) -> String {
+    /// When it is used up if it goes on like this: now, or at a time of this period.
+    pub(crate) fn used_up(&self) -> Option<&str> {
+        if self.over_limit {
+            return Some("now");
+        }
+        self.projected.as_ref()?.exhausted_at.as_deref()
+    }
+
+    /// `key=value,key=value`: the entries of the key; empty without.
+    pub(crate) fn key(&self) -> String {
         let entries = self.entries.iter().flatten();
         let entries: Vec<String> = entries
             .map(|[key, value]| format!("{key}={value}"))
             .collect();
-        let texts = [domain, &self.rule, &self.name, &entries.join(",")];
+        entries.join(",")
+    }
+
+    /// A line of [`CSV_HEAD`].
+    pub(crate) fn csv(&self, domain: &str) -> String {
+        let texts = [domain, &self.rule, &self.name, &self.key()];
         let mut line = texts.map(quoted).join(",");
         for time in [&self.period.start, &self.period.end] {
             let _ = write!(line, ",{}", time.as_deref().unwrap_or_default());
@@ -230,6 +243,7 @@ mod tests {
             id: at("2026-11-01T00:00:00Z"),
             start: at("2026-11-01T00:00:00Z"),
             end: at("2026-12-01T00:00:00Z"),
+            date: None,
         };
         let projected = |limit, used, now| {
             projection(limit, used, window, at(now), Time::to_rfc3339_secs)

@@ -113,11 +113,17 @@ impl KeyTail {
     /// concurrency limit has no period: its lease is part of the state, so that a changed lease
     /// keeps the holders.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
-        let is_window = limit.algorithm.has_windows();
+        let (algorithm, is_window) = (limit.algorithm, limit.algorithm.has_windows());
+        if let Windows::Calendar(calendar) = limit.windows {
+            let months = match calendar.months() {
+                1 => String::new(),
+                months => months.to_string(),
+            };
+            return Self::Safe(format!(":{algorithm}:{months}{}@", calendar.unit()).into());
+        }
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
-            && !matches!(limit.windows, Windows::Calendar(_))
             && limit.requests <= u32::MAX.into()
             && limit.over_limit_hits == OverLimitHits::Count
         {
@@ -129,18 +135,10 @@ impl KeyTail {
             buckets => format!("-{buckets}"),
         };
         let period = match limit.windows {
-            _ if limit.algorithm.counts_holders() => "0".to_owned(),
+            _ if algorithm.counts_holders() => "0".to_owned(),
             Windows::UtcMonths => "month".to_owned(),
-            Windows::Calendar(calendar) => match calendar.months() {
-                1 => format!("{}@", calendar.unit()),
-                months => format!("{months}{}@", calendar.unit()),
-            },
-            Windows::Aligned => limit.period_ticks().to_string(),
+            _ => limit.period_ticks().to_string(),
         };
-        let algorithm = limit.algorithm;
-        if let Windows::Calendar(_) = limit.windows {
-            return Self::Safe(format!(":{algorithm}:{period}").into());
-        }
         let tick = limit.tick.name();
         Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }

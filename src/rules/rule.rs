@@ -230,10 +230,19 @@ impl Rule {
         self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
     }
 
+    /// Its own limit, and further ones, each with the end of its counter keys.
+    pub(crate) fn counters(
+        &self,
+    ) -> impl Iterator<Item = (Option<&FurtherLimit>, &Limit, &KeyTail)> {
+        let own = self.limit().map(|limit| (None, limit, &self.key_tail));
+        let further = self.limits.iter();
+        let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
+        own.into_iter().chain(further)
+    }
+
     /// Its own limit, and further ones.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
-        let further = self.limits.iter().map(|further| &further.limit);
-        self.limit().into_iter().chain(further)
+        self.counters().map(|(_, limit, _)| limit)
     }
 
     /// Whether one of its limits counts over a day or more. A lease is no period.

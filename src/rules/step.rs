@@ -8,7 +8,7 @@ use crate::rules::key::KeyFormat;
 use crate::rules::rule::{FurtherLimit, Rule};
 
 /// Shown instead of the path of a rule if the limit comes with the request.
-const OWN_LIMIT: &str = "(limit of the request)";
+pub(crate) const OWN_LIMIT: &str = "(limit of the request)";
 
 /// The treatment of a descriptor.
 #[derive(Debug)]

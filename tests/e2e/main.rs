@@ -33,6 +33,7 @@ mod suite {
     pub(crate) mod http;
     pub(crate) mod process;
     pub(crate) mod redis;
+    pub(crate) mod reference;
     pub(crate) mod tools;
     pub(crate) mod versions;
     pub(crate) mod xds;

@@ -5,8 +5,6 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -15,6 +13,7 @@ use crate::env::ports::Ports;
 use crate::env::{Counts, Env, Outcome, http, look_until};
 use crate::suite::process::Process;
 use crate::suite::redis::RedisProcess;
+use crate::suite::reference;
 
 /// A limit of a day for each path, in the domain of the samples.
 fn rules(requests: u32) -> String {
@@ -42,31 +41,14 @@ struct InUse {
 impl InUse {
     fn start(requests: u32) -> Self {
         let home = TempDir::new().expect("a temporary directory can be made");
-        let directory = home.path().join("ratelimit/config");
+        let directory = home.path().join(reference::RULES);
         fs::create_dir_all(&directory).expect("it is empty");
         fs::write(directory.join("web.yaml"), rules(requests)).expect("the directory exists");
         let (ports, redis) = (Ports::take(), RedisProcess::start());
         let grpc = ports.grpc();
         ports.release([grpc, ports.http(), ports.admin()]);
-        let reference = std::env::var_os("REFERENCE").filter(|path| !path.is_empty());
-        let program =
-            reference.map_or_else(|| env!("CARGO_BIN_EXE_tollgate").into(), PathBuf::from);
-        let mut command = Command::new(program);
-        command.env_clear().envs([
-            ("RUNTIME_ROOT", &*home.path().display().to_string()),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_WATCH_ROOT", "false"),
-            ("USE_STATSD", "false"),
-            ("BACKEND_TYPE", "redis"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", &redis.url()),
-            ("HOST", "127.0.0.1"),
-            ("GRPC_HOST", "127.0.0.1"),
-            ("DEBUG_HOST", "127.0.0.1"),
-            ("GRPC_PORT", &grpc.port().to_string()),
-            ("PORT", &ports.http().port().to_string()),
-            ("DEBUG_PORT", &ports.admin().port().to_string()),
-        ]);
+        let addresses = [grpc, ports.http(), ports.admin()];
+        let command = reference::command(home.path(), &redis.url(), addresses);
         let mut process = Process::start(
             "the service in use",
             command,

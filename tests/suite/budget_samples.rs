@@ -6,13 +6,13 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use tempfile::TempDir;
 
 use crate::support::process::Process;
 use crate::support::redis::RedisProcess;
+use crate::support::reference;
 use crate::support::{Client, Code, TestServer, copy, http, look_until, request};
 
 /// What the rules are without their `tollgate` blocks.
@@ -39,28 +39,11 @@ fn samples_load_in_the_reference() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/budgets");
     for sample in fs::read_dir(&samples).expect("it is a folder") {
         let sample = sample.expect("it can be listed");
-        let name = Path::new("ratelimit/config").join(sample.file_name());
+        let name = Path::new(reference::RULES).join(sample.file_name());
         copy(&sample.path(), &home.path().join(name));
     }
     let [grpc, http, debug] = [(); 3].map(|()| free_address());
-    let reference = std::env::var_os("REFERENCE").filter(|path| !path.is_empty());
-    let program = reference.map_or_else(|| env!("CARGO_BIN_EXE_tollgate").into(), PathBuf::from);
-    let mut command = Command::new(program);
-    command.env_clear().envs([
-        ("RUNTIME_ROOT", &*home.path().display().to_string()),
-        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ("RUNTIME_WATCH_ROOT", "false"),
-        ("USE_STATSD", "false"),
-        ("BACKEND_TYPE", "redis"),
-        ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_URL", &redis.address()),
-        ("HOST", "127.0.0.1"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("GRPC_PORT", &grpc.port().to_string()),
-        ("PORT", &http.port().to_string()),
-        ("DEBUG_PORT", &debug.port().to_string()),
-    ]);
+    let command = reference::command(home.path(), &redis.address(), [grpc, http, debug]);
     let log = home.path().join("reference.log");
     let mut process = Process::start("the reference", command, log);
     process.wait_until_ready(|| TcpStream::connect(debug).is_ok());

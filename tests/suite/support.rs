@@ -47,6 +47,7 @@ pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod raw_upstream;
 pub(crate) mod redis;
+pub(crate) mod reference;
 pub(crate) mod remote;
 pub(crate) mod repository;
 pub(crate) mod scripted_redis;

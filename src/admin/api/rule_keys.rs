@@ -14,7 +14,7 @@ pub(super) struct RuleKeys<'r> {
     rule: &'r Rule,
     /// The keys of its entries.
     names: Vec<&'r str>,
-    pub(super) limits: Vec<(Link<'r>, Limit, &'r KeyTail)>,
+    pub(super) limits: Vec<(Link<'r>, &'r Limit, &'r KeyTail)>,
     /// The same of rules whose keys look like its own in the reference form: parts are joined by
     /// underscores, so `team_a_user_b_` is a team or a user. Longer keys are more likely.
     rivals: Vec<Vec<&'r str>>,
@@ -39,26 +39,19 @@ impl<'r> RuleKeys<'r> {
                 && period(other) == period(rule)
                 && length(others) > length(&names)
         });
-        let further = rule.limits.iter();
-        let further = further.map(|further| (Some(further), &further.limit, &further.key_tail));
-        let own = rule.limit().map(|limit| (None, limit, &rule.key_tail));
-        let limits = own
-            .into_iter()
-            .chain(further)
-            .map(|(further, limit, tail)| {
-                let link = Link {
-                    rule: Some(rule),
-                    further,
-                    is_override: false,
-                    check: 0,
-                    entries: names.len(),
-                    enforced: true,
-                    key_format: tail.format(),
-                    metric_name: None,
-                };
-                let chained = limit.chained || rule.is_chained();
-                (link, Limit { chained, ..*limit }, tail)
-            });
+        let limits = rule.counters().map(|(further, limit, tail)| {
+            let link = Link {
+                rule: Some(rule),
+                further,
+                is_override: false,
+                check: 0,
+                entries: names.len(),
+                enforced: true,
+                key_format: tail.format(),
+                metric_name: None,
+            };
+            (link, limit, tail)
+        });
         let limits: Vec<_> = limits.collect();
         (!limits.is_empty()).then_some(Self {
             domain,
@@ -94,10 +87,10 @@ impl<'r> RuleKeys<'r> {
 
     /// What the keys of each limit end with.
     pub(super) fn ends(&self, at: Time) -> Vec<Key> {
-        let end = |(_, limit, tail): &(Link<'_>, Limit, &KeyTail)| {
+        let end = |(_, limit, tail): &(Link<'_>, &Limit, &KeyTail)| {
             let mut end = Key::from(tail.text());
             if limit.algorithm.has_windows() {
-                end.push_window(limit, limit.window(at).start, at);
+                end.push_window(&limit.window(at));
             }
             end
         };
@@ -140,7 +133,7 @@ impl<'r> RuleKeys<'r> {
         let (_, limit, _) = self.limits[limit];
         Check {
             holder: limit.algorithm.counts_holders().then(Box::default),
-            ..Check::new(key, limit, Hits::Peek)
+            ..Check::new(key, *limit, Hits::Peek)
         }
     }
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use crate::config::calendar::{CalendarError, check_zone, time_of_day};
 use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys, values};
-use crate::config::tollgate::reader;
+use crate::config::tollgate::reader::{self, NOT_ELSEWHERE};
 use crate::config::tollgate::value::OptionValue;
 use crate::config::yaml::{Diagnostic, Location, Node, Value};
-use crate::limit::{AMOUNT_MAX, CalendarSpec, WARN_AT_MAX, WarnAt, Weekday};
-
-/// No key of these maps belongs to another block.
-const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
+use crate::limit::{
+    AMOUNT_MAX, CalendarSpec, DAYS_OF_SHORTEST_MONTH, WARN_AT_MAX, WarnAt, Weekday,
+};
 
 keys! {
     /// Where calendar periods begin.
@@ -25,7 +24,6 @@ keys! {
         /// Local time that periods begin at, such as "06:00"; default "00:00"
         at: TimeOfDay;
     }
-
 }
 
 values! {
@@ -33,7 +31,8 @@ values! {
     pub(crate) enum CalendarForm(schemas) = {"anyOf": [{"type": "string"},
         schemas.subschema_for::<CalendarKeys>()]};
     /// A day that every month has.
-    pub(crate) enum DayOfMonth = {"type": "integer", "minimum": 1, "maximum": 28};
+    pub(crate) enum DayOfMonth = {"type": "integer", "minimum": 1,
+        "maximum": DAYS_OF_SHORTEST_MONTH};
     /// Hours and minutes.
     pub(crate) enum TimeOfDay = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"};
     /// A whole number that is counted exactly.
@@ -102,14 +101,14 @@ impl OptionValue for CalendarSpec {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let problems = findings.problem_count();
         let mut spec = Self::of("");
-        if node.pairs().is_none() && (node.scalar().is_none() || node.is_null()) {
-            let problem = Diagnostic::new(node.location, "`calendar` must be a time zone or a map");
-            findings.problem(problem.hint(
-                "write `calendar: Europe/Berlin`, or `calendar: {time_zone: Europe/Berlin, at: \"06:00\"}`",
-            ));
-            return None;
-        }
         if node.pairs().is_none() {
+            if node.scalar().is_none() || node.is_null() {
+                let text = "`calendar` must be a time zone or a map";
+                findings.problem(Diagnostic::new(node.location, text).hint(
+                    "write `calendar: Europe/Berlin`, or `calendar: {time_zone: Europe/Berlin, at: \"06:00\"}`",
+                ));
+                return None;
+            }
             spec.time_zone = time_zone(node, key, findings)?;
             return Some(spec);
         }
@@ -126,7 +125,7 @@ impl OptionValue for CalendarSpec {
                 key @ "first_day" => {
                     let day = u32::read(value, key, findings)?;
                     match u8::try_from(day) {
-                        Ok(day @ 1..=28) => spec.first_day = day,
+                        Ok(day @ 1..=DAYS_OF_SHORTEST_MONTH) => spec.first_day = day,
                         _ => report(&CalendarError::FirstDay(day), value.location, findings),
                     }
                 }

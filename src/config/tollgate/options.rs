@@ -199,22 +199,6 @@ options! {
     warn_at: WarnAt = Percentages, |_, _| true;
 }
 
-impl Block {
-    /// Options that shape the rule's own limit.
-    pub(crate) const OF_LIMIT: [&str; 10] = [
-        "algorithm",
-        "unit_multiplier",
-        "burst",
-        "buckets",
-        "max_wait",
-        "lease_by",
-        "consistency",
-        "lease",
-        "calendar",
-        "warn_at",
-    ];
-}
-
 keys! {
     /// A limit of a rule beside its own.
     pub(crate) enum LimitKeys {

@@ -9,6 +9,9 @@ const RENAMED_KEYS: [(&str, &str); 2] = [
     ("refused_hits", "over_limit_hits"),
 ];
 
+/// For [`key`], if no key belongs to another block.
+pub(crate) const NOT_ELSEWHERE: (&[&str], &str) = (&[], "");
+
 pub(crate) fn map<'n>(
     node: &'n Node,
     known: &[&str],

@@ -148,7 +148,7 @@ fn windows_are_aligned_to_the_epoch_or_calendar_months() {
             windows,
             ..Terms::new(5, Unit::Month, Algorithm::FixedWindow)
         };
-        let Window { id, start, end } = Limit::new(&terms)
+        let Window { id, start, end, .. } = Limit::new(&terms)
             .expect("countable")
             .window(Time::from_micros(secs * MICROS_PER_SECOND + 7));
         (

@@ -101,11 +101,14 @@ impl Source for RuleGauges {
 
 /// Name, capacity and usage of each limit of a rule.
 fn limits(rule: &Rule, now: Time) -> Vec<(&str, u64, u64)> {
-    let own = rule.limit().into_iter();
-    let own = own.map(|limit| (&*rule.name, limit.capacity, rule.stats.used(now)));
-    let further = rule.limits.iter();
-    let further = further.map(|one| (&*one.name, one.limit.capacity, one.stats.used(now)));
-    own.chain(further).collect()
+    let counters = rule.counters().map(|(further, limit, _)| {
+        let (name, used) = match further {
+            Some(further) => (&further.name, further.stats.used(now)),
+            None => (&rule.name, rule.stats.used(now)),
+        };
+        (&**name, limit.capacity, used)
+    });
+    counters.collect()
 }
 
 /// Whether no values of requests are part of the keys of a rule, which is that of the last node.

@@ -176,7 +176,7 @@ impl EncodedCheck {
     /// whole period, but only the rest of a calendar period.
     fn append_window(&mut self, limit: &Limit, jitter: Span) -> (Time, u64) {
         let window = limit.window(self.at);
-        self.key.push_window(limit, window.start, self.at);
+        self.key.push_window(&window);
         let lifetime = match limit.windows {
             Windows::Aligned => limit.period,
             Windows::UtcMonths | Windows::Calendar(_) => window.end.since(self.at),
