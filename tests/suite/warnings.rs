@@ -24,6 +24,10 @@ descriptors:
   rate_limit: {unit: day, requests_per_unit: 2}
   metadata: {tollgate: {warn_at: 50%}}
 - {key: plain, rate_limit: {unit: day, requests_per_unit: 10}}
+- key: all
+  value: x
+  rate_limit: {unit: day, requests_per_unit: 10}
+  metadata: {tollgate: {limits: [{name: monthly, requests: 20, unit: month, calendar: UTC}]}}
 ";
 const LINE: &str = "limit is used up to a threshold";
 
@@ -120,6 +124,44 @@ fn responses_warn_from_the_lowest_threshold_on() {
     let plain = ask(&server, "plain", 10);
     assert_eq!(warnings(&plain), [json!([]), json!(null)]);
     assert_eq!(plain["dynamicMetadata"]["tollgate"]["limits"], json!(null));
+}
+
+#[test]
+fn ietf_headers_and_gauges_have_each_limit() {
+    let server = TestServer::with_rules(RULES).with_env("IETF_RATELIMIT_HEADERS_ENABLED", "true");
+    let server = server.start();
+    let answer = ask(&server, "all", 4);
+    let header = |name: &str| {
+        let headers = answer["responseHeadersToAdd"].as_array();
+        let mut headers = headers.into_iter().flatten();
+        let header = headers.find(|header| header["key"] == name);
+        header
+            .and_then(|header| header["value"].as_str())
+            .unwrap_or_default()
+    };
+    let policies = r#""descriptor-0";q=10;w=86400, "monthly";q=20"#;
+    assert_eq!(header("RateLimit-Policy"), policies);
+    let members = header("RateLimit").split(", ");
+    let remaining: Vec<_> = members
+        .map(|member| member.split(";t=").next().unwrap_or_default())
+        .collect();
+    assert_eq!(remaining, [r#""descriptor-0";r=6"#, r#""monthly";r=16"#]);
+
+    let page = server.admin("/metrics");
+    let gauges = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("tollgate_rule_"));
+    let gauges = gauges.filter(|line| line.contains(r#"rule="d.all_x""#));
+    let gauges: Vec<_> = gauges
+        .filter(|line| line.starts_with("limit{") || line.starts_with("used{"))
+        .collect();
+    let expected = [
+        r#"limit{domain="d",key1="all_x",limit="",rule="d.all_x"} 10"#,
+        r#"limit{domain="d",key1="all_x",limit="monthly",rule="d.all_x"} 20"#,
+        r#"used{domain="d",key1="all_x",limit="",rule="d.all_x"} 4"#,
+        r#"used{domain="d",key1="all_x",limit="monthly",rule="d.all_x"} 4"#,
+    ];
+    assert_eq!(gauges, expected);
 }
 
 #[tokio::test]
