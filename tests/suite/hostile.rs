@@ -15,6 +15,7 @@ use crate::support::{
 
 mod admin;
 mod admin_api;
+mod budgets;
 mod callers;
 mod descriptors;
 mod editor;

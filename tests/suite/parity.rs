@@ -15,8 +15,9 @@ use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
+use tollgate::config::calendar::calendar;
 use tollgate::limit::{
-    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
+    Algorithm, CalendarSpec, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
 use tollgate::store::redis::client::decode::ScriptReply;
 use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
@@ -25,8 +26,17 @@ use tollgate::store::redis::client::script::{Form, Script};
 use crate::support::redis::RedisProcess;
 use crate::support::twins::{Ask, Found, Marks, Twins, Writes};
 
-/// 2023-11-14, which is on no edge of any unit.
-const START: Time = Time::from_micros(1_700_000_000_123_456);
+/// 2024-03-10, which is on no edge of any unit. This day has 23 hours in New York, and 24 March has
+/// 25 in Asuncion.
+const START: Time = Time::from_micros(1_710_050_321_123_456);
+const ZONES: [&str; 2] = ["America/New_York", "America/Asuncion"];
+const CALENDAR_PERIODS: [(Unit, u32); 5] = [
+    (Unit::Day, 1),
+    (Unit::Week, 1),
+    (Unit::Month, 1),
+    (Unit::Month, 3),
+    (Unit::Year, 1),
+];
 /// No clock goes back further than here, in µs.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 /// How many counters a history has.
@@ -379,6 +389,8 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let period = prop_oneof![
         5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
         1 => Just((Unit::Month, 1, Windows::UtcMonths)),
+        1 => (prop::sample::select(&ZONES[..]), prop::sample::select(&CALENDAR_PERIODS[..]))
+            .prop_map(|(zone, (unit, count))| (unit, count, calendar_windows(zone, unit, count))),
     ];
     (requests, period, particular, over_limit_hits).prop_filter_map(
         "countable",
@@ -410,6 +422,16 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
             Limit::new(&fitting(terms)).ok()
         },
     )
+}
+
+fn calendar_windows(zone: &str, unit: Unit, months: u32) -> Windows {
+    let found = calendar(
+        &CalendarSpec::of(zone),
+        unit,
+        months,
+        CALENDAR_PERIODS.len() * ZONES.len(),
+    );
+    Windows::Calendar(found.expect("a calendar"))
 }
 
 /// The same without what its algorithm has not.
