@@ -161,13 +161,17 @@ fn collect_shared<'r>(level: &'r Level, shared: &mut Vec<Note<'r>>) {
         .collect();
     for node in level.nodes() {
         let prefix = format!("{}_", node.key);
-        let is_reference = |rule: &&Rule| rule.key_tail.format() == KeyFormat::Reference;
-        let rule = node.rule.as_deref().filter(is_reference);
-        let other = labels
-            .range(&*prefix..)
-            .take_while(|(label, _)| label.starts_with(&prefix))
-            .find(|(_, other)| other.key != node.key && other.rule.is_some());
-        if let (Some(rule), Some((label, other)), true) = (rule, other, node.value.is_empty()) {
+        let rule = node
+            .rule
+            .as_deref()
+            .filter(|rule| node.value.is_empty() && rule.key_tail.format() == KeyFormat::Reference);
+        let other = rule.and_then(|_| {
+            labels
+                .range(&*prefix..)
+                .take_while(|(label, _)| label.starts_with(&prefix))
+                .find(|(_, other)| other.key != node.key && other.rule.is_some())
+        });
+        if let (Some(rule), Some((label, other))) = (rule, other) {
             let (rest, value) = match &*other.value {
                 "" => (format!("{}_x", &label[prefix.len()..]), "x"),
                 value => (label[prefix.len()..].to_owned(), value),
