@@ -17,6 +17,7 @@ use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::topology::health::Health;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::snapshot::Topology;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -147,44 +148,36 @@ impl NodePool {
 
     /// Whether any server has ever replied.
     pub(crate) fn was_reachable(&self) -> bool {
-        let topology = self.topology();
-        topology
-            .nodes
-            .iter()
-            .any(|node| node.health.was_reachable())
+        self.has_any(Health::was_reachable)
     }
 
     /// Whether any server is in use.
     pub(crate) fn is_reachable(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
+        self.has_any(|health| health.was_reachable() && !health.breaker.is_open())
     }
 
     /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
     /// since.
     pub(crate) fn fails_late(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        nodes.any(|node| node.health.fails_late())
+        self.has_any(Health::fails_late)
     }
 
     /// Whether no server can be used, or is known.
     pub(crate) fn has_failed(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        if topology.nodes.is_empty() {
+        if self.topology().nodes.is_empty() {
             self.discovery_error.lock().is_some()
         } else {
-            nodes.all(|node| node.health.breaker.is_open())
+            !self.has_any(|health| !health.breaker.is_open())
         }
     }
 
     /// Whether the last discovery succeeded and all servers are in use.
     pub(crate) fn is_settled(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        self.discovery_error.lock().is_none() && nodes.all(|node| !node.health.breaker.is_open())
+        self.discovery_error.lock().is_none() && !self.has_any(|health| health.breaker.is_open())
+    }
+
+    fn has_any(&self, has: impl Fn(&Health) -> bool) -> bool {
+        self.topology().nodes.iter().any(|node| has(&node.health))
     }
 
     /// The number of recoveries of a server.
