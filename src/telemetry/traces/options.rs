@@ -6,8 +6,8 @@ use http::uri::Uri;
 
 use crate::base::sampling::SampleRate;
 use crate::net::tls::ClientTls;
+use crate::proto::opentelemetry::proto::common::v1::KeyValue;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
 use crate::telemetry::traces::settings::Settings;
 
@@ -128,12 +128,7 @@ impl Settings {
         let more = more
             .into_iter()
             .filter(|(name, _)| own.iter().all(|(own, _)| own != name));
-        let attribute = |(key, text)| KeyValue {
-            key,
-            value: Some(AnyValue {
-                value: Some(Value::StringValue(text)),
-            }),
-        };
+        let attribute = |(key, text)| otlp::attribute(key, Value::StringValue(text));
         Ok(own.iter().cloned().chain(more).map(attribute).collect())
     }
 }
