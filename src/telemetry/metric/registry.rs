@@ -10,7 +10,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry}
 
 use crate::base::revision::{REVISION, TZDATA};
 use crate::base::time::{MICROS_PER_SECOND, Time};
-use crate::telemetry::mapper::{Kind, Mapping};
+use crate::telemetry::mapper::{Kind, Mapping, escaped};
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
 use crate::telemetry::metric::process::Process;
@@ -150,7 +150,7 @@ impl Metrics {
     pub fn reference_counter(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> IntCounter {
@@ -161,46 +161,29 @@ impl Metrics {
     }
 
     /// A gauge of envoyproxy/ratelimit.
-    pub fn reference_gauge(
-        &self,
-        statsd: &str,
-        name: &'static str,
-        help: &'static str,
-    ) -> IntGauge {
+    pub fn reference_gauge(&self, statsd: &str, name: &str, help: &'static str) -> IntGauge {
         let gauge = IntGauge::new(name, help).expect("constants are valid");
-        self.add_reference(
-            statsd,
-            name,
-            help,
-            &[],
-            ReferenceValue::Gauge(gauge.clone()),
-        );
+        let value = ReferenceValue::Gauge(gauge.clone());
+        self.add_reference(statsd, name, help, &[], value);
         gauge
     }
 
     /// Shows a counter of our own as the counter of envoyproxy/ratelimit too.
-    pub(crate) fn reference_counter_of(
-        &self,
-        counter: IntCounter,
-        statsd: &str,
-        name: &'static str,
-        help: &'static str,
-    ) -> IntCounter {
-        let value = ReferenceValue::Counter(counter.clone());
-        self.add_reference(statsd, name, help, &[], value);
-        counter
+    pub(crate) fn reference_counter_of(&self, own: &IntCounter, statsd: &str, help: &'static str) {
+        let value = ReferenceValue::Counter(own.clone());
+        self.add_reference(statsd, &escaped(statsd), help, &[], value);
     }
 
-    /// Shows a counter of our own as the gauge of envoyproxy/ratelimit too.
-    pub(crate) fn reference_gauge_of(
+    /// A counter of our own that is a gauge in envoyproxy/ratelimit.
+    pub(crate) fn counter_as_gauge(
         &self,
-        counter: IntCounter,
+        name: &str,
         statsd: &str,
-        name: &'static str,
         help: &'static str,
     ) -> IntCounter {
+        let counter = self.counter(name, help);
         let value = ReferenceValue::CounterAsGauge(counter.clone());
-        self.add_reference(statsd, name, help, &[], value);
+        self.add_reference(statsd, &escaped(statsd), help, &[], value);
         counter
     }
 
@@ -208,7 +191,7 @@ impl Metrics {
     pub fn reference_timer(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> Timer {
@@ -224,13 +207,8 @@ impl Metrics {
         };
         let timer = Timer::new(name, help, per_second, buckets)
             .expect("names are constants, and buckets are validated by the mapping");
-        self.add_reference(
-            statsd,
-            name,
-            help,
-            labels,
-            ReferenceValue::Timer(timer.clone()),
-        );
+        let value = ReferenceValue::Timer(timer.clone());
+        self.add_reference(statsd, name, help, labels, value);
         timer
     }
 
@@ -313,7 +291,7 @@ impl Metrics {
     fn add_reference(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
         value: ReferenceValue,
@@ -323,7 +301,7 @@ impl Metrics {
             .map(|(label, value)| (*label, (*value).to_owned()));
         self.0.reference.lock().push(Reference {
             statsd: statsd.to_owned(),
-            name,
+            name: name.to_owned(),
             help,
             labels: labels.collect(),
             value,
