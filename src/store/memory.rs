@@ -10,11 +10,10 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
-use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::base::shutdown::StoreProblem;
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, Span, Time, ticks};
 use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts, runs};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
@@ -175,9 +174,7 @@ impl Counters {
 
     /// Removes expired counters periodically; never returns.
     pub async fn sweep_on(&self, clock: Clock) {
-        let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-        // After a suspension one sweep does what the missed ones would have done.
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut interval = ticks(SWEEP_INTERVAL);
         loop {
             interval.tick().await;
             self.sweep(clock.now());

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::MissedTickBehavior;
 
 use crate::base::shutdown::{Lifecycle, StoreProblem};
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{self, Clock, Span, Time};
 use crate::check::StoreError;
 use crate::store::redis::Redis;
 use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
@@ -113,8 +112,7 @@ impl StoreWatch {
 
     /// Takes samples for as long as the process lives.
     pub async fn run(self, redis: Arc<Redis>, lifecycle: Lifecycle) {
-        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = time::ticks(SAMPLE_INTERVAL);
         loop {
             ticks.tick().await;
             let sample = self.sample();

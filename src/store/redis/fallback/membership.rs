@@ -22,12 +22,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::hash_key::HashKey;
 use crate::base::shutdown::{Lifecycle, Phase};
-use crate::base::time::{Clock, Time};
+use crate::base::time::{self, Clock, Time};
 use crate::limit::Share;
 use crate::store::redis::connect::connection::{Connection, Subscription};
 use crate::store::redis::fallback::change::Change;
@@ -237,8 +237,7 @@ impl Membership {
         let mut connection = node.connector.connect_background().await?;
         self.peers().subscribed_at = Some(clock.now());
         self.ask(&mut connection).await?;
-        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = time::ticks(HEARTBEAT_INTERVAL);
         ticks.reset();
         let (mut tick, mut is_asked, mut answered_at) = (1, false, Instant::now());
         loop {
