@@ -28,7 +28,7 @@ use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Observers, Parts};
 use crate::observe::record::writer::Writer;
 use crate::observe::record::{self, Recorder};
-use crate::rule_source::{RuleSource, RunningSource};
+use crate::rule_source::RuleSource;
 use crate::settings::Resolved;
 use crate::store::Backend;
 use crate::telemetry::log::Log;
@@ -99,7 +99,7 @@ impl App {
             traces,
             &core.metrics,
         );
-        background.reload(Some(rules.source), RuleSource::start, RunningSource::load);
+        background.reload(Some(rules.source), RuleSource::start, |load| load());
         background.watch(candidates.source);
         background.watch(trial.as_ref().and_then(Trial::share_file));
         export_metrics(
