@@ -11,7 +11,7 @@ use notify::RecursiveMode;
 
 use crate::file_watch::files::FileSet;
 use crate::file_watch::watch::{POLL_INTERVAL_DEFAULT, Watched};
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Values of one kind, each from files of its own.
 #[derive(Debug, Clone)]
@@ -154,9 +154,7 @@ impl Watched for Reloaded {
         }
         if let Some(loads) = &self.loads {
             let rejected = self.values.iter().filter(|value| value.is_rejected).count();
-            loads
-                .rejected
-                .set(i64::try_from(rejected).unwrap_or(i64::MAX));
+            loads.rejected.set(gauged(rejected));
             // Last, so that a reload that is counted is in use.
             loads.loaded.inc_by(loaded);
             loads.failed.inc_by(failed);

@@ -14,7 +14,7 @@ use crate::rule_source::files::read_overlay;
 use crate::rule_source::findings::LastFindings;
 use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Publishes rules to [`LiveRules`].
 #[derive(Debug)]
@@ -310,10 +310,6 @@ pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) 
         .take(8)
         .fold(0, |head, byte| head << 8 | u64::from(*byte));
     head >> 11
-}
-
-fn gauged(value: impl TryInto<i64>) -> i64 {
-    value.try_into().unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

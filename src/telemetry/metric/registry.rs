@@ -11,6 +11,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry}
 use crate::base::revision::{REVISION, TZDATA};
 use crate::base::time::{MICROS_PER_SECOND, Time};
 use crate::telemetry::mapper::{Kind, Mapping, escaped};
+use crate::telemetry::metric::gauged;
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
 use crate::telemetry::metric::process::Process;
@@ -90,19 +91,22 @@ impl Metrics {
         let process = self.0.process.register(Box::new(Process));
         process.expect("it is added once");
         let help = "Start time of the process since unix epoch in seconds.";
-        let seconds = start.as_micros() / MICROS_PER_SECOND;
-        self.gauge("process_start_time_seconds", help)
-            .set(seconds.try_into().unwrap_or(i64::MAX));
+        let seconds = gauged(start.as_micros() / MICROS_PER_SECOND);
+        self.gauge("process_start_time_seconds", help).set(seconds);
         let help = "Version and source revision of this build; always 1.";
-        let labels = [
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("revision", REVISION),
-        ];
-        self.gauge_with("tollgate_build_info", help, &labels).set(1);
+        let version = ("version", env!("CARGO_PKG_VERSION"));
+        self.info(
+            "tollgate_build_info",
+            help,
+            &[version, ("revision", REVISION)],
+        );
         let help = "Version of the time zone data of this build; always 1.";
-        let labels = [("version", TZDATA)];
-        self.gauge_with("tollgate_tzdata_info", help, &labels)
-            .set(1);
+        self.info("tollgate_tzdata_info", help, &[("version", TZDATA)]);
+    }
+
+    /// A gauge that is always 1, for its labels.
+    pub(crate) fn info(&self, name: &str, help: &str, labels: &[(&str, &str)]) {
+        self.gauge_with(name, help, labels).set(1);
     }
 
     /// A counter of our own.
@@ -237,9 +241,7 @@ impl Metrics {
         let samples = series.filter_map(|series| mapped.sample(series, naming.mapping.as_ref()));
         let (families, conflicts) =
             page::families(registered, samples.collect(), &naming.tags.as_labels());
-        mapped
-            .conflicts
-            .set(i64::try_from(conflicts).unwrap_or(i64::MAX));
+        mapped.conflicts.set(gauged(conflicts));
         families
     }
 
