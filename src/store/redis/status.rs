@@ -130,8 +130,8 @@ async fn durability_of(node: &Node) -> Result<Reasons, String> {
             commands.cmd("INFO").arg(section);
         }
         let mut info = String::new();
-        for reply in connection.call(&commands).await? {
-            info += &redis::from_redis_value::<String>(reply.extract_error()?)?;
+        for reply in connection.ask(&commands).await? {
+            info += &redis::from_redis_value::<String>(reply)?;
         }
         Ok(info)
     });
