@@ -9,7 +9,7 @@ use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Naming;
-use crate::telemetry::statsd::{self, Protocol, Requested};
+use crate::telemetry::statsd::{self, Protocol};
 use crate::telemetry::tags::Tags;
 
 /// Log and metrics. All defaults are those of envoyproxy/ratelimit.
@@ -161,11 +161,7 @@ impl Settings {
             protocol,
             interval: self.stats_flush_interval,
             tagging,
-            requested: if is_requested {
-                Requested::Explicitly
-            } else {
-                Requested::ByDefault
-            },
+            is_requested,
         }))
     }
 
