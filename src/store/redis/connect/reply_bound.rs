@@ -171,18 +171,6 @@ impl AsyncWrite for BoundedStream {
         self.stream.as_mut().poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.as_mut().poll_flush(context)
     }
