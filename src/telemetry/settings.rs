@@ -48,14 +48,8 @@ pub struct Settings {
     pub use_dog_statsd: bool,
     /// Comma-separated mogrifiers N, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn
     /// parts of a name into tags; the first that matches applies
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "N,..."
-    )]
-    pub use_dog_statsd_mogrifiers: String,
+    #[arg(long, env, value_name = "N,...")]
+    pub use_dog_statsd_mogrifiers: Option<String>,
     /// Host of statsd or DogStatsD
     #[arg(long, env, default_value = "localhost", value_name = "HOST")]
     pub statsd_host: String,
@@ -150,7 +144,10 @@ impl Settings {
             Sink::None | Sink::Prometheus => return Ok(None),
             Sink::Statsd => (self.statsd_protocol, Tagging::statsd(&self.extra_tags)),
             Sink::DogStatsd => {
-                let list = &self.use_dog_statsd_mogrifiers;
+                let list = self
+                    .use_dog_statsd_mogrifiers
+                    .as_deref()
+                    .unwrap_or_default();
                 let tagging = Tagging::read(&self.extra_tags, list, environment)?;
                 (Protocol::Udp, tagging)
             }

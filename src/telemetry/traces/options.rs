@@ -115,12 +115,13 @@ impl Settings {
 
     /// Attributes of the process, of all signals.
     pub(crate) fn resource(&self) -> Result<Vec<KeyValue>, String> {
-        let more = otlp::pairs(&self.otel_resource_attributes)
+        let more = otlp::pairs(self.otel_resource_attributes.as_deref().unwrap_or_default())
             .ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
+        let namespace = self.tracing_service_namespace.clone();
         let instance = self.tracing_service_instance_id.clone();
         let own = [
             ("service.name", self.tracing_service_name.clone()),
-            ("service.namespace", self.tracing_service_namespace.clone()),
+            ("service.namespace", namespace.unwrap_or_default()),
             ("service.instance.id", instance.unwrap_or_else(instance_id)),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
