@@ -304,12 +304,8 @@ pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) 
         hasher.update(part);
     }
     // As many bits as a double holds exactly, which is what Prometheus stores.
-    let head = hasher.finalize();
-    let head = head
-        .iter()
-        .take(8)
-        .fold(0, |head, byte| head << 8 | u64::from(*byte));
-    head >> 11
+    let hash = hasher.finalize();
+    u64::from_be_bytes(*hash.first_chunk().expect("it has 32 bytes")) >> 11
 }
 
 #[cfg(test)]
