@@ -211,9 +211,12 @@ impl Connector {
 
     async fn open(&self) -> Result<(BoundedStream, Received), RedisError> {
         let received = Received::default();
-        let stream = self.dialer.open(&self.address).await?;
-        let oversized = self.oversized.clone();
-        let stream = BoundedStream::new(stream, received.clone(), self.reply_bytes_max, oversized);
+        let stream = BoundedStream {
+            stream: self.dialer.open(&self.address).await?,
+            received: received.clone(),
+            bytes_max: self.reply_bytes_max,
+            oversized: self.oversized.clone(),
+        };
         Ok((stream, received))
     }
 

@@ -65,10 +65,10 @@ struct Counts {
 
 /// A stream that fails beyond the bound.
 pub(crate) struct BoundedStream {
-    stream: Stream,
-    received: Received,
-    bytes_max: usize,
-    oversized: OversizedReplies,
+    pub(crate) stream: Stream,
+    pub(crate) received: Received,
+    pub(crate) bytes_max: usize,
+    pub(crate) oversized: OversizedReplies,
 }
 
 impl OversizedReplies {
@@ -120,22 +120,6 @@ impl Received {
         };
         self.0.line_bytes.store(line_bytes, Relaxed);
         bytes <= bytes_max && lines <= REPLY_LINES_MAX && line_bytes <= LINE_BYTES_MAX
-    }
-}
-
-impl BoundedStream {
-    pub(crate) fn new(
-        stream: Stream,
-        received: Received,
-        bytes_max: usize,
-        oversized: OversizedReplies,
-    ) -> Self {
-        Self {
-            stream,
-            received,
-            bytes_max,
-            oversized,
-        }
     }
 }
 
