@@ -188,10 +188,6 @@ fn any_trace() -> u128 {
     u128::from(any_id()) << 64 | u128::from(any_id())
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the lower half is intended"
-)]
-const fn lower_half(trace: u128) -> u64 {
-    trace as u64
+fn lower_half(trace: u128) -> u64 {
+    u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(0)
 }
