@@ -12,7 +12,7 @@ use crate::candidate::{self, Candidate, Undecided};
 use crate::check::Blocked;
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
-use crate::limiter::fallback::Fallback;
+use crate::limiter::fallback::{Fallback, WaitingCall};
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
 use crate::rules::query::{OwnedQuery, Query};
@@ -186,7 +186,13 @@ impl Limiter {
         let permit = self.queue.permit_for(&mut plan.request);
 
         let decide = || self.store.decide(&plan.request, now, span.as_deref());
-        let waiting = fallback.waiting(&plan.request, &self.store, clock, now);
+        let waiting = WaitingCall {
+            fallback,
+            store: &self.store,
+            clock,
+            request: &plan.request,
+            received: now,
+        };
         let (decisions, candidate) = match self.begin_candidate(query, now) {
             None => (decide().await, None),
             // Boxed to keep the future of requests without candidate rules small.

@@ -29,16 +29,6 @@ pub(crate) enum RuleSource {
     Xds(Box<Client>),
 }
 
-/// A source that follows changes on a thread of its own. Dropping it stops the thread without
-/// waiting for it.
-#[derive(Debug)]
-pub(crate) enum RunningSource {
-    /// A directory.
-    Files(FileWatch),
-    /// A control plane.
-    Xds(Subscription),
-}
-
 impl RuleSource {
     /// Loads files for the first time. A control plane is connected by [`Self::start`].
     pub(crate) fn open(
@@ -67,27 +57,22 @@ impl RuleSource {
         }
     }
 
-    /// Follows changes.
+    /// Follows changes on a thread of its own. Returns what loads the rules again, as on SIGHUP;
+    /// dropping that stops the thread without waiting for it.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(self) -> anyhow::Result<RunningSource> {
-        match self {
+    pub(crate) fn start(self) -> anyhow::Result<Box<dyn Fn()>> {
+        Ok(match self {
             Self::Files(loader) => {
                 let load = loader.reload().requested();
-                FileWatch::start_with(*loader, load).map(RunningSource::Files)
+                let watch = FileWatch::start_with(*loader, load)?;
+                Box::new(move || watch.load())
             }
-            Self::Xds(client) => Subscription::start(*client).map(RunningSource::Xds),
-        }
-    }
-}
-
-impl RunningSource {
-    /// Loads the rules again, as on SIGHUP.
-    pub(crate) fn load(&self) {
-        match self {
-            Self::Files(watch) => watch.load(),
-            Self::Xds(subscription) => subscription.refresh(),
-        }
+            Self::Xds(client) => {
+                let subscription = Subscription::start(*client)?;
+                Box::new(move || subscription.refresh())
+            }
+        })
     }
 }

@@ -7,10 +7,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
+use crate::base::hash_key::digest;
 use crate::base::time::Time;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
@@ -95,8 +94,8 @@ impl Decide for Concurrency {
     fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) {
         match call.hits {
             Hits::Peek => {}
-            Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period)),
-            Hits::Refund(_) => self.remove(name(call.holder)),
+            Hits::Add(_) => self.insert(digest(call.holder), now.plus(limit.period)),
+            Hits::Refund(_) => self.remove(digest(call.holder)),
         }
     }
 
@@ -136,7 +135,7 @@ impl Concurrency {
     }
 
     fn holds(&self, holder: &[u8]) -> bool {
-        self.leases.contains_key(&name(holder))
+        self.leases.contains_key(&digest(holder))
     }
 
     fn insert(&mut self, name: Name, until: Time) {
@@ -175,11 +174,4 @@ fn verdict(limit: &Limit, now: Time, over: bool, count: u64, free_at: Time, last
         last.since(now)
     };
     Verdict::of_hits(limit, count, over, retry_after, reset_after)
-}
-
-fn name(holder: &[u8]) -> Name {
-    Sha256::digest(holder)
-        .iter()
-        .take(16)
-        .fold(0, |name, &byte| name << 8 | Name::from(byte))
 }

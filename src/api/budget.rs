@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Calls in flight of one gRPC connection, as SETTINGS_MAX_CONCURRENT_STREAMS. Envoy's
 /// circuit breaker allows 1,024 requests per cluster by default.
@@ -150,7 +150,7 @@ impl CallInFlight {
         let shared = &self.connection.shared;
         let of_connection = self.connection.bytes.fetch_add(charge, Relaxed) + charge;
         let share = MESSAGE_BYTES_IN_FLIGHT_MAX.saturating_sub(count(&shared.bytes)) / SHARE;
-        shared.bytes.add(signed(charge));
+        shared.bytes.add(gauged(charge));
         let fits = of_connection <= share.min(MESSAGE_BYTES_PER_CONNECTION_MAX);
         if !fits {
             shared.bytes_full.inc();
@@ -190,7 +190,7 @@ impl Drop for CallInFlight {
         let charge = charged(*self.bytes.get_mut());
         if charge > 0 {
             self.connection.bytes.fetch_sub(charge, Relaxed);
-            shared.bytes.sub(signed(charge));
+            shared.bytes.sub(gauged(charge));
         }
     }
 }
@@ -202,10 +202,6 @@ fn charged(bytes: usize) -> usize {
 
 fn count(gauge: &Gauge) -> usize {
     usize::try_from(gauge.get()).unwrap_or(0)
-}
-
-fn signed(bytes: usize) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -158,18 +158,15 @@ pub(crate) fn open(files: Files, metrics: &Metrics) -> anyhow::Result<(Tls, Relo
     let first = files
         .load()
         .context("load the certificates of the gRPC port")?;
-    let loads = |result| {
-        let help = "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.";
-        metrics.counter_with("tollgate_tls_loads_total", help, &[("result", result)])
-    };
-    let loads = Loads {
-        loaded: loads("success"),
-        failed: loads("error"),
-        rejected: metrics.gauge(
-            "tollgate_tls_rejected",
-            "1 while the newest certificate, key or client authority of the gRPC port is invalid and the previous ones serve.",
-        ),
-    };
+    let loads = [
+        "tollgate_tls_loads_total",
+        "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.",
+    ];
+    let rejected = [
+        "tollgate_tls_rejected",
+        "1 while the newest certificate, key or client authority of the gRPC port is invalid and the previous ones serve.",
+    ];
+    let loads = Loads::new(loads, rejected, metrics);
     let expires_at = metrics.gauge(
         "tollgate_tls_certificate_expiry_timestamp_seconds",
         "When the first certificate in the gRPC port's chain expires, in seconds since the epoch.",

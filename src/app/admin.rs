@@ -27,7 +27,6 @@ use crate::http::callers::Callers;
 use crate::http::response_budget::ResponseBudget;
 use crate::limiter::Observers;
 use crate::observe::feed::OverLimitFeed;
-use crate::telemetry::metric::Metrics;
 
 /// The bound admin listener.
 pub(super) struct AdminPort {
@@ -49,22 +48,15 @@ pub(super) fn build(
     shown: &Shown<'_>,
     background: &mut Background,
 ) -> Observers {
-    let Core {
-        settings,
-        clock,
-        lifecycle,
-        metrics,
-        backend,
-        ..
-    } = core;
+    let metrics = &core.metrics;
     let (rules, redaction) = (shown.rules, &shown.redaction);
-    let replica: Arc<str> = backend.replica().into();
-    let pod = settings.admin.pod_name.clone();
+    let replica: Arc<str> = core.backend.replica().into();
+    let pod = core.settings.admin.pod_name.clone();
     let pod = pod.map_or_else(|| replica.clone(), Arc::from);
     let observers = observers(core, shown, &replica);
-    let (token, token_files) = TokenCheck::new(token, clock.clone(), metrics);
+    let (token, token_files) = TokenCheck::new(token, core.clock.clone(), metrics);
     background.watch(token_files);
-    let viewers = Viewers::new(&replica, redaction.as_ref(), &token, clock, metrics);
+    let viewers = Viewers::new(&replica, redaction.as_ref(), &token, &core.clock, metrics);
     let keys = observers.top_keys.clone();
     let fleet = Arc::new(fleet(core, port.address));
     let statuses = statuses(core, rules, &replica, &pod, &fleet);
@@ -72,15 +64,23 @@ pub(super) fn build(
     let (live, redacted) = (rules.live.clone(), redaction.clone());
     let top = Top::new(keys.clone(), live, redacted, fleet, responses.clone());
     let top = Arc::new(top);
-    let counters = counters(core, rules, &top);
+    let (live, modes, backend) = (
+        rules.live.clone(),
+        core.settings.limiter.modes(),
+        core.backend.clone(),
+    );
+    let counters = Counters::new(live, modes, backend, core.clock.clone(), top.clone());
+    let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
     let checks = RuleChecks::new(
-        rules.check(settings),
+        rules.check(&core.settings),
         keys.clone(),
         counters.clone(),
         metrics,
     );
-    let (answers, rule_changes) = rule_answers(rules, &token, &pages, metrics);
+    let rule_changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
+    let (rule_changes, list) = (Arc::new(rule_changes), pages.rules.clone());
+    let answers = RuleAnswers::new(rules.files.clone(), rule_changes.clone(), list);
     let api = Api {
         replica,
         pod,
@@ -90,11 +90,11 @@ pub(super) fn build(
         top,
         statuses: Arc::new(statuses),
         feed: observers.feed.clone(),
-        rules: answers,
+        rules: Arc::new(answers),
         rule_checks: Arc::new(checks),
         responses,
         rule_changes,
-        lifecycle: lifecycle.clone(),
+        lifecycle: core.lifecycle.clone(),
     };
     let admin = admin(core, shown, pages, viewers);
     let console = console(core, shown, &api).router();
@@ -160,13 +160,6 @@ fn statuses(
     Statuses::new(sources, fleet.clone(), &core.clock)
 }
 
-fn counters(core: &Core, rules: &Rules, top: &Arc<Top>) -> Arc<Counters> {
-    let modes = core.settings.limiter.modes();
-    let (backend, clock) = (core.backend.clone(), core.clock.clone());
-    let (live, top) = (rules.live.clone(), top.clone());
-    Arc::new(Counters::new(live, modes, backend, clock, top))
-}
-
 /// Serves all pages to callers that may have them.
 fn serve(
     core: &Core,
@@ -188,19 +181,6 @@ fn serve(
     routes.extend(metrics_page);
     let lifecycle = core.lifecycle.clone();
     admin::serve(routes, port.bounds, lifecycle, port.errors, port.metrics)
-}
-
-/// Answers about rules files, and their changes.
-fn rule_answers(
-    rules: &Rules,
-    token: &Arc<TokenCheck>,
-    pages: &Pages,
-    metrics: &Metrics,
-) -> (Arc<RuleAnswers>, Arc<RuleChanges>) {
-    let changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
-    let (changes, list) = (Arc::new(changes), pages.rules.clone());
-    let answers = RuleAnswers::new(rules.files.clone(), changes.clone(), list);
-    (Arc::new(answers), changes)
 }
 
 #[cfg(test)]

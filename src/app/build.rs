@@ -21,19 +21,20 @@ use crate::app::console::Shown;
 use crate::app::core::Core;
 use crate::app::port_holder;
 use crate::app::rules::{Candidates, Rules};
+use crate::base::runtime::StoppableThread;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Observers, Parts};
-use crate::observe::record::writer::{Writer, WriterTask};
+use crate::observe::record::writer::Writer;
 use crate::observe::record::{self, Recorder};
-use crate::rule_source::{RuleSource, RunningSource};
+use crate::rule_source::RuleSource;
 use crate::settings::Resolved;
 use crate::store::Backend;
 use crate::telemetry::log::Log;
-use crate::telemetry::metric_export::{self, MetricExporterTask};
+use crate::telemetry::metric_export;
 use crate::telemetry::statsd::{self, StatsdTask};
-use crate::telemetry::traces::export::{self, SpanExporterTask};
+use crate::telemetry::traces::export;
 use crate::telemetry::traces::{self, Traces};
 use crate::trial::Trial;
 
@@ -98,7 +99,7 @@ impl App {
             traces,
             &core.metrics,
         );
-        background.reload(Some(rules.source), RuleSource::start, RunningSource::load);
+        background.reload(Some(rules.source), RuleSource::start, |load| load());
         background.watch(candidates.source);
         background.watch(trial.as_ref().and_then(Trial::share_file));
         export_metrics(
@@ -171,7 +172,10 @@ fn traces(
 ) -> Traces {
     let traces = options.map(|options| Traces::new(options, core.clock.clone(), &core.metrics));
     let (traces, spans) = traces.unzip();
-    background.finish(spans, export::Exporter::start, SpanExporterTask::finish);
+    background.finish(spans, export::Exporter::start, |thread| {
+        let late = "the collector did not accept the last spans in time; they are lost";
+        thread.finish_within(export::FLUSH_TIMEOUT, late)
+    });
     traces.unwrap_or_default()
 }
 
@@ -182,7 +186,7 @@ fn recorder(
 ) -> anyhow::Result<Option<Recorder>> {
     let opened = options.map(|options| Recorder::open(&options, &core.metrics));
     let (recorder, writer) = opened.transpose()?.unzip();
-    background.finish(writer, Writer::start, WriterTask::finish);
+    background.finish(writer, Writer::start, StoppableThread::finish);
     Ok(recorder)
 }
 
@@ -194,11 +198,10 @@ fn export_metrics(
 ) {
     let otlp =
         otlp.map(|options| metric_export::Exporter::new(options, &core.clock, &core.metrics));
-    background.finish(
-        otlp,
-        metric_export::Exporter::start,
-        MetricExporterTask::finish,
-    );
+    background.finish(otlp, metric_export::Exporter::start, |thread| {
+        let late = "the collector did not accept the last metrics in time";
+        thread.finish_within(metric_export::LAST_EXPORT_TIMEOUT, late)
+    });
     let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
     background.finish(statsd, |statsd| Ok(statsd.start()), StatsdTask::finish);
 }

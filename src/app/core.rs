@@ -54,9 +54,7 @@ impl Core {
         };
         let info = [("type", backend.type_name())];
         let help = "Where counters are kept; always 1.";
-        metrics
-            .gauge_with("tollgate_store_info", help, &info)
-            .set(1);
+        metrics.info("tollgate_store_info", help, &info);
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let watch = StoreWatch::new(clock.clone(), &metrics);
         let finish = |backend: Backend| async move { backend.finish().await };

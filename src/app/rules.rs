@@ -83,12 +83,7 @@ impl Candidates {
 
 impl Rules {
     pub(super) fn load(origin: Origin, core: &Core) -> Self {
-        let Core {
-            settings,
-            clock,
-            metrics,
-            ..
-        } = core;
+        let (settings, clock, metrics) = (&core.settings, &core.clock, &core.metrics);
         let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let options = options(core, stats.clone());
@@ -147,9 +142,7 @@ impl Rules {
             history,
         }
     }
-}
 
-impl Rules {
     /// The folder of rules files.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         let files = self.files.as_ref()?;

@@ -23,7 +23,7 @@ impl HashKey {
 
     /// The key that a setting determines.
     pub(crate) fn of(secret: &Secret) -> Self {
-        Self::new(digest(secret))
+        Self::new(digest(secret.reveal().as_bytes()))
     }
 
     fn new(key: u128) -> Self {
@@ -40,14 +40,12 @@ impl HashKey {
 
     /// Follows a setting that has changed.
     pub(crate) fn follow(&self, secret: &Secret) {
-        self.set(digest(secret));
+        self.set(digest(secret.reveal().as_bytes()));
     }
 }
 
-fn digest(secret: &Secret) -> u128 {
-    let digest = Sha256::digest(secret.reveal().as_bytes());
-    let (first, _) = digest.split_at(16);
-    first
-        .iter()
-        .fold(0, |key, byte| key << 8 | u128::from(*byte))
+/// The first half of the SHA-256 of these bytes.
+pub(crate) fn digest(bytes: &[u8]) -> u128 {
+    let digest = Sha256::digest(bytes);
+    u128::from_be_bytes(*digest.first_chunk().expect("it has 32 bytes"))
 }

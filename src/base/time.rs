@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// Microseconds in a second.
 pub const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -39,6 +39,14 @@ pub enum Clock {
     Manual(ManualClock),
 }
 
+/// Ticks from now on, each at least this long after the one before: after a suspension there is one
+/// for all that were missed.
+pub(crate) fn ticks(every: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 /// See [`Clock::Manual`]. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicU64>);
@@ -52,6 +60,11 @@ impl Time {
     /// Microseconds since the epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
+    }
+
+    /// Nanoseconds since the epoch.
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0.saturating_mul(1_000)
     }
 
     /// Saturating addition.

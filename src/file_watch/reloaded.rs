@@ -11,7 +11,7 @@ use notify::RecursiveMode;
 
 use crate::file_watch::files::FileSet;
 use crate::file_watch::watch::{POLL_INTERVAL_DEFAULT, Watched};
-use crate::telemetry::metric::{Counter, Gauge};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Values of one kind, each from files of its own.
 #[derive(Debug, Clone)]
@@ -29,9 +29,9 @@ pub struct Reloaded {
 #[derive(Debug, Clone)]
 pub(crate) struct Loads {
     pub(crate) loaded: Counter,
-    pub(crate) failed: Counter,
+    failed: Counter,
     /// Values whose newest files are invalid.
-    pub(crate) rejected: Gauge,
+    rejected: Gauge,
 }
 
 #[derive(Clone)]
@@ -41,6 +41,18 @@ struct Value {
     reload: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Whether the last reload was rejected.
     is_rejected: bool,
+}
+
+impl Loads {
+    /// Registers the metrics, each with its name and help.
+    pub(crate) fn new(loads: [&str; 2], rejected: [&str; 2], metrics: &Metrics) -> Self {
+        let loads = |result| metrics.counter_with(loads[0], loads[1], &[("result", result)]);
+        Self {
+            loaded: loads("success"),
+            failed: loads("error"),
+            rejected: metrics.gauge(rejected[0], rejected[1]),
+        }
+    }
 }
 
 impl Reloaded {
@@ -142,9 +154,7 @@ impl Watched for Reloaded {
         }
         if let Some(loads) = &self.loads {
             let rejected = self.values.iter().filter(|value| value.is_rejected).count();
-            loads
-                .rejected
-                .set(i64::try_from(rejected).unwrap_or(i64::MAX));
+            loads.rejected.set(gauged(rejected));
             // Last, so that a reload that is counted is in use.
             loads.loaded.inc_by(loaded);
             loads.failed.inc_by(failed);

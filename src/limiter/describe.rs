@@ -84,18 +84,14 @@ pub(crate) fn log_over_limit(
     let Some(counted) = decision.counted(step) else {
         return;
     };
-    let Counted {
-        link,
-        check,
-        verdict,
-    } = counted;
+    let (link, verdict) = (counted.link, counted.verdict);
     let descriptor = shown_descriptor(&query.descriptors[index]);
     tracing::warn!(
         domain = shown(query.domain),
         descriptor,
         rule = path(link),
         limit_name = link.further.map(|further| &*further.name),
-        limit = %check.limit,
+        limit = %counted.check.limit,
         retry_after_secs = verdict.retry_after.map(Span::ceil_secs),
         source = verdict.source.name(),
         store_policy = store_policy(link, decision, fallback),
@@ -112,18 +108,14 @@ pub(crate) fn log_crossing(
     crossing: Crossing,
     dropped: u64,
 ) {
-    let Counted {
-        link,
-        check,
-        verdict,
-    } = counted;
+    let (link, verdict) = (counted.link, counted.verdict);
     let descriptor = shown_descriptor(&query.descriptors[0]);
     tracing::warn!(
         domain = shown(query.domain),
         descriptor,
         rule = path(link),
         limit_name = link.further.map(|further| &*further.name),
-        limit = %check.limit,
+        limit = %counted.check.limit,
         threshold_percent = crossing.threshold_percent,
         used_percent = crossing.used_percent,
         reset_secs = verdict.reset_after.ceil_secs(),

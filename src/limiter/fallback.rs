@@ -40,11 +40,11 @@ type ByCause = [metric::Counter; StoreError::ALL.len()];
 /// up because the store was late.
 #[derive(Debug)]
 pub(crate) struct WaitingCall<'w> {
-    fallback: &'w Fallback,
-    store: &'w Store,
-    clock: &'w Clock,
-    request: &'w CheckRequest,
-    received: Time,
+    pub(crate) fallback: &'w Fallback,
+    pub(crate) store: &'w Store,
+    pub(crate) clock: &'w Clock,
+    pub(crate) request: &'w CheckRequest,
+    pub(crate) received: Time,
 }
 
 impl Fallback {
@@ -75,23 +75,6 @@ impl Fallback {
             by_store: metrics.counter(watch::VERDICTS, "Checks that the store decided."),
             verdicts: OnStoreError::ALL.map(|policy| by_cause(policy.name())),
             canceled: by_cause("canceled"),
-        }
-    }
-
-    /// The checks of a call that was received at this time, until the store has decided them.
-    pub(crate) fn waiting<'w>(
-        &'w self,
-        request: &'w CheckRequest,
-        store: &'w Store,
-        clock: &'w Clock,
-        received: Time,
-    ) -> WaitingCall<'w> {
-        WaitingCall {
-            fallback: self,
-            store,
-            clock,
-            request,
-            received,
         }
     }
 

@@ -69,11 +69,8 @@ pub(crate) fn dynamic_metadata(
 /// The rule, limit and source of the decisive step, and each rule that is over limit.
 fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize) -> Option<Value> {
     let steps = &decision.plan.steps;
-    let Counted {
-        link,
-        check,
-        verdict,
-    } = decision.counted(&steps[decisive])?;
+    let decisive = decision.counted(&steps[decisive])?;
+    let (link, limit) = (decisive.link, decisive.check.limit);
     let over_limit = steps.iter().zip(statuses).filter_map(|(step, status)| {
         let counted = decision.counted(step).filter(|_| status.over_limit)?;
         let retry_after = counted.verdict.retry_after.map(|_| status.reset_secs);
@@ -81,9 +78,9 @@ fn decided(decision: &Decision<'_, '_, '_>, statuses: &[Status], decisive: usize
     });
     let mut decided = json!({
         "rule": &*link.path(),
-        "limit": check.limit.to_string(),
-        "algorithm": check.limit.algorithm.name(),
-        "source": verdict.source,
+        "limit": limit.to_string(),
+        "algorithm": limit.algorithm.name(),
+        "source": decisive.verdict.source,
         "over_limit": over_limit.collect::<Value>(),
     });
     if let Some(further) = link.further {
@@ -138,19 +135,15 @@ pub(crate) fn add_degraded(metadata: &mut Metadata, degraded: &[&Rule]) {
 }
 
 fn described(descriptor: &Descriptor<'_>) -> Value {
-    let mut fields = Map::new();
-    let entries = descriptor
-        .entries
-        .iter()
-        .map(|entry| json!(entry.to_string()));
-    fields.insert("entries".to_owned(), entries.collect());
+    let entries = descriptor.entries.iter().map(ToString::to_string);
+    let mut fields = json!({"entries": entries.collect::<Value>()});
     if let Some(limit) = &descriptor.limit {
-        fields.insert("limit".to_owned(), json!(text_of(limit)));
+        fields["limit"] = text_of(limit).into();
     }
     if let Some(hits) = descriptor.hits_addend {
-        fields.insert("hitsAddend".to_owned(), json!(hits));
+        fields["hitsAddend"] = hits.into();
     }
-    Value::Object(fields)
+    fields
 }
 
 /// A limit in protobuf's text form, which omits zeros.
@@ -162,11 +155,8 @@ fn text_of(limit: &Override) -> String {
         // The type of this field has no name for a week.
         _ => format!("unit:{}", limit.wire_unit),
     });
-    requests
-        .into_iter()
-        .chain(unit)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let parts: Vec<String> = requests.into_iter().chain(unit).collect();
+    parts.join(" ")
 }
 
 fn merge(into: &mut Metadata, from: &Metadata) {

@@ -160,18 +160,7 @@ pub(crate) fn read_cases(path: &Path) -> anyhow::Result<Vec<Source>> {
         is_dot(entry) && entry.depth() > 0
     })?;
     files.retain(|file| file == path || has_cases(file));
-    let read = |file: &PathBuf| {
-        Ok(Source {
-            name: file
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into(),
-            path: file.to_string_lossy().into(),
-            text: read_text(file)?.into(),
-        })
-    };
-    files.iter().map(read).collect()
+    files.iter().map(|file| read_source(file)).collect()
 }
 
 /// The files of a directory and below, sorted.
@@ -237,7 +226,12 @@ fn is_not_found(error: &walkdir::Error) -> bool {
 /// # Errors
 /// The file cannot be read, or is too large.
 pub(crate) fn read_overlay(path: &Path) -> anyhow::Result<Source> {
-    let text = read_text(path).context("TOLLGATE_OVERLAY")?;
+    read_source(path).context("TOLLGATE_OVERLAY")
+}
+
+/// Reads a file that is called by its name without folders.
+fn read_source(path: &Path) -> anyhow::Result<Source> {
+    let text = read_text(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(Source {
         name: name.into(),

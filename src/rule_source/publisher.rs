@@ -14,7 +14,7 @@ use crate::rule_source::files::read_overlay;
 use crate::rule_source::findings::LastFindings;
 use crate::rule_source::settings::Settings;
 use crate::rules::LiveRules;
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Publishes rules to [`LiveRules`].
 #[derive(Debug)]
@@ -24,28 +24,23 @@ pub(crate) struct RulePublisher {
     settings: Settings,
     live: Arc<LiveRules>,
     findings: LastFindings,
-    role: Role,
+    /// In the log.
+    name: &'static str,
+    /// The beginning of errors in the log; of rules in force that of envoyproxy/ratelimit.
+    error: &'static str,
+    rules: Gauge,
+    rejected: Gauge,
+    /// `None` for candidate rules, which have no effect on health.
+    in_force: Option<InForce>,
 }
 
-/// The use of the rules, with the metrics and health that report a load besides the log.
-#[derive(Debug)]
-enum Role {
-    InForce(Box<InForce>),
-    /// Without an effect on health.
-    Candidate {
-        rules: Gauge,
-        rejected: Gauge,
-    },
-}
-
+/// What else reports a load of the rules in force.
 #[derive(Debug)]
 struct InForce {
     lifecycle: Lifecycle,
     load_success: Counter,
     load_error: Counter,
-    rules: Gauge,
     domains: Gauge,
-    rejected: Gauge,
     hash: Gauge,
 }
 
@@ -63,7 +58,14 @@ impl RulePublisher {
             settings,
             live,
             findings: LastFindings::default(),
-            role: Role::InForce(Box::new(InForce {
+            name: "rules",
+            error: "Error loading new configuration",
+            rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
+            rejected: metrics.gauge(
+                "tollgate_rules_rejected",
+                "1 while the newest rules are invalid and the last good configuration, if any, serves.",
+            ),
+            in_force: Some(InForce {
                 lifecycle,
                 load_success: metrics.reference_counter(
                     "ratelimit.service.config_load_success",
@@ -77,17 +79,12 @@ impl RulePublisher {
                     "Loads of rules that were rejected.",
                     &[],
                 ),
-                rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
                 domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
-                rejected: metrics.gauge(
-                    "tollgate_rules_rejected",
-                    "1 while the newest rules are invalid and the last good configuration, if any, serves.",
-                ),
                 hash: metrics.gauge(
                     "tollgate_rules_hash",
                     "A hash of the rules in force; 0 before the first.",
                 ),
-            })),
+            }),
         };
         publisher.update_health();
         publisher
@@ -105,16 +102,17 @@ impl RulePublisher {
             settings,
             live,
             findings: LastFindings::default(),
-            role: Role::Candidate {
-                rules: metrics.gauge(
-                    "tollgate_candidate_rules",
-                    "Limits in the candidate rules; 0 without candidate rules.",
-                ),
-                rejected: metrics.gauge(
-                    "tollgate_candidate_rules_rejected",
-                    "1 while the newest candidate rules are invalid and the last valid ones, if any, are used.",
-                ),
-            },
+            name: "candidate rules",
+            error: "Error loading candidate rules",
+            rules: metrics.gauge(
+                "tollgate_candidate_rules",
+                "Limits in the candidate rules; 0 without candidate rules.",
+            ),
+            rejected: metrics.gauge(
+                "tollgate_candidate_rules_rejected",
+                "1 while the newest candidate rules are invalid and the last valid ones, if any, are used.",
+            ),
+            in_force: None,
         }
     }
 
@@ -163,7 +161,7 @@ impl RulePublisher {
             (Some(_), None) => "reloaded",
             (Some(_), Some(_)) => "valid again",
         };
-        let name = self.role.name();
+        let name = self.name;
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
@@ -176,7 +174,7 @@ impl RulePublisher {
         );
         self.update_health();
         // Last: a reader that sees these finds the rules in force.
-        self.role.record_load(rules, domains, hash);
+        self.record_load(rules, domains, hash);
         Ok(())
     }
 
@@ -201,11 +199,11 @@ impl RulePublisher {
 
     /// Rejects rules for what the compiler found, which it logs and returns.
     fn reject_findings(&self, findings: Vec<Finding>) -> Vec<String> {
-        let in_force = self.in_force();
+        let in_force = self.left_in_force();
         for finding in &findings {
             let (headline, at) = (finding.headline(), finding.source_location());
             let hint = finding.hint.as_deref();
-            tracing::error!(at, hint, in_force, "{}: {headline}", self.role.error());
+            tracing::error!(at, hint, in_force, "{}: {headline}", self.error);
         }
         let problems = findings.iter().map(ToString::to_string).collect();
         self.findings.set_errors(reported(findings));
@@ -214,9 +212,9 @@ impl RulePublisher {
 
     /// Rejects rules that cannot be compiled, and logs the problems, which it returns.
     pub(crate) fn reject(&self, problems: Vec<String>) -> Vec<String> {
-        let in_force = self.in_force();
+        let in_force = self.left_in_force();
         for problem in &problems {
-            tracing::error!(in_force, "{}: {problem}", self.role.error());
+            tracing::error!(in_force, "{}: {problem}", self.error);
         }
         let errors = problems.iter().map(report::Finding::unread);
         self.findings.set_errors(errors.collect());
@@ -226,21 +224,34 @@ impl RulePublisher {
     fn record_rejection(&self, problems: Vec<String>) -> Vec<String> {
         self.live.reject(problems.join("\n"));
         self.update_health();
-        self.role.record_rejection();
+        self.rejected.set(1);
+        if let Some(in_force) = &self.in_force {
+            in_force.load_error.inc();
+        }
         problems
     }
 
     /// Takes candidate rules out of use, which are no longer there.
     pub(crate) fn withdraw(&self) {
         if self.live.load().is_some() {
-            tracing::info!("{} removed", self.role.name());
+            tracing::info!("{} removed", self.name);
         }
         self.live.withdraw();
-        self.role.record_load(0, 0, 0);
+        self.record_load(0, 0, 0);
+    }
+
+    fn record_load(&self, rules: usize, domains: usize, hash: u64) {
+        self.rules.set(gauged(rules));
+        self.rejected.set(0);
+        if let Some(in_force) = &self.in_force {
+            in_force.domains.set(gauged(domains));
+            in_force.hash.set(gauged(hash));
+            in_force.load_success.inc();
+        }
     }
 
     /// The configuration that stays in force after a rejection, for the log.
-    fn in_force(&self) -> &'static str {
+    fn left_in_force(&self) -> &'static str {
         if self.live.load().is_some() {
             "last good configuration"
         } else {
@@ -255,7 +266,7 @@ impl RulePublisher {
 
     /// Reports to health whether the rules are good enough to serve.
     fn update_health(&self) {
-        let Role::InForce(in_force) = &self.role else {
+        let Some(in_force) = &self.in_force else {
             return;
         };
         let current = self.live.load();
@@ -279,50 +290,6 @@ impl RulePublisher {
     }
 }
 
-impl Role {
-    /// In the log.
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::InForce(_) => "rules",
-            Self::Candidate { .. } => "candidate rules",
-        }
-    }
-
-    /// The beginning of errors in the log; of rules in force that of envoyproxy/ratelimit.
-    const fn error(&self) -> &'static str {
-        match self {
-            Self::InForce(_) => "Error loading new configuration",
-            Self::Candidate { .. } => "Error loading candidate rules",
-        }
-    }
-
-    fn record_load(&self, rules_loaded: usize, domains_loaded: usize, hash_loaded: u64) {
-        match self {
-            Self::InForce(in_force) => {
-                in_force.rules.set(gauged(rules_loaded));
-                in_force.domains.set(gauged(domains_loaded));
-                in_force.hash.set(gauged(hash_loaded));
-                in_force.load_success.inc();
-                in_force.rejected.set(0);
-            }
-            Self::Candidate { rules, rejected } => {
-                rules.set(gauged(rules_loaded));
-                rejected.set(0);
-            }
-        }
-    }
-
-    fn record_rejection(&self) {
-        match self {
-            Self::InForce(in_force) => {
-                in_force.load_error.inc();
-                in_force.rejected.set(1);
-            }
-            Self::Candidate { rejected, .. } => rejected.set(1),
-        }
-    }
-}
-
 /// A hash of texts with their names, in any order, below 2^53.
 pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> u64 {
     let mut texts: Vec<_> = texts.into_iter().collect();
@@ -337,16 +304,8 @@ pub(crate) fn hash_of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) 
         hasher.update(part);
     }
     // As many bits as a double holds exactly, which is what Prometheus stores.
-    let head = hasher.finalize();
-    let head = head
-        .iter()
-        .take(8)
-        .fold(0, |head, byte| head << 8 | u64::from(*byte));
-    head >> 11
-}
-
-fn gauged(value: impl TryInto<i64>) -> i64 {
-    value.try_into().unwrap_or(i64::MAX)
+    let hash = hasher.finalize();
+    u64::from_be_bytes(*hash.first_chunk().expect("it has 32 bytes")) >> 11
 }
 
 #[cfg(test)]

@@ -58,28 +58,16 @@ pub struct Reading {
     )]
     pub runtime_root: PathBuf,
     /// See RUNTIME_ROOT
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "DIR"
-    )]
-    pub runtime_subdirectory: String,
+    #[arg(long, env, value_name = "DIR")]
+    pub runtime_subdirectory: Option<String>,
     /// See RUNTIME_ROOT
     #[arg(long, env, default_value = DIRECTORY_DEFAULT, value_name = "DIR")]
     pub runtime_appdirectory: String,
     /// Candidate rules are read from RUNTIME_ROOT/CANDIDATE_SUBDIRECTORY/RUNTIME_APPDIRECTORY, and
     /// decided beside the rules in force without an effect on answers [default: none; DIR/candidate
     /// for DIR]
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "DIR"
-    )]
-    pub candidate_subdirectory: String,
+    #[arg(long, env, value_name = "DIR")]
+    pub candidate_subdirectory: Option<String>,
     /// Ignore files and directories whose names begin with a dot, as mounted ConfigMaps need
     /// [default: false; true for DIR]
     #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
@@ -236,8 +224,11 @@ impl Reading {
     }
 
     fn runtime_candidate(&self) -> Option<PathBuf> {
-        let (below, app) = (&self.candidate_subdirectory, &self.runtime_appdirectory);
-        (!below.is_empty()).then(|| self.runtime_root.join(below).join(app))
+        let below = self.candidate_subdirectory.as_ref();
+        let below = self
+            .runtime_root
+            .join(below.filter(|below| !below.is_empty())?);
+        Some(below.join(&self.runtime_appdirectory))
     }
 
     /// The directory on the command line, else that of RUNTIME_*; while none of [`LOCATION`] is set
@@ -261,7 +252,8 @@ impl Reading {
         } else {
             String::new()
         };
-        let path = self.runtime_root.join(&self.runtime_subdirectory).join(app);
+        let below = self.runtime_subdirectory.as_deref().unwrap_or_default();
+        let path = self.runtime_root.join(below).join(app);
         Directory {
             excluded: self
                 .runtime_candidate()

@@ -10,11 +10,10 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
-use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::base::shutdown::StoreProblem;
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, Span, Time, ticks};
 use crate::check::{Call, Check, CheckRequest, Hits, Key, Reading, Verdict, Verdicts, runs};
 use crate::limit::Limit;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
@@ -175,9 +174,7 @@ impl Counters {
 
     /// Removes expired counters periodically; never returns.
     pub async fn sweep_on(&self, clock: Clock) {
-        let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-        // After a suspension one sweep does what the missed ones would have done.
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut interval = ticks(SWEEP_INTERVAL);
         loop {
             interval.tick().await;
             self.sweep(clock.now());
@@ -237,12 +234,8 @@ impl Counters {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = self.shards[shard_of(fingerprint)].lock();
         let (after, verdict) = change(shard.take(fingerprint));
-        self.keep(
-            &mut shard,
-            fingerprint,
-            after,
-            now.plus(verdict.reset_after),
-        );
+        let expires = now.plus(verdict.reset_after);
+        self.keep(&mut shard, fingerprint, after, expires);
         verdict
     }
 
@@ -252,42 +245,30 @@ impl Counters {
         now: Time,
         state: impl Fn(usize, Option<Counter>) -> Counter,
     ) -> Verdicts {
-        let mut distinct: SmallVec<[Fingerprint; 4]> = SmallVec::new();
-        let mut firsts: SmallVec<[usize; 4]> = SmallVec::new();
+        // Each counter once, with the index of its first check.
+        let mut distinct: SmallVec<[(Fingerprint, usize); 4]> = SmallVec::new();
         let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
         for (index, check) in checks.iter().enumerate() {
             let fingerprint = self.fingerprint(&check.key);
-            slots.push(
-                distinct
-                    .iter()
-                    .position(|&known| known == fingerprint)
-                    .unwrap_or_else(|| {
-                        distinct.push(fingerprint);
-                        firsts.push(index);
-                        distinct.len() - 1
-                    }),
-            );
+            let known = distinct.iter().position(|(known, _)| *known == fingerprint);
+            slots.push(known.unwrap_or_else(|| {
+                distinct.push((fingerprint, index));
+                distinct.len() - 1
+            }));
         }
-        let mut shards = self.lock_all(&distinct);
-        let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
-        for (&fingerprint, &first) in distinct.iter().zip(&firsts) {
-            counters.push(state(
-                first,
-                held(&mut shards, fingerprint).take(fingerprint),
-            ));
-        }
+        let mut shards = self.lock_all(distinct.iter().map(|(fingerprint, _)| *fingerprint));
+        let counters = distinct.iter().map(|&(fingerprint, first)| {
+            let known = held(&mut shards, fingerprint).take(fingerprint);
+            state(first, known)
+        });
+        let mut counters: SmallVec<[Counter; 4]> = counters.collect();
 
         let verdicts = decide_all_or_nothing(checks, &slots, &mut counters, now);
 
-        for ((&fingerprint, &first), counter) in distinct.iter().zip(&firsts).zip(counters) {
+        for ((fingerprint, first), counter) in distinct.into_iter().zip(counters) {
             let (counter, look) = counter.decide(&checks[first].limit, now, Call::PEEK);
-            let expires = now.plus(look.reset_after);
-            self.keep(
-                held(&mut shards, fingerprint),
-                fingerprint,
-                counter,
-                expires,
-            );
+            let (shard, expires) = (held(&mut shards, fingerprint), now.plus(look.reset_after));
+            self.keep(shard, fingerprint, counter, expires);
         }
         verdicts
     }
@@ -296,12 +277,9 @@ impl Counters {
     /// deadlocks.
     fn lock_all(
         &self,
-        fingerprints: &[Fingerprint],
+        fingerprints: impl Iterator<Item = Fingerprint>,
     ) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
-        let mut wanted: SmallVec<[usize; 4]> = fingerprints
-            .iter()
-            .map(|&fingerprint| shard_of(fingerprint))
-            .collect();
+        let mut wanted: SmallVec<[usize; 4]> = fingerprints.map(shard_of).collect();
         wanted.sort_unstable();
         wanted.dedup();
         wanted

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::MissedTickBehavior;
 
 use crate::base::shutdown::Lifecycle;
+use crate::base::time::ticks;
 use crate::store::redis::fallback::peers::HEARTBEAT_INTERVAL;
 use crate::store::redis::topology::health::PROBE_INTERVAL;
 use crate::store::redis::topology::pool::NodePool;
@@ -80,8 +80,7 @@ impl Redis {
         self.peers_known().await;
         let pools = || self.pools();
         let mut reported = None;
-        let mut interval = tokio::time::interval(PROBE_INTERVAL);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut interval = ticks(PROBE_INTERVAL);
         loop {
             let is_ready = !self.required || pools().all(NodePool::is_reachable);
             let faults = pools()

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::MissedTickBehavior;
 
 use crate::base::shutdown::{Lifecycle, StoreProblem};
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{self, Clock, Span, Time};
 use crate::check::StoreError;
 use crate::store::redis::Redis;
 use crate::store::watch::diagnosis::{ByCause, Norms, Period, Problem, SLOW};
@@ -94,13 +93,6 @@ struct Episode {
     before: Sample,
 }
 
-/// What to report about the last samples.
-#[derive(Debug)]
-struct Report {
-    problem: Option<Problem>,
-    described: Option<StoreProblem>,
-}
-
 impl StoreWatch {
     /// Knows nothing until it runs.
     pub fn new(clock: Clock, metrics: &Metrics) -> Self {
@@ -113,8 +105,7 @@ impl StoreWatch {
 
     /// Takes samples for as long as the process lives.
     pub async fn run(self, redis: Arc<Redis>, lifecycle: Lifecycle) {
-        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = time::ticks(SAMPLE_INTERVAL);
         loop {
             ticks.tick().await;
             let sample = self.sample();
@@ -124,10 +115,10 @@ impl StoreWatch {
                 redis.lateness.set_normal(kept.normal());
                 kept.report(redis.store_timeout, redis.fails_late())
             };
-            let problem = report.described.or_else(|| redis.durability.problem());
-            lifecycle.set_store_problem(problem);
+            let (problem, described) = report.unzip();
+            lifecycle.set_store_problem(described.or_else(|| redis.durability.problem()));
             let has_short_deadlines =
-                report.problem == Some(Problem::Undecided(StoreError::ShortDeadline));
+                problem == Some(Problem::Undecided(StoreError::ShortDeadline));
             if has_short_deadlines && self.0.kept.lock().latency.is_none() {
                 // No caller gave it enough time for a call.
                 let ping = slowest_ping(&redis).await;
@@ -243,37 +234,22 @@ impl Kept {
         found.map_or(self.samples.front(), |(first, _)| Some(first))
     }
 
-    /// Logs a problem that began or ended.
-    fn report(&mut self, store_timeout: Span, fails_late: bool) -> Report {
-        let periods = (self.since(MINUTE), self.since(RECENT));
-        let (Some(minute), Some(recent)) = periods else {
-            return Report {
-                problem: None,
-                described: None,
-            };
-        };
+    /// The problem of the last samples, if there is one. Logs one that began or ended.
+    fn report(&mut self, store_timeout: Span, fails_late: bool) -> Option<(Problem, StoreProblem)> {
+        let (minute, recent) = (self.since(MINUTE)?, self.since(RECENT)?);
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
-        let (now, before) = (self.samples.back(), self.before_fallbacks());
-        let (now, before) = now
-            .zip(before)
-            .map_or_else(Default::default, |(now, before)| {
-                (now.clone(), before.clone())
-            });
+        let now = self.samples.back()?.clone();
+        let before = self.before_fallbacks()?.clone();
         let norms = Norms {
             store_timeout,
             latency: self.latency,
             fails_late,
         };
-        let described = problem.map(|problem| {
-            let described = problem.describe(&now.after(&before), norms);
-            (problem, described)
-        });
+        let period = now.after(&before);
+        let described = problem.map(|problem| (problem, problem.describe(&period, norms)));
         self.follow(described.clone(), &now, before);
-        Report {
-            problem,
-            described: described.map(|(_, described)| described),
-        }
+        described
     }
 
     /// Begins, continues or ends an episode.

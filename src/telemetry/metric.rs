@@ -10,6 +10,11 @@ pub use self::registry::{Metrics, Naming};
 pub use self::series::{Series, Source, Timer, Times, Value};
 pub(crate) use self::snapshot::Snapshot;
 
+/// A number as gauges have it.
+pub(crate) fn gauged(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
 mod mapped;
 mod page;
 mod process;

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::base::runtime::Thread;
+use crate::base::runtime::StoppableThread;
 use crate::base::time::{Clock, Time};
 use crate::proto::opentelemetry::proto::collector::metrics::v1::ExportMetricsServiceRequest;
 use crate::proto::opentelemetry::proto::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::metric::Metrics;
 use crate::telemetry::metric_export::convert::Times;
 use crate::telemetry::metric_export::settings::Options;
-use crate::telemetry::otlp::delivery::Delivery;
+use crate::telemetry::otlp::delivery::{Counters, Delivery};
 use crate::telemetry::otlp::options::scope;
 
 mod convert;
@@ -27,7 +27,7 @@ pub mod settings;
 const REQUEST_POINTS_MAX: usize = 1_000;
 /// Time for the last export of metrics at shutdown.
 // bound last_export_timeout: lost; -
-const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exports metrics once it is started.
 #[derive(Debug)]
@@ -38,16 +38,7 @@ pub(crate) struct Exporter {
     /// Since when totals count.
     start: Time,
     stop: CancellationToken,
-    sent: Counter,
-    rejected: Counter,
-    failures: Counter,
-}
-
-/// The exporter thread.
-#[derive(Debug)]
-pub(crate) struct MetricExporterTask {
-    stop: CancellationToken,
-    thread: Thread,
+    counters: Counters,
 }
 
 impl Exporter {
@@ -58,18 +49,20 @@ impl Exporter {
             start: clock.now(),
             clock: clock.clone(),
             stop: CancellationToken::new(),
-            sent: metrics.counter(
-                "tollgate_metric_points_sent_total",
-                "Data points of metrics that the collector accepted.",
-            ),
-            rejected: metrics.counter(
-                "tollgate_metric_points_rejected_total",
-                "Data points of metrics that the collector rejected.",
-            ),
-            failures: metrics.counter(
-                "tollgate_metric_exports_failed_total",
-                "Failed attempts to export metrics. The next export has the same totals.",
-            ),
+            counters: Counters {
+                sent: metrics.counter(
+                    "tollgate_metric_points_sent_total",
+                    "Data points of metrics that the collector accepted.",
+                ),
+                rejected: metrics.counter(
+                    "tollgate_metric_points_rejected_total",
+                    "Data points of metrics that the collector rejected.",
+                ),
+                failures: metrics.counter(
+                    "tollgate_metric_exports_failed_total",
+                    "Failed attempts to export metrics. The next export has the same totals.",
+                ),
+            },
             metrics: metrics.clone(),
         }
     }
@@ -78,16 +71,13 @@ impl Exporter {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub(crate) fn start(self) -> anyhow::Result<MetricExporterTask> {
-        Ok(MetricExporterTask {
-            stop: self.stop.clone(),
-            thread: Thread::spawn("otlp-metrics", self.run())?,
-        })
+    pub(crate) fn start(self) -> anyhow::Result<StoppableThread> {
+        StoppableThread::spawn("otlp-metrics", self.stop.clone(), self.run())
     }
 
     async fn run(self) {
-        let failures = self.failures.clone();
-        let mut delivery = Delivery::new(&self.options.otlp, "metric", failures, self.stop.clone());
+        let (options, counters) = (&self.options.otlp, self.counters.clone());
+        let mut delivery = Delivery::new(options, "metric", counters, self.stop.clone());
         let interval = Duration::from(self.options.interval);
         let wait = || self.stop.run_until_cancelled(tokio::time::sleep(interval));
         while wait().await.is_some() {
@@ -104,12 +94,10 @@ impl Exporter {
         };
         for batch in convert::batches(&self.metrics.families(), times, REQUEST_POINTS_MAX) {
             let points = batch.points as u64;
-            let Some(rejected) = delivery.deliver(&self.request(batch.metrics)).await else {
+            let request = self.request(batch.metrics);
+            if !delivery.deliver(&request, points).await {
                 return;
-            };
-            let rejected = rejected.min(points);
-            self.sent.inc_by(points - rejected);
-            self.rejected.inc_by(rejected);
+            }
         }
     }
 
@@ -123,20 +111,6 @@ impl Exporter {
                 resource: Some(self.options.otlp.resource()),
                 scope_metrics,
             }],
-        }
-    }
-}
-
-impl MetricExporterTask {
-    /// Exports for the last time, within [`LAST_EXPORT_TIMEOUT`].
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
-        let ended = self.thread.ended();
-        if tokio::time::timeout(LAST_EXPORT_TIMEOUT, ended)
-            .await
-            .is_err()
-        {
-            tracing::warn!("the collector did not accept the last metrics in time");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::Naming;
-use crate::telemetry::statsd::{self, Protocol, Requested};
+use crate::telemetry::statsd::{self, Protocol};
 use crate::telemetry::tags::Tags;
 
 /// Log and metrics. All defaults are those of envoyproxy/ratelimit.
@@ -48,14 +48,8 @@ pub struct Settings {
     pub use_dog_statsd: bool,
     /// Comma-separated mogrifiers N, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn
     /// parts of a name into tags; the first that matches applies
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "N,..."
-    )]
-    pub use_dog_statsd_mogrifiers: String,
+    #[arg(long, env, value_name = "N,...")]
+    pub use_dog_statsd_mogrifiers: Option<String>,
     /// Host of statsd or DogStatsD
     #[arg(long, env, default_value = "localhost", value_name = "HOST")]
     pub statsd_host: String,
@@ -150,7 +144,10 @@ impl Settings {
             Sink::None | Sink::Prometheus => return Ok(None),
             Sink::Statsd => (self.statsd_protocol, Tagging::statsd(&self.extra_tags)),
             Sink::DogStatsd => {
-                let list = &self.use_dog_statsd_mogrifiers;
+                let list = self
+                    .use_dog_statsd_mogrifiers
+                    .as_deref()
+                    .unwrap_or_default();
                 let tagging = Tagging::read(&self.extra_tags, list, environment)?;
                 (Protocol::Udp, tagging)
             }
@@ -161,11 +158,7 @@ impl Settings {
             protocol,
             interval: self.stats_flush_interval,
             tagging,
-            requested: if is_requested {
-                Requested::Explicitly
-            } else {
-                Requested::ByDefault
-            },
+            is_requested,
         }))
     }
 

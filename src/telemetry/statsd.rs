@@ -59,8 +59,9 @@ pub struct Options {
     pub interval: Span,
     /// The names and tags of lines.
     pub tagging: Tagging,
-    /// Whether the operator configured statsd.
-    pub requested: Requested,
+    /// Whether the operator configured statsd. It is the default of envoyproxy/ratelimit, so there
+    /// may be none.
+    pub is_requested: bool,
 }
 
 /// Transport of lines.
@@ -70,15 +71,6 @@ pub enum Protocol {
     Tcp,
     /// In datagrams, which may be lost.
     Udp,
-}
-
-/// Why metrics are sent to statsd.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requested {
-    /// A setting asks for it.
-    Explicitly,
-    /// The default of envoyproxy/ratelimit; there may be no statsd.
-    ByDefault,
 }
 
 /// Sends metrics once it is started.
@@ -173,12 +165,7 @@ impl Exporter {
         // Without a receiver every other datagram fails: only TCP shows that statsd is back.
         self.reached =
             Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
-        let Options {
-            host,
-            port,
-            requested,
-            ..
-        } = &self.options;
+        let (host, port) = (&self.options.host, self.options.port);
         match flushed {
             Ok(()) if before == Some(false) && self.reached == Some(true) => {
                 tracing::info!("statsd at {host}:{port} accepts metrics again");
@@ -187,16 +174,14 @@ impl Exporter {
             Err(error) => {
                 self.connection = None;
                 self.failed.inc();
-                match requested {
-                    _ if before == Some(false) => {}
-                    Requested::Explicitly => {
-                        tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile");
-                    }
-                    Requested::ByDefault => {
-                        tracing::info!(
-                            "no statsd at {host}:{port}; set USE_STATSD=false, or another sink, to disable it"
-                        );
-                    }
+                if before == Some(false) {
+                    // It is logged.
+                } else if self.options.is_requested {
+                    tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile");
+                } else {
+                    tracing::info!(
+                        "no statsd at {host}:{port}; set USE_STATSD=false, or another sink, to disable it"
+                    );
                 }
             }
         }

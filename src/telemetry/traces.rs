@@ -10,12 +10,12 @@ use http::HeaderMap;
 use tokio::sync::mpsc;
 
 use crate::base::sampling::SampleRate;
-use crate::base::time::{Clock, Time};
+use crate::base::time::Clock;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::proto::opentelemetry::proto::trace::v1::status::StatusCode;
 use crate::proto::opentelemetry::proto::trace::v1::{Span, Status, span::SpanKind};
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::otlp::options::attribute;
 use crate::telemetry::traces::export::Exporter;
 use crate::telemetry::traces::options::Options;
 
@@ -145,17 +145,11 @@ impl LiveSpan {
 
     fn put(&mut self, key: &'static str, value: Value) {
         let Some(span) = &mut self.span else { return };
-        let value = Some(AnyValue { value: Some(value) });
-        match span
-            .attributes
-            .iter_mut()
-            .find(|attribute| attribute.key == key)
-        {
-            Some(attribute) => attribute.value = value,
-            None => span.attributes.push(KeyValue {
-                key: key.to_owned(),
-                value,
-            }),
+        let attribute = attribute(key, value);
+        let mut attributes = span.attributes.iter_mut();
+        match attributes.find(|known| known.key == key) {
+            Some(known) => *known = attribute,
+            None => span.attributes.push(attribute),
         }
     }
 }
@@ -165,7 +159,7 @@ impl Drop for LiveSpan {
         let Some(mut span) = self.span.take() else {
             return;
         };
-        span.end_time_unix_nano = nanos(self.recorder.clock.now());
+        span.end_time_unix_nano = self.recorder.clock.now().as_nanos();
         // A request never waits for the queue.
         if self.recorder.queue.try_send(*span).is_err() {
             self.recorder.full.inc();
@@ -179,7 +173,7 @@ impl Recorder {
             span_id: any_id().to_be_bytes().to_vec(),
             name: name.to_owned(),
             kind: kind.into(),
-            start_time_unix_nano: nanos(self.clock.now()),
+            start_time_unix_nano: self.clock.now().as_nanos(),
             ..Span::default()
         }
     }
@@ -194,14 +188,6 @@ fn any_trace() -> u128 {
     u128::from(any_id()) << 64 | u128::from(any_id())
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the lower half is intended"
-)]
-const fn lower_half(trace: u128) -> u64 {
-    trace as u64
-}
-
-const fn nanos(time: Time) -> u64 {
-    time.as_micros().saturating_mul(1_000)
+fn lower_half(trace: u128) -> u64 {
+    u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(0)
 }

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use tollgate::base::time::Span;
 use tollgate::telemetry::dogstatsd::Tagging;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::telemetry::statsd::{Exporter, Options, Protocol, Requested};
+use tollgate::telemetry::statsd::{Exporter, Options, Protocol};
 
 use crate::support::in_process::Log;
 use crate::support::redis::RedisProcess;
@@ -511,7 +511,7 @@ async fn missing_default_statsd_is_logged_once() {
         protocol: Protocol::Tcp,
         interval: Span::from_micros(20_000),
         tagging: Tagging::default(),
-        requested: Requested::ByDefault,
+        is_requested: false,
     };
     let _exporter = Exporter::new(options, &metrics).start();
     eventually("it was tried twice", async || {

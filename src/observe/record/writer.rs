@@ -9,7 +9,7 @@ use memchr::memchr_iter;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::runtime::Thread;
+use crate::base::runtime::StoppableThread;
 use crate::observe::record::file::{Failed, RecordFile};
 use crate::observe::record::pending::{Pending, dropped};
 use crate::observe::record::settings::Options;
@@ -31,13 +31,6 @@ pub(crate) struct Writer {
     recorded: Counter,
     full: Counter,
     failed: Counter,
-}
-
-/// The thread of a writer.
-#[derive(Debug)]
-pub(crate) struct WriterTask {
-    stop: CancellationToken,
-    thread: Thread,
 }
 
 impl Writer {
@@ -78,11 +71,8 @@ impl Writer {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(self) -> anyhow::Result<WriterTask> {
-        Ok(WriterTask {
-            stop: self.stop.clone(),
-            thread: Thread::spawn("record", self.run())?,
-        })
+    pub(crate) fn start(self) -> anyhow::Result<StoppableThread> {
+        StoppableThread::spawn("record", self.stop.clone(), self.run())
     }
 
     async fn run(mut self) {
@@ -136,13 +126,5 @@ impl Writer {
                 let _ = self.ended.set(self.failed.clone());
             }
         }
-    }
-}
-
-impl WriterTask {
-    /// Writes what was recorded, and ends.
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
-        self.thread.ended().await;
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use prost_types::value::Kind;
-use prost_types::{Struct, Value};
+use prost_types::Struct;
 
 use crate::base::backoff::Backoff;
 use crate::base::environment::Environment;
@@ -143,15 +142,10 @@ impl Settings {
         for (index, pair) in secret.reveal().split(',').enumerate() {
             let read = || {
                 let (name, value) = pair.split_once(':')?;
-                let name = HeaderName::from_bytes(name.trim().as_bytes())
-                    .ok()
-                    .filter(|name| !name.as_str().ends_with("-bin"))?;
-                Some((
-                    name,
-                    HeaderValue::from_str(value.trim())
-                        .ok()
-                        .filter(|value| value.to_str().is_ok())?,
-                ))
+                let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
+                let value = HeaderValue::from_str(value.trim()).ok()?;
+                let is_text = !name.as_str().ends_with("-bin") && value.to_str().is_ok();
+                is_text.then_some((name, value))
             };
             let wanted = "write name:value,name2:value2, in visible ASCII characters; no name may end with -bin";
             let (name, mut value) = read().ok_or_else(|| {
@@ -185,12 +179,7 @@ fn node_metadata(text: &str) -> Result<Struct, String> {
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| format!("{pair} is not a pair; write key=value,key2=value2"))?;
-        Ok((
-            key.trim().to_owned(),
-            Value {
-                kind: Some(Kind::StringValue(value.trim().to_owned())),
-            },
-        ))
+        Ok((key.trim().to_owned(), value.trim().to_owned().into()))
     };
     Ok(Struct {
         fields: text.split(',').map(pair).collect::<Result<_, String>>()?,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use crate::base::shutdown::StoreProblem;
-use crate::telemetry::metric::{Gauge, Metrics};
+use crate::telemetry::metric::{Gauge, Metrics, gauged};
 
 /// Why counters may be lost: the label of the metric, what happens to them, and what to do. All
 /// have an expiry, so the `volatile-*` policies evict them as well.
@@ -93,7 +93,7 @@ impl Durability {
         for (index, [_, what, cure]) in REASONS.into_iter().enumerate() {
             let affected = servers.iter().filter(|(_, reasons)| reasons[index]);
             let affected: Vec<&String> = affected.map(|(address, _)| address).collect();
-            self.gauges[index].set(i64::try_from(affected.len()).unwrap_or(i64::MAX));
+            self.gauges[index].set(gauged(affected.len()));
             if let [first, others @ ..] = &*affected {
                 let more = match others.len() {
                     0 => String::new(),

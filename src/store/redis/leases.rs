@@ -173,12 +173,12 @@ impl Leases {
     }
 
     pub(crate) fn taken(&self, check: &Check, take: Take, reply: TakeReply, now: Time) {
-        self.metrics.count_take(take, reply.granted);
+        self.metrics.count_take(take, Some(reply.granted));
         self.with(check, |counter| counter.taken(take, reply, now));
     }
 
     pub(crate) fn take_failed(&self, check: &Check, take: Take, effect: Effect, now: Time) {
-        self.metrics.count_failed_take();
+        self.metrics.count_take(take, None);
         self.with(check, |counter| counter.take_failed(take, effect, now));
     }
 

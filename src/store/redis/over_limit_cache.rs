@@ -42,29 +42,19 @@ pub(crate) struct OverLimitCache {
 
 impl OverLimitCache {
     pub(crate) fn new(bytes: u64, metrics: &Metrics) -> Self {
-        let hits = metrics.counter(
-            "tollgate_over_limit_cache_hits_total",
-            "Checks rejected by the over-limit cache, without asking Redis.",
-        );
-        let overwritten = metrics.counter(
-            "tollgate_over_limit_cache_overwritten_total",
-            "Counters evicted from the over-limit cache by another counter before they expired.",
-        );
         Self {
             slots: DirectMappedTable::new(
                 usize::try_from(bytes).unwrap_or(usize::MAX) / DirectMappedTable::<3>::SLOT_BYTES,
             ),
             refunds: (0..REFUNDS_MAX).map(|_| AtomicU64::new(0)).collect(),
-            hits: metrics.reference_gauge_of(
-                hits,
+            hits: metrics.counter_as_gauge(
+                "tollgate_over_limit_cache_hits_total",
                 "ratelimit.localcache.hitCount",
-                "ratelimit_localcache_hitCount",
                 "Checks rejected by the over-limit cache, without asking Redis.",
             ),
-            overwritten: metrics.reference_gauge_of(
-                overwritten,
+            overwritten: metrics.counter_as_gauge(
+                "tollgate_over_limit_cache_overwritten_total",
                 "ratelimit.localcache.evacuateCount",
-                "ratelimit_localcache_evacuateCount",
                 "Counters evicted from the over-limit cache by another counter before they expired.",
             ),
         }

@@ -63,8 +63,8 @@ impl Scan {
         let scan = commands.cmd("SCAN").arg(self.cursor);
         scan.arg("MATCH").arg(&self.pattern).arg("COUNT").arg(COUNT);
         let mut names = Vec::new();
-        for reply in connection.call(&commands).await? {
-            (self.cursor, names) = redis::from_redis_value(reply.extract_error()?)?;
+        for reply in connection.ask(&commands).await? {
+            (self.cursor, names) = redis::from_redis_value(reply)?;
         }
         if self.cursor == 0 {
             self.nodes.pop();

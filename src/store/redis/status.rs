@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use redis::{Pipeline, RedisError};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
-use crate::base::time::{Clock, Span};
+use crate::base::time::{Clock, Span, ticks};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::durability::{self, Reasons};
 use crate::store::redis::shared::Redis;
@@ -68,8 +68,7 @@ impl Redis {
     /// Reads whether each master keeps its counters, at the start and every 5 minutes while there
     /// are limits of a day or more, for as long as the process lives.
     pub async fn watch_durability(&self, has_long_periods: impl Fn() -> bool) {
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = ticks(LOOK_INTERVAL);
         let mut next = Instant::now();
         loop {
             looks.tick().await;
@@ -131,8 +130,8 @@ async fn durability_of(node: &Node) -> Result<Reasons, String> {
             commands.cmd("INFO").arg(section);
         }
         let mut info = String::new();
-        for reply in connection.call(&commands).await? {
-            info += &redis::from_redis_value::<String>(reply.extract_error()?)?;
+        for reply in connection.ask(&commands).await? {
+            info += &redis::from_redis_value::<String>(reply)?;
         }
         Ok(info)
     });

@@ -26,31 +26,25 @@ pub(super) struct Sample {
 impl Sample {
     pub(super) fn unmapped(series: Series) -> Self {
         let labels = series.labels.into_iter();
-        Self {
-            labels: labels
-                .map(|(label, value)| (label.to_owned(), printable(value)))
-                .collect(),
-            name: series.name,
-            ..Self::of(series.value, series.help, Observer::Histogram, 1.0)
-        }
+        let labels = labels.map(|(label, value)| (label.to_owned(), value));
+        let name = (series.name, series.help);
+        Self::new(name, labels, series.value, Observer::Histogram, 1.0)
     }
 
     /// The metric by the mapping, with its own help text unless the mapping has one.
     pub(super) fn mapped(mapped: &MappedMetric, series: Series) -> Self {
         let help = mapped.help.as_deref().unwrap_or(series.help);
-        Self {
-            name: mapped.name.clone(),
-            labels: mapped
-                .labels
-                .iter()
-                .cloned()
-                .map(|(name, value)| (name, printable(value)))
-                .collect(),
-            ..Self::of(series.value, help, mapped.observer, mapped.scale)
-        }
+        let (name, labels) = ((mapped.name.clone(), help), mapped.labels.iter().cloned());
+        Self::new(name, labels, series.value, mapped.observer, mapped.scale)
     }
 
-    fn of(value: Value, help: &str, observer: Observer, scale: f64) -> Self {
+    fn new(
+        (name, help): (String, &str),
+        labels: impl Iterator<Item = (String, String)>,
+        value: Value,
+        observer: Observer,
+        scale: f64,
+    ) -> Self {
         #[expect(
             clippy::cast_precision_loss,
             reason = "the text format has only doubles"
@@ -68,9 +62,11 @@ impl Sample {
             }
         };
         Self {
-            name: String::new(),
+            name,
             help: help.to_owned(),
-            labels: Vec::new(),
+            labels: labels
+                .map(|(label, value)| (label, printable(value)))
+                .collect(),
             kind,
             value,
             count,

@@ -10,6 +10,8 @@ use prometheus::{Counter, IntGauge};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::telemetry::metric::gauged;
+
 const CPU: &str = "process_cpu_seconds_total";
 const CPU_HELP: &str = "Total user and system CPU time spent in seconds.";
 /// Names and help texts, in the order of [`gauges`].
@@ -51,7 +53,7 @@ impl Collector for Process {
             let (name, help) = line.split_once(": ").expect("each line has both");
             let gauge = IntGauge::new(name, help).expect("constants are valid");
             if let Some(value) = value {
-                gauge.set(value.try_into().unwrap_or(i64::MAX));
+                gauge.set(gauged(value));
                 families.extend(gauge.collect());
             }
         }

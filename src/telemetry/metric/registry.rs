@@ -10,7 +10,8 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry}
 
 use crate::base::revision::{REVISION, TZDATA};
 use crate::base::time::{MICROS_PER_SECOND, Time};
-use crate::telemetry::mapper::{Kind, Mapping};
+use crate::telemetry::mapper::{Kind, Mapping, escaped};
+use crate::telemetry::metric::gauged;
 use crate::telemetry::metric::mapped::MappedNames;
 use crate::telemetry::metric::page;
 use crate::telemetry::metric::process::Process;
@@ -90,19 +91,22 @@ impl Metrics {
         let process = self.0.process.register(Box::new(Process));
         process.expect("it is added once");
         let help = "Start time of the process since unix epoch in seconds.";
-        let seconds = start.as_micros() / MICROS_PER_SECOND;
-        self.gauge("process_start_time_seconds", help)
-            .set(seconds.try_into().unwrap_or(i64::MAX));
+        let seconds = gauged(start.as_micros() / MICROS_PER_SECOND);
+        self.gauge("process_start_time_seconds", help).set(seconds);
         let help = "Version and source revision of this build; always 1.";
-        let labels = [
-            ("version", env!("CARGO_PKG_VERSION")),
-            ("revision", REVISION),
-        ];
-        self.gauge_with("tollgate_build_info", help, &labels).set(1);
+        let version = ("version", env!("CARGO_PKG_VERSION"));
+        self.info(
+            "tollgate_build_info",
+            help,
+            &[version, ("revision", REVISION)],
+        );
         let help = "Version of the time zone data of this build; always 1.";
-        let labels = [("version", TZDATA)];
-        self.gauge_with("tollgate_tzdata_info", help, &labels)
-            .set(1);
+        self.info("tollgate_tzdata_info", help, &[("version", TZDATA)]);
+    }
+
+    /// A gauge that is always 1, for its labels.
+    pub(crate) fn info(&self, name: &str, help: &str, labels: &[(&str, &str)]) {
+        self.gauge_with(name, help, labels).set(1);
     }
 
     /// A counter of our own.
@@ -150,7 +154,7 @@ impl Metrics {
     pub fn reference_counter(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> IntCounter {
@@ -161,46 +165,29 @@ impl Metrics {
     }
 
     /// A gauge of envoyproxy/ratelimit.
-    pub fn reference_gauge(
-        &self,
-        statsd: &str,
-        name: &'static str,
-        help: &'static str,
-    ) -> IntGauge {
+    pub fn reference_gauge(&self, statsd: &str, name: &str, help: &'static str) -> IntGauge {
         let gauge = IntGauge::new(name, help).expect("constants are valid");
-        self.add_reference(
-            statsd,
-            name,
-            help,
-            &[],
-            ReferenceValue::Gauge(gauge.clone()),
-        );
+        let value = ReferenceValue::Gauge(gauge.clone());
+        self.add_reference(statsd, name, help, &[], value);
         gauge
     }
 
     /// Shows a counter of our own as the counter of envoyproxy/ratelimit too.
-    pub(crate) fn reference_counter_of(
-        &self,
-        counter: IntCounter,
-        statsd: &str,
-        name: &'static str,
-        help: &'static str,
-    ) -> IntCounter {
-        let value = ReferenceValue::Counter(counter.clone());
-        self.add_reference(statsd, name, help, &[], value);
-        counter
+    pub(crate) fn reference_counter_of(&self, own: &IntCounter, statsd: &str, help: &'static str) {
+        let value = ReferenceValue::Counter(own.clone());
+        self.add_reference(statsd, &escaped(statsd), help, &[], value);
     }
 
-    /// Shows a counter of our own as the gauge of envoyproxy/ratelimit too.
-    pub(crate) fn reference_gauge_of(
+    /// A counter of our own that is a gauge in envoyproxy/ratelimit.
+    pub(crate) fn counter_as_gauge(
         &self,
-        counter: IntCounter,
+        name: &str,
         statsd: &str,
-        name: &'static str,
         help: &'static str,
     ) -> IntCounter {
+        let counter = self.counter(name, help);
         let value = ReferenceValue::CounterAsGauge(counter.clone());
-        self.add_reference(statsd, name, help, &[], value);
+        self.add_reference(statsd, &escaped(statsd), help, &[], value);
         counter
     }
 
@@ -208,7 +195,7 @@ impl Metrics {
     pub fn reference_timer(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> Timer {
@@ -224,13 +211,8 @@ impl Metrics {
         };
         let timer = Timer::new(name, help, per_second, buckets)
             .expect("names are constants, and buckets are validated by the mapping");
-        self.add_reference(
-            statsd,
-            name,
-            help,
-            labels,
-            ReferenceValue::Timer(timer.clone()),
-        );
+        let value = ReferenceValue::Timer(timer.clone());
+        self.add_reference(statsd, name, help, labels, value);
         timer
     }
 
@@ -259,9 +241,7 @@ impl Metrics {
         let samples = series.filter_map(|series| mapped.sample(series, naming.mapping.as_ref()));
         let (families, conflicts) =
             page::families(registered, samples.collect(), &naming.tags.as_labels());
-        mapped
-            .conflicts
-            .set(i64::try_from(conflicts).unwrap_or(i64::MAX));
+        mapped.conflicts.set(gauged(conflicts));
         families
     }
 
@@ -313,7 +293,7 @@ impl Metrics {
     fn add_reference(
         &self,
         statsd: &str,
-        name: &'static str,
+        name: &str,
         help: &'static str,
         labels: &[(&'static str, &str)],
         value: ReferenceValue,
@@ -323,7 +303,7 @@ impl Metrics {
             .map(|(label, value)| (*label, (*value).to_owned()));
         self.0.reference.lock().push(Reference {
             statsd: statsd.to_owned(),
-            name,
+            name: name.to_owned(),
             help,
             labels: labels.collect(),
             value,

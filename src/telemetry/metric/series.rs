@@ -1,7 +1,7 @@
 //! Metrics that envoyproxy/ratelimit has too: each has a statsd name beside the Prometheus one.
 
 use prometheus::core::Metric as _;
-use prometheus::{Histogram, IntCounter, IntGauge};
+use prometheus::{Histogram, IntCounter, IntGauge, proto};
 
 use crate::base::time::Span;
 use crate::telemetry::mapper::Kind;
@@ -89,7 +89,7 @@ pub struct Timer {
 #[derive(Debug)]
 pub(super) struct Reference {
     pub(super) statsd: String,
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) help: &'static str,
     pub(super) labels: Vec<(&'static str, String)>,
     pub(super) value: ReferenceValue,
@@ -147,6 +147,20 @@ impl Value {
     }
 }
 
+impl Times {
+    pub(super) fn of(histogram: &proto::Histogram, per_second: f64) -> Self {
+        let buckets = histogram.get_bucket().iter();
+        Self {
+            buckets: buckets
+                .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
+                .collect(),
+            count: histogram.get_sample_count(),
+            sum: histogram.get_sample_sum(),
+            per_second,
+        }
+    }
+}
+
 impl Timer {
     /// `buckets` are in a unit of which a second has `per_second`; without any it has our own and
     /// those of envoyproxy/ratelimit.
@@ -175,17 +189,7 @@ impl Timer {
 
     fn times(&self) -> Times {
         // One snapshot. A count that is read later than the buckets has calls that they have not.
-        let metric = self.histogram.metric();
-        let histogram = metric.get_histogram();
-        let buckets = histogram.get_bucket().iter();
-        Times {
-            buckets: buckets
-                .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
-                .collect(),
-            count: histogram.get_sample_count(),
-            sum: histogram.get_sample_sum(),
-            per_second: self.per_second,
-        }
+        Times::of(self.histogram.metric().get_histogram(), self.per_second)
     }
 }
 
@@ -198,7 +202,7 @@ impl Reference {
             ReferenceValue::Timer(timer) => Value::Times(timer.times()),
         };
         Series {
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             help: self.help,
             labels: self.labels.clone(),
             value,

@@ -158,18 +158,7 @@ fn owned(labels: Vec<(&'static str, String)>) -> Vec<(String, String)> {
 fn value(kind: MetricType, metric: &Metric) -> Value {
     match kind {
         MetricType::COUNTER => Value::Counter(metric.get_counter().get_value() as u64),
-        MetricType::HISTOGRAM => {
-            let histogram = metric.get_histogram();
-            let buckets = histogram.get_bucket().iter();
-            Value::Times(Times {
-                buckets: buckets
-                    .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
-                    .collect(),
-                count: histogram.get_sample_count(),
-                sum: histogram.get_sample_sum(),
-                per_second: 1.0,
-            })
-        }
+        MetricType::HISTOGRAM => Value::Times(Times::of(metric.get_histogram(), 1.0)),
         _ => Value::Gauge(metric.get_gauge().get_value() as u64),
     }
 }

@@ -5,14 +5,15 @@ use std::mem;
 use prometheus::proto::{self, MetricFamily, MetricType};
 
 use crate::base::time::Time;
+use crate::proto::opentelemetry::proto::common::v1::KeyValue;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::proto::opentelemetry::proto::metrics::v1::metric::Data;
 use crate::proto::opentelemetry::proto::metrics::v1::number_data_point::Value as Number;
 use crate::proto::opentelemetry::proto::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum,
     Summary, SummaryDataPoint,
 };
+use crate::telemetry::otlp::options::attribute;
 
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
@@ -86,8 +87,8 @@ fn metric(family: &MetricFamily, points: &[proto::Metric], times: Times) -> Metr
 fn number(point: &proto::Metric, value: f64, times: Times) -> NumberDataPoint {
     NumberDataPoint {
         attributes: attributes(point),
-        start_time_unix_nano: nanos(times.start),
-        time_unix_nano: nanos(times.now),
+        start_time_unix_nano: times.start.as_nanos(),
+        time_unix_nano: times.now.as_nanos(),
         value: Some(Number::AsDouble(value)),
     }
 }
@@ -104,8 +105,8 @@ fn histogram(point: &proto::Metric, times: Times) -> HistogramDataPoint {
         .collect();
     HistogramDataPoint {
         attributes: attributes(point),
-        start_time_unix_nano: nanos(times.start),
-        time_unix_nano: nanos(times.now),
+        start_time_unix_nano: times.start.as_nanos(),
+        time_unix_nano: times.now.as_nanos(),
         // Receivers reject a count that is not the sum of its buckets; an observation may be
         // between.
         count: bucket_counts.iter().sum(),
@@ -119,8 +120,8 @@ fn summary(point: &proto::Metric, times: Times) -> SummaryDataPoint {
     let summary = point.get_summary();
     SummaryDataPoint {
         attributes: attributes(point),
-        start_time_unix_nano: nanos(times.start),
-        time_unix_nano: nanos(times.now),
+        start_time_unix_nano: times.start.as_nanos(),
+        time_unix_nano: times.now.as_nanos(),
         count: summary.sample_count(),
         sum: summary.sample_sum(),
     }
@@ -128,17 +129,9 @@ fn summary(point: &proto::Metric, times: Times) -> SummaryDataPoint {
 
 fn attributes(point: &proto::Metric) -> Vec<KeyValue> {
     let labels = point.get_label().iter();
-    let attributes = labels.map(|label| KeyValue {
-        key: label.name().to_owned(),
-        value: Some(AnyValue {
-            value: Some(Value::StringValue(label.value().to_owned())),
-        }),
-    });
-    attributes.collect()
-}
-
-const fn nanos(time: Time) -> u64 {
-    time.as_micros().saturating_mul(1_000)
+    labels
+        .map(|label| attribute(label.name(), Value::StringValue(label.value().to_owned())))
+        .collect()
 }
 
 #[cfg(test)]

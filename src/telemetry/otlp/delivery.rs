@@ -27,16 +27,26 @@ pub(crate) struct Delivery {
     timeout: Duration,
     stop: CancellationToken,
     is_failing: bool,
-    failures: Counter,
+    counters: Counters,
+}
+
+/// What became of the items of one signal.
+#[derive(Debug, Clone)]
+pub(crate) struct Counters {
+    /// Items that the collector accepted.
+    pub(crate) sent: Counter,
+    /// Items that the collector rejected.
+    pub(crate) rejected: Counter,
+    /// Failed attempts.
+    pub(crate) failures: Counter,
 }
 
 impl Delivery {
-    /// Called on the runtime that sends. Failed attempts are counted in `failures`. After `stop`
-    /// there are no retries.
+    /// Called on the runtime that sends. After `stop` there are no retries.
     pub(crate) fn new(
         options: &Options,
         signal: &'static str,
-        failures: Counter,
+        counters: Counters,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -46,25 +56,31 @@ impl Delivery {
             timeout: options.timeout.into(),
             stop,
             is_failing: false,
-            failures,
+            counters,
         }
     }
 
-    /// Sends until the collector accepts, a retry is useless, or the time is over. Returns the
-    /// number of rejected items, or `None` if the batch failed.
-    pub(crate) async fn deliver(&mut self, request: &impl Request) -> Option<u64> {
+    /// Sends a number of items until the collector accepts, a retry is useless, or the time is
+    /// over. Returns whether it accepted the batch.
+    pub(crate) async fn deliver(&mut self, request: &impl Request, items: u64) -> bool {
         let timeout = self.timeout;
         let sent = tokio::time::timeout(timeout, self.send(request)).await;
-        let rejected = sent.unwrap_or_else(|_| {
+        let sent = sent.unwrap_or_else(|_| {
             self.count_failure(&format!("not accepted within {timeout:?}"));
             None
-        })?;
+        });
+        let Some(rejected) = sent.map(|rejected| rejected.min(items)) else {
+            return false;
+        };
+        self.counters.sent.inc_by(items - rejected);
+        self.counters.rejected.inc_by(rejected);
         if mem::take(&mut self.is_failing) {
             tracing::info!(endpoint = self.endpoint, "{} export recovered", self.signal);
         }
-        Some(rejected)
+        true
     }
 
+    /// The number of rejected items; `None` if the batch failed.
     async fn send(&mut self, request: &impl Request) -> Option<u64> {
         let mut pause = RETRY_FIRST;
         loop {
@@ -85,7 +101,7 @@ impl Delivery {
 
     /// Counts a failure, and logs the first of several.
     fn count_failure(&mut self, why: &str) {
-        self.failures.inc();
+        self.counters.failures.inc();
         let (endpoint, signal) = (&self.endpoint, self.signal);
         if mem::replace(&mut self.is_failing, true) {
             tracing::debug!(endpoint, why, "{signal} export failed again");

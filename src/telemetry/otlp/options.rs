@@ -11,7 +11,8 @@ use crate::base::named_enum::named_enum;
 use crate::base::parse::Secret;
 use crate::base::time::Span;
 use crate::net::tls::{ClientTls, Identity, PemFile};
-use crate::proto::opentelemetry::proto::common::v1::{InstrumentationScope, KeyValue};
+use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
+use crate::proto::opentelemetry::proto::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use crate::proto::opentelemetry::proto::resource::v1::Resource;
 
 /// Time to send a batch to a collector, retries included: the default of OpenTelemetry.
@@ -46,6 +47,14 @@ pub(crate) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// An attribute of a resource, a span or a data point.
+pub(crate) fn attribute(key: impl Into<String>, value: Value) -> KeyValue {
+    KeyValue {
+        key: key.into(),
+        value: Some(AnyValue { value: Some(value) }),
     }
 }
 

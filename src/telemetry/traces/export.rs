@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::runtime::Thread;
+use crate::base::runtime::StoppableThread;
 use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
 use crate::proto::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::telemetry::otlp::delivery::Delivery;
+use crate::telemetry::otlp::delivery::{Counters, Delivery};
 use crate::telemetry::otlp::options::scope;
 use crate::telemetry::traces::options::Options;
 
@@ -25,7 +25,7 @@ const BATCH_SPANS_MAX: usize = 512;
 const LINGER: Duration = Duration::from_secs(1);
 /// Time for the last spans at shutdown.
 // bound last_spans_timeout: lost; tollgate_spans_lost_total{cause="failed"}
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exports spans once it is started.
 #[derive(Debug)]
@@ -33,19 +33,9 @@ pub struct Exporter {
     options: Options,
     recorded: mpsc::Receiver<Span>,
     stop: CancellationToken,
-    sent: Counter,
-    failures: Counter,
+    counters: Counters,
     /// Spans of batches that failed.
     failed_spans: Counter,
-    /// Spans that the collector rejected.
-    rejected: Counter,
-}
-
-/// The exporter thread.
-#[derive(Debug)]
-pub struct SpanExporterTask {
-    stop: CancellationToken,
-    thread: Thread,
 }
 
 /// Lost spans by cause.
@@ -64,16 +54,18 @@ impl Exporter {
             options,
             recorded,
             stop: CancellationToken::new(),
-            sent: metrics.counter(
-                "tollgate_spans_sent_total",
-                "Spans that the collector accepted.",
-            ),
-            failures: metrics.counter(
-                "tollgate_span_exports_failed_total",
-                "Failed attempts to export a batch of spans.",
-            ),
+            counters: Counters {
+                sent: metrics.counter(
+                    "tollgate_spans_sent_total",
+                    "Spans that the collector accepted.",
+                ),
+                rejected: lost("rejected", metrics),
+                failures: metrics.counter(
+                    "tollgate_span_exports_failed_total",
+                    "Failed attempts to export a batch of spans.",
+                ),
+            },
             failed_spans: lost("failed", metrics),
-            rejected: lost("rejected", metrics),
         }
     }
 
@@ -81,17 +73,14 @@ impl Exporter {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub(crate) fn start(self) -> anyhow::Result<SpanExporterTask> {
-        Ok(SpanExporterTask {
-            stop: self.stop.clone(),
-            thread: Thread::spawn("traces", self.run())?,
-        })
+    pub(crate) fn start(self) -> anyhow::Result<StoppableThread> {
+        StoppableThread::spawn("traces", self.stop.clone(), self.run())
     }
 
     async fn run(mut self) {
         let options = &self.options.otlp;
-        let failures = self.failures.clone();
-        let mut delivery = Delivery::new(options, "trace", failures, self.stop.clone());
+        let counters = self.counters.clone();
+        let mut delivery = Delivery::new(options, "trace", counters, self.stop.clone());
         let mut batch = Vec::new();
         let stop = self.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.fill(&mut batch)).await {
@@ -131,13 +120,9 @@ impl Exporter {
             return;
         }
         let count = spans.len() as u64;
-        let Some(rejected) = delivery.deliver(&self.request(spans)).await else {
+        if !delivery.deliver(&self.request(spans), count).await {
             self.failed_spans.inc_by(count);
-            return;
-        };
-        let rejected = rejected.min(count);
-        self.sent.inc_by(count - rejected);
-        self.rejected.inc_by(rejected);
+        }
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -150,19 +135,6 @@ impl Exporter {
                 resource: Some(self.options.otlp.resource()),
                 scope_spans,
             }],
-        }
-    }
-}
-
-impl SpanExporterTask {
-    /// Exports the remaining spans, within [`FLUSH_TIMEOUT`].
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
-        if tokio::time::timeout(FLUSH_TIMEOUT, self.thread.ended())
-            .await
-            .is_err()
-        {
-            tracing::warn!("the collector did not accept the last spans in time; they are lost");
         }
     }
 }

@@ -6,8 +6,8 @@ use http::uri::Uri;
 
 use crate::base::sampling::SampleRate;
 use crate::net::tls::ClientTls;
+use crate::proto::opentelemetry::proto::common::v1::KeyValue;
 use crate::proto::opentelemetry::proto::common::v1::any_value::Value;
-use crate::proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use crate::telemetry::otlp::options::{self as otlp, Protocol, Setting, first};
 use crate::telemetry::traces::settings::Settings;
 
@@ -115,12 +115,13 @@ impl Settings {
 
     /// Attributes of the process, of all signals.
     pub(crate) fn resource(&self) -> Result<Vec<KeyValue>, String> {
-        let more = otlp::pairs(&self.otel_resource_attributes)
+        let more = otlp::pairs(self.otel_resource_attributes.as_deref().unwrap_or_default())
             .ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
+        let namespace = self.tracing_service_namespace.clone();
         let instance = self.tracing_service_instance_id.clone();
         let own = [
             ("service.name", self.tracing_service_name.clone()),
-            ("service.namespace", self.tracing_service_namespace.clone()),
+            ("service.namespace", namespace.unwrap_or_default()),
             ("service.instance.id", instance.unwrap_or_else(instance_id)),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
@@ -128,12 +129,7 @@ impl Settings {
         let more = more
             .into_iter()
             .filter(|(name, _)| own.iter().all(|(own, _)| own != name));
-        let attribute = |(key, text)| KeyValue {
-            key,
-            value: Some(AnyValue {
-                value: Some(Value::StringValue(text)),
-            }),
-        };
+        let attribute = |(key, text)| otlp::attribute(key, Value::StringValue(text));
         Ok(own.iter().cloned().chain(more).map(attribute).collect())
     }
 }

@@ -50,12 +50,10 @@ pub fn tracestate(headers: &HeaderMap) -> String {
 /// `version-trace-span-flags`. Later versions may append fields.
 fn w3c(header: &str) -> Option<Parent> {
     let mut parts = header.trim().split('-');
-    let mut next = |len: usize| parts.next().filter(|part| part.len() == len).and_then(hex);
+    let mut next = |len| hex(parts.next()?, len);
     let (version, trace, span, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
     let is_known = version != 0xff && (version > 0 || parts.next().is_none());
-    is_known
-        .then(|| parent_of(trace, span, Some(flags & 1 == 1)))
-        .flatten()
+    parent_of(trace, span, Some(flags & 1 == 1)).filter(|_| is_known)
 }
 
 fn b3(headers: &HeaderMap) -> Option<Parent> {
@@ -76,9 +74,7 @@ fn b3_single(header: &str) -> Option<Parent> {
     };
     let rest_is_fine =
         parts.next().is_none_or(|parent| b3_span(parent).is_some()) && parts.next().is_none();
-    rest_is_fine
-        .then(|| parent_of(trace, span.into(), sampled))
-        .flatten()
+    parent_of(trace, span, sampled).filter(|_| rest_is_fine)
 }
 
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
@@ -98,17 +94,16 @@ fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
         Some(state) if state == "0" || state.eq_ignore_ascii_case("false") => Some(false),
         Some(_) => return None,
     };
-    parent_of(trace, span.into(), sampled)
+    parent_of(trace, span, sampled)
 }
 
 /// 128 bits, or the lower 64 of them.
 fn b3_trace(text: &str) -> Option<u128> {
-    matches!(text.len(), 16 | 32).then(|| hex(text)).flatten()
+    hex(text, 16).or_else(|| hex(text, 32))
 }
 
-fn b3_span(text: &str) -> Option<u64> {
-    let number = (text.len() == 16).then(|| hex(text)).flatten()?;
-    u64::try_from(number).ok()
+fn b3_span(text: &str) -> Option<u128> {
+    hex(text, 16)
 }
 
 fn parent_of(trace: u128, span: u128, sampled: Option<bool>) -> Option<Parent> {
@@ -120,14 +115,11 @@ fn parent_of(trace: u128, span: u128, sampled: Option<bool>) -> Option<Parent> {
     })
 }
 
-/// Lower case only, by all of the specifications; no sign.
-fn hex(text: &str) -> Option<u128> {
-    let is_hex = text
-        .bytes()
-        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    is_hex
-        .then(|| u128::from_str_radix(text, 16).ok())
-        .flatten()
+/// A number of `len` digits: lower case only, by all of the specifications; no sign.
+fn hex(text: &str, len: usize) -> Option<u128> {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_hex = text.len() == len && text.bytes().all(is_digit);
+    u128::from_str_radix(text, 16).ok().filter(|_| is_hex)
 }
 
 /// The first header of this name.

@@ -22,14 +22,8 @@ pub struct Settings {
     #[arg(long, env, default_value = "RateLimit", value_name = "NAME")]
     pub tracing_service_name: String,
     /// Resource attribute service.namespace
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "NAME"
-    )]
-    pub tracing_service_namespace: String,
+    #[arg(long, env, value_name = "NAME")]
+    pub tracing_service_namespace: Option<String>,
     /// Resource attribute service.instance.id [default: a random UUID]
     #[arg(long, env, value_name = "ID")]
     pub tracing_service_instance_id: Option<String>,
@@ -83,12 +77,6 @@ pub struct Settings {
     #[arg(long, env, value_name = "FILE")]
     pub otel_exporter_otlp_traces_client_key: Option<String>,
     /// Additional resource attributes: NAME=VALUE,NAME=VALUE with percent-encoded values
-    #[arg(
-        long,
-        env,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "LIST"
-    )]
-    pub otel_resource_attributes: String,
+    #[arg(long, env, value_name = "LIST")]
+    pub otel_resource_attributes: Option<String>,
 }

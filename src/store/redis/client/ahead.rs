@@ -17,7 +17,7 @@ use crate::base::time::Time;
 use crate::check::{
     Blocked, Check, CheckError, Decisions, Effect, Hits, Source, StoreError, Verdict,
 };
-use crate::store::redis::client::decode::{CheckReply, ReplyError};
+use crate::store::redis::client::decode::CheckReply;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::waiting::NodeReply;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
@@ -218,12 +218,7 @@ impl RedisClient {
         let reply = checks.pop().zip(replies.pop());
         match reply.ok_or(StoreError::Rejected.not_counted())? {
             (encoded, Ok(reply)) => Ok((encoded, reply, now)),
-            (_, Err(error)) => {
-                if !matches!(error, ReplyError::Rejected(_)) {
-                    pool.request_refresh();
-                }
-                Err(StoreError::Rejected.not_counted())
-            }
+            (_, Err(error)) => Err(error.give_up(pool)),
         }
     }
 }

@@ -7,12 +7,13 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
 use crate::base::time::Time;
-use crate::check::{Call, Check, Hits, Verdict};
+use crate::check::{Call, Check, CheckError, Hits, StoreError, Verdict};
 use crate::limit::LOG_ENTRIES_MAX;
 use crate::store::redis::client::encode::EncodedCheck;
 use crate::store::redis::client::repair::KeyState;
 use crate::store::redis::connect::address::short;
 use crate::store::redis::topology::cluster::Endpoint;
+use crate::store::redis::topology::pool::NodePool;
 
 /// The reply to one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,6 +178,15 @@ impl ScriptReply {
 }
 
 impl ReplyError {
+    /// The outcome of a check that is not sent again, at a server of this pool, which may no longer
+    /// be the right one.
+    pub(crate) fn give_up(&self, pool: &NodePool) -> CheckError {
+        if !matches!(self, Self::Rejected(_)) {
+            pool.request_refresh();
+        }
+        StoreError::Rejected.not_counted()
+    }
+
     /// The error of each check of a script call with `checks` checks. Redis 6.2 replies ASK as soon
     /// as one key of a call has moved, later versions when all have; so each of several keys is
     /// sent again on its own, to the same node.

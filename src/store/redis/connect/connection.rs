@@ -96,7 +96,7 @@ impl Connector {
         timeouts: Timeouts,
         dialer: Dialer,
         oversized: OversizedReplies,
-        metrics: Option<ConnectionMetrics>,
+        metrics: ConnectionMetrics,
     ) -> Self {
         Self {
             address,
@@ -105,7 +105,7 @@ impl Connector {
             restart: Arc::default(),
             reply_bytes_max: REPLY_BYTES_MAX,
             oversized,
-            metrics,
+            metrics: Some(metrics),
         }
     }
 
@@ -211,9 +211,12 @@ impl Connector {
 
     async fn open(&self) -> Result<(BoundedStream, Received), RedisError> {
         let received = Received::default();
-        let stream = self.dialer.open(&self.address).await?;
-        let oversized = self.oversized.clone();
-        let stream = BoundedStream::new(stream, received.clone(), self.reply_bytes_max, oversized);
+        let stream = BoundedStream {
+            stream: self.dialer.open(&self.address).await?,
+            received: received.clone(),
+            bytes_max: self.reply_bytes_max,
+            oversized: self.oversized.clone(),
+        };
         Ok((stream, received))
     }
 
@@ -288,6 +291,12 @@ impl Connection {
         Ok(values)
     }
 
+    /// Returns the replies, or the first that is an error.
+    pub(crate) async fn ask(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        let replies = self.call(commands).await?;
+        replies.into_iter().map(Value::extract_error).collect()
+    }
+
     /// Sends PING, which a server that loads its file rejects, and TIME. Returns the reply to that.
     ///
     /// # Errors
@@ -295,11 +304,7 @@ impl Connection {
     pub(crate) async fn probe(&mut self) -> Result<Value, RedisError> {
         let mut commands = Pipeline::with_capacity(2);
         commands.cmd("PING").cmd("TIME");
-        let mut last = Value::Nil;
-        for reply in self.call(&commands).await? {
-            last = reply.extract_error()?;
-        }
-        Ok(last)
+        Ok(self.ask(&commands).await?.pop().unwrap_or(Value::Nil))
     }
 
     /// Closes the connection once it is returned: its replies make no sense, or its server has no

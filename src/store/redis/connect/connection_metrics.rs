@@ -1,5 +1,6 @@
 //! Counts connections to Redis.
 
+use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Counts of connections, also under the names of envoyproxy/ratelimit.
@@ -16,41 +17,28 @@ pub(crate) struct ConnectionGuard(ConnectionMetrics);
 
 impl ConnectionMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        let names = [
-            "ratelimit_redis_pool_cx_active",
-            "ratelimit_redis_pool_cx_local_close",
-            "ratelimit_redis_pool_cx_total",
-        ];
-        Self::named("main", "ratelimit.redis_pool", names, metrics)
+        Self::of_pool("main", "redis_pool", metrics)
     }
 
     /// For the Redis of REDIS_PERSECOND.
     pub(crate) fn per_second(metrics: &Metrics) -> Self {
-        let names = [
-            "ratelimit_redis_per_second_pool_cx_active",
-            "ratelimit_redis_per_second_pool_cx_local_close",
-            "ratelimit_redis_per_second_pool_cx_total",
-        ];
-        Self::named(
-            "per_second",
-            "ratelimit.redis_per_second_pool",
-            names,
-            metrics,
-        )
+        Self::of_pool("per_second", "redis_per_second_pool", metrics)
     }
 
-    /// `statsd` precedes the names in statsd.
-    fn named(pool: &str, statsd: &str, names: [&'static str; 3], metrics: &Metrics) -> Self {
+    /// `name` is that of the pool in envoyproxy/ratelimit.
+    fn of_pool(pool: &str, name: &str, metrics: &Metrics) -> Self {
         let help = "Connections made to Redis, except for discovery.";
         let closed = "Connections to Redis closed by either side.";
         let made =
             metrics.counter_with("tollgate_store_connections_total", help, &[("pool", pool)]);
-        let [active, local_close, total] =
-            ["cx_active", "cx_local_close", "cx_total"].map(|name| format!("{statsd}.{name}"));
+        let statsd = |metric| format!("ratelimit.{name}.{metric}");
+        metrics.reference_counter_of(&made, &statsd("cx_total"), help);
+        let (active, local_close) = (statsd("cx_active"), statsd("cx_local_close"));
+        let open = "Open connections to Redis.";
         Self {
-            open: metrics.reference_gauge(&active, names[0], "Open connections to Redis."),
-            closed: metrics.reference_counter(&local_close, names[1], closed, &[]),
-            made: metrics.reference_counter_of(made, &total, names[2], help),
+            made,
+            open: metrics.reference_gauge(&active, &escaped(&active), open),
+            closed: metrics.reference_counter(&local_close, &escaped(&local_close), closed, &[]),
         }
     }
 }

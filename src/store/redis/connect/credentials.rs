@@ -94,21 +94,15 @@ impl CredentialFiles {
         if self.0.is_empty() {
             return None;
         }
-        let loads = |result| {
-            metrics.counter_with(
-                "tollgate_redis_secrets_loads_total",
-                "Reloads of changed files with credentials or certificates for Redis, by result.",
-                &[("result", result)],
-            )
-        };
-        Some(self.0.counted(Loads {
-            loaded: loads("success"),
-            failed: loads("error"),
-            rejected: metrics.gauge(
-                "tollgate_redis_secrets_rejected",
-                "Files with credentials for Redis, and sets of TLS files, whose last reload was rejected.",
-            ),
-        }))
+        let loads = [
+            "tollgate_redis_secrets_loads_total",
+            "Reloads of changed files with credentials or certificates for Redis, by result.",
+        ];
+        let rejected = [
+            "tollgate_redis_secrets_rejected",
+            "Files with credentials for Redis, and sets of TLS files, whose last reload was rejected.",
+        ];
+        Some(self.0.counted(Loads::new(loads, rejected, metrics)))
     }
 }
 

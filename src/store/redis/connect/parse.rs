@@ -94,7 +94,7 @@ pub(crate) fn address(port_default: u16, text: &str) -> Result<ParsedAddress, Ad
     // Values from files end with a line break.
     let text = text.trim();
     if text.starts_with('/') {
-        return Ok(without_url(ConnectionAddr::Unix(text.into())));
+        return UrlParts::default().at(ConnectionAddr::Unix(text.into()));
     }
     let Some((scheme, rest)) = text.split_once("://") else {
         return match text.strip_prefix("unix:") {
@@ -179,13 +179,6 @@ impl UrlParts {
     }
 }
 
-fn without_url(addr: ConnectionAddr) -> ParsedAddress {
-    ParsedAddress {
-        address: Address::new(addr, RedisConnectionInfo::default()),
-        warning: None,
-    }
-}
-
 /// Parses what follows `redis://`.
 fn tcp(
     port_default: u16,
@@ -193,10 +186,9 @@ fn tcp(
     addr: impl Fn(String, u16) -> ConnectionAddr,
 ) -> Result<ParsedAddress, AddressError> {
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (credentials, endpoint) = match authority.rsplit_once('@') {
-        Some((credentials, endpoint)) => (Some(credentials), endpoint),
-        None => (None, authority),
-    };
+    let (credentials, endpoint) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(before, after)| (Some(before), after));
     let (host, port) = match host_and_port(port_default, endpoint) {
         // The beginning of a password was taken for the endpoint.
         Err(error) if error != AddressError::List && rest.contains('@') => {
@@ -222,7 +214,7 @@ fn host_alone(port_default: u16, text: &str) -> Result<ParsedAddress, AddressErr
         return Err(AddressError::NoScheme);
     }
     let (host, port) = host_and_port(port_default, text)?;
-    Ok(without_url(ConnectionAddr::Tcp(host, port)))
+    UrlParts::default().at(ConnectionAddr::Tcp(host, port))
 }
 
 fn host_and_port(port_default: u16, text: &str) -> Result<(String, u16), AddressError> {

@@ -65,10 +65,10 @@ struct Counts {
 
 /// A stream that fails beyond the bound.
 pub(crate) struct BoundedStream {
-    stream: Stream,
-    received: Received,
-    bytes_max: usize,
-    oversized: OversizedReplies,
+    pub(crate) stream: Stream,
+    pub(crate) received: Received,
+    pub(crate) bytes_max: usize,
+    pub(crate) oversized: OversizedReplies,
 }
 
 impl OversizedReplies {
@@ -123,22 +123,6 @@ impl Received {
     }
 }
 
-impl BoundedStream {
-    pub(crate) fn new(
-        stream: Stream,
-        received: Received,
-        bytes_max: usize,
-        oversized: OversizedReplies,
-    ) -> Self {
-        Self {
-            stream,
-            received,
-            bytes_max,
-            oversized,
-        }
-    }
-}
-
 impl AsyncRead for BoundedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -169,18 +153,6 @@ impl AsyncWrite for BoundedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.stream.as_mut().poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

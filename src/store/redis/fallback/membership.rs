@@ -22,12 +22,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::hash_key::HashKey;
 use crate::base::shutdown::{Lifecycle, Phase};
-use crate::base::time::{Clock, Time};
+use crate::base::time::{self, Clock, Time};
 use crate::limit::Share;
 use crate::store::redis::connect::connection::{Connection, Subscription};
 use crate::store::redis::fallback::change::Change;
@@ -237,8 +237,7 @@ impl Membership {
         let mut connection = node.connector.connect_background().await?;
         self.peers().subscribed_at = Some(clock.now());
         self.ask(&mut connection).await?;
-        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = time::ticks(HEARTBEAT_INTERVAL);
         ticks.reset();
         let (mut tick, mut is_asked, mut answered_at) = (1, false, Instant::now());
         loop {
@@ -254,7 +253,7 @@ impl Membership {
                 }
                 () = tokio::time::sleep_until(answer_at), if is_asked => {
                     (is_asked, answered_at) = (false, Instant::now());
-                    send(&mut connection, &self.heartbeat()).await?;
+                    connection.ask(&self.heartbeat()).await?;
                 }
                 _ = ticks.tick() => {
                     if home().is_none_or(|home| home.id != node.id)
@@ -263,7 +262,7 @@ impl Membership {
                         return Ok(());
                     }
                     if tick % self.peers().intervals() == 0 {
-                        send(&mut connection, &self.heartbeat()).await?;
+                        connection.ask(&self.heartbeat()).await?;
                     }
                     tick = tick.wrapping_add(1);
                     if self.peers().is_isolated(&self.name, clock.now()) {
@@ -293,7 +292,7 @@ impl Membership {
     async fn ask(&self, connection: &mut Connection) -> Result<(), RedisError> {
         let mut commands = self.heartbeat();
         commands.add_command(self.publish_command(&format!("{ASK}{}", self.name)));
-        let receivers = match send(connection, &commands).await?.pop() {
+        let receivers = match connection.ask(&commands).await?.pop() {
             Some(Value::Int(receivers)) => usize::try_from(receivers).unwrap_or(0),
             _ => 0,
         };
@@ -346,12 +345,6 @@ impl Membership {
 /// A name that no other process has.
 pub(crate) fn random_name() -> String {
     format!("{:016x}", fastrand::u64(..))
-}
-
-/// Returns the replies, or the first that is an error.
-async fn send(connection: &mut Connection, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
-    let replies = connection.call(commands).await?;
-    replies.into_iter().map(Value::extract_error).collect()
 }
 
 fn failure(what: &'static str) -> RedisError {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 use smallvec::SmallVec;
-use tokio::time::MissedTickBehavior;
 
 use crate::base::shutdown::Lifecycle;
-use crate::base::time::{Span, Time};
+use crate::base::time::{Span, Time, ticks};
 use crate::check::{Check, CheckError, Hits, Verdicts};
 use crate::store::redis::fallback::change::{Change, key_hash};
 use crate::store::redis::fallback::local::{Undecided, WRITE_BACK_TIME_MAX};
@@ -120,8 +119,7 @@ impl Redis {
     /// was no time for, and what another server has now.
     async fn write_back_to_all(&self) {
         let pools = || self.pools();
-        let mut interval = tokio::time::interval(WRITE_BACK_INTERVAL);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut interval = ticks(WRITE_BACK_INTERVAL);
         loop {
             tokio::select! {
                 _ = interval.tick() => {}

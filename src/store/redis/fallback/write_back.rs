@@ -155,12 +155,7 @@ impl WriteBackTarget for ServerTarget<'_> {
                 shared.usage.record(check.hash, reply.used(check), now);
                 Ok(())
             }
-            Err(error) => {
-                if !matches!(error, ReplyError::Rejected(_)) {
-                    self.pool.request_refresh();
-                }
-                Err(StoreError::Rejected.not_counted())
-            }
+            Err(error) => Err(error.give_up(self.pool)),
         };
         checks.iter().zip(reply.replies).map(outcome).collect()
     }

@@ -53,18 +53,15 @@ impl LeaseMetrics {
         }
     }
 
-    pub(super) fn count_take(&self, take: Take, hits: u64) {
-        let [granted, partial, none, _] = &self.takes;
+    /// Counts a take by the hits that were granted; `None` if it failed.
+    pub(super) fn count_take(&self, take: Take, hits: Option<u64>) {
+        let [granted, partial, none, failed] = &self.takes;
         match hits {
-            0 => none.inc(),
-            hits if hits < take.hits => partial.inc(),
-            _ => granted.inc(),
+            None => failed.inc(),
+            Some(0) => none.inc(),
+            Some(hits) if hits < take.hits => partial.inc(),
+            Some(_) => granted.inc(),
         }
-    }
-
-    pub(super) fn count_failed_take(&self) {
-        let [_, _, _, failed] = &self.takes;
-        failed.inc();
     }
 
     /// Counts the events of a counter, which held `before` hits.

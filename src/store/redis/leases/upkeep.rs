@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::MissedTickBehavior;
 
 use crate::base::shutdown::{Lifecycle, Phase};
-use crate::base::time::{Span, Time};
+use crate::base::time::{Span, Time, ticks};
 use crate::check::Key;
 use crate::limit::Limit;
 use crate::store::redis::client::RedisClient;
@@ -28,8 +27,7 @@ impl Redis {
         let swept = async {
             // Connects when something is given back.
             let mut client = None;
-            let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut interval = ticks(SWEEP_INTERVAL);
             loop {
                 interval.tick().await;
                 self.give_back(None, &mut client).await;

@@ -85,20 +85,11 @@ impl RedisClock {
 
 /// Reads the reply to TIME.
 pub(crate) fn time(reply: &Value) -> Option<Time> {
-    let Value::Array(parts) = reply else {
-        return None;
-    };
-    let number = |part: &Value| match part {
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let [seconds, micros] = parts.as_slice() else {
-        return None;
-    };
-    let micros_of_seconds = number(seconds)?.checked_mul(MICROS_PER_SECOND)?;
-    micros_of_seconds
-        .checked_add(number(micros)?)
-        .map(Time::from_micros)
+    let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(reply).ok()?;
+    let micros = seconds
+        .checked_mul(MICROS_PER_SECOND)?
+        .checked_add(micros)?;
+    Some(Time::from_micros(micros))
 }
 
 fn ahead(redis: Time, here: Time) -> i64 {

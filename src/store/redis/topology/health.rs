@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Notify;
 
+use crate::base::named_enum::named_enum;
 use crate::base::time::{Clock, Span, Time};
 use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
@@ -30,18 +31,20 @@ pub(crate) const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// A fault that was not recorded for this long has ended.
 const QUIET: Span = Span::from_secs(1);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FaultKind {
-    /// Connections break or cannot be made, or replies do not come.
-    Unreachable,
-    /// Redis replies with errors: out of memory, read-only, loading, no permission.
-    ErrorReplies,
-    /// A key holds a value that no algorithm wrote.
-    ForeignValue,
-    /// Replies come after the deadlines of their callers.
-    Slow,
-    /// Replies or heartbeats exceed their bound.
-    Oversized,
+named_enum! {
+    /// The names are the label of the metric.
+    pub enum FaultKind {
+        /// Connections break or cannot be made, or replies do not come.
+        Unreachable = "unreachable",
+        /// Redis replies with errors: out of memory, read-only, loading, no permission.
+        ErrorReplies = "refusing",
+        /// A key holds a value that no algorithm wrote.
+        ForeignValue = "foreign_value",
+        /// Replies come after the deadlines of their callers.
+        Slow = "slow",
+        /// Replies or heartbeats exceed their bound.
+        Oversized = "oversized",
+    }
 }
 
 /// The state of one server, shared by all workers.
@@ -49,7 +52,7 @@ pub(crate) enum FaultKind {
 pub(crate) struct Health {
     pub(crate) breaker: Breaker,
     clock: Clock,
-    faults: [FaultRecord; 5],
+    faults: [FaultRecord; FaultKind::ALL.len()],
     /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
     was_reachable: AtomicBool,
@@ -64,7 +67,7 @@ pub(crate) struct Health {
 #[derive(Debug, Clone)]
 pub(crate) struct HealthMetrics {
     breaker: BreakerMetrics,
-    faults: [Gauge; 5],
+    faults: [Gauge; FaultKind::ALL.len()],
     probes_failed: Counter,
 }
 
@@ -81,25 +84,6 @@ struct FaultRecord {
 }
 
 impl FaultKind {
-    const ALL: [Self; 5] = [
-        Self::Unreachable,
-        Self::ErrorReplies,
-        Self::ForeignValue,
-        Self::Slow,
-        Self::Oversized,
-    ];
-
-    /// The label of the metric.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::ErrorReplies => "refusing",
-            Self::ForeignValue => "foreign_value",
-            Self::Slow => "slow",
-            Self::Oversized => "oversized",
-        }
-    }
-
     /// The log messages of its start and its end.
     fn messages(self) -> [&'static str; 2] {
         match self {

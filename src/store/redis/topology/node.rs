@@ -57,18 +57,20 @@ pub(crate) struct NodeParts {
     pub(crate) refresh: Arc<Notify>,
 }
 
+impl NodeParts {
+    /// Connects to a server or a source of the topology.
+    pub(crate) fn connector(&self, address: Address) -> Connector {
+        let (dialer, connections) = (self.dialer.clone(), self.connections.clone());
+        let oversized = OversizedReplies::new(self.oversized.clone());
+        Connector::new(address, self.timeouts, dialer, oversized, connections)
+    }
+}
+
 impl Node {
     pub(crate) fn new(address: Address, parts: &NodeParts) -> Self {
         static NODES: AtomicU64 = AtomicU64::new(0);
-        let oversized = OversizedReplies::new(parts.oversized.clone());
-        let connector = Connector::new(
-            address,
-            parts.timeouts,
-            parts.dialer.clone(),
-            oversized.clone(),
-            Some(parts.connections.clone()),
-        );
-        let refresh = parts.refresh.clone();
+        let connector = parts.connector(address);
+        let (refresh, oversized) = (parts.refresh.clone(), connector.oversized.clone());
         Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
             lookup: LookupConnection::new(&connector),

@@ -11,15 +11,14 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::store::redis::connect::address::{Address, short};
-use crate::store::redis::connect::connection::Connector;
+use crate::store::redis::connect::address::short;
 use crate::store::redis::connect::lookup::LookupConnection;
-use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::topology::health::Health;
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::snapshot::Topology;
-use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::telemetry::metric::{Counter, Gauge, Metrics, gauged};
 
 /// Nodes of one cluster: the maximum that Redis recommends.
 // bound nodes_max: a larger topology is rejected, the previous one stays;
@@ -79,20 +78,9 @@ impl NodePool {
             Deployment::Sentinel(config) => (Topology::default(), &*config.sentinels),
             Deployment::Cluster(seeds) => (Topology::default(), &**seeds),
         };
-        let lookup = |address: &Address| {
-            let dialer = parts.dialer.clone();
-            let oversized = OversizedReplies::new(parts.oversized.clone());
-            let address = address.clone();
-            LookupConnection::new(&Connector::new(
-                address,
-                parts.timeouts,
-                dialer,
-                oversized,
-                None,
-            ))
-        };
+        let lookup = |address| LookupConnection::new(&parts.connector(address));
         Self {
-            sources: sources.iter().map(lookup).collect(),
+            sources: sources.iter().cloned().map(lookup).collect(),
             deployment,
             parts,
             topology: ArcSwap::from_pointee(topology),
@@ -147,44 +135,36 @@ impl NodePool {
 
     /// Whether any server has ever replied.
     pub(crate) fn was_reachable(&self) -> bool {
-        let topology = self.topology();
-        topology
-            .nodes
-            .iter()
-            .any(|node| node.health.was_reachable())
+        self.has_any(Health::was_reachable)
     }
 
     /// Whether any server is in use.
     pub(crate) fn is_reachable(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        nodes.any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
+        self.has_any(|health| health.was_reachable() && !health.breaker.is_open())
     }
 
     /// Whether calls to one of the servers had no reply in time, and nothing failed otherwise
     /// since.
     pub(crate) fn fails_late(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        nodes.any(|node| node.health.fails_late())
+        self.has_any(Health::fails_late)
     }
 
     /// Whether no server can be used, or is known.
     pub(crate) fn has_failed(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        if topology.nodes.is_empty() {
+        if self.topology().nodes.is_empty() {
             self.discovery_error.lock().is_some()
         } else {
-            nodes.all(|node| node.health.breaker.is_open())
+            !self.has_any(|health| !health.breaker.is_open())
         }
     }
 
     /// Whether the last discovery succeeded and all servers are in use.
     pub(crate) fn is_settled(&self) -> bool {
-        let topology = self.topology();
-        let mut nodes = topology.nodes.iter();
-        self.discovery_error.lock().is_none() && nodes.all(|node| !node.health.breaker.is_open())
+        self.discovery_error.lock().is_none() && !self.has_any(|health| health.breaker.is_open())
+    }
+
+    fn has_any(&self, has: impl Fn(&Health) -> bool) -> bool {
+        self.topology().nodes.iter().any(|node| has(&node.health))
     }
 
     /// The number of recoveries of a server.
@@ -257,7 +237,7 @@ impl NodePool {
         }
         self.metrics
             .nodes
-            .add(signed(topology.nodes.len()) - signed(before.nodes.len()));
+            .add(gauged(topology.nodes.len()) - gauged(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id == node.id);
         self.nodes.lock().retain(|_, node| is_kept(node));
         let retired: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
@@ -267,8 +247,4 @@ impl NodePool {
         }
         self.changed.notify_one();
     }
-}
-
-fn signed(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
+use crate::base::time;
 use crate::store::redis::topology::health::{
     PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX,
 };
@@ -25,8 +26,7 @@ pub(crate) async fn run<B: Future<Output = bool> + Send>(
     pool: &NodePool,
     before_use: impl Fn(Arc<Node>) -> B,
 ) {
-    let mut ticks = tokio::time::interval(PROBE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = time::ticks(PROBE_INTERVAL);
     let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
     loop {
         tokio::select! {
