@@ -1,7 +1,6 @@
 """The services that redis_compare.py compares, and the figures of a load. Uses only Python's standard library."""
 
 import os
-import re
 
 from servers import Failed, Server, Service, free_ports, load, plain_environment, total
 
@@ -164,8 +163,9 @@ def is_leased(options):
 
 def pattern_of(options):
     """The Redis keys of the counters that a load asks for."""
-    # The counters of several entries and of several descriptors begin with the first key.
-    key = re.split("[+,]", value_of(options, "--key", "user"))[0]
+    # Keys of counters begin with the first entry.
+    firsts = [key.split("+")[0] for key in value_of(options, "--key", "user").split(",")]
+    key = firsts[0] if len(set(firsts)) == 1 else os.path.commonprefix(firsts) + "*"
     parts = [value_of(options, "--domain", DOMAIN), key, value_of(options, "--value-prefix", "u")]
     # Tollgate has its own format for what envoyproxy/ratelimit does not count.
     return f"*{'?'.join(parts)}*"

@@ -80,11 +80,13 @@ pub(crate) fn combine(
 
 /// The rules that are over limit and degrade, in order.
 fn degraded<'r>(decision: &Decision<'_, '_, 'r>) -> SmallVec<[&'r Rule; 2]> {
-    let links = decision.plan.steps.iter();
-    let links = links.flat_map(|step| decision.links(step));
-    let degraded = links.filter(|counted| counted.is_over() && !counted.link.in_shadow());
-    let degraded = degraded.filter_map(|counted| counted.link.rule);
-    degraded.filter(|rule| rule.degrades()).collect()
+    let mut degraded = SmallVec::new();
+    for counted in decision.plan.steps.iter().map(|step| decision.links(step)) {
+        let over = counted.filter(|counted| counted.is_over() && !counted.link.in_shadow());
+        let rules = over.filter_map(|counted| counted.link.rule);
+        degraded.extend(rules.filter(|rule| rule.degrades()));
+    }
+    degraded
 }
 
 /// The body of the first rejecting rule that has one.

@@ -99,15 +99,15 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
 
     /// The one of these that decides.
     pub(crate) fn decisive(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
-        match links {
-            [] => None,
-            [link] => Some(self.of(link)),
-            _ => links
-                .iter()
-                .rev()
-                .map(|link| self.of(link))
-                .max_by_key(Counted::rank),
+        if let [link] = links {
+            return Some(self.of(link));
         }
+        self.highest(links)
+    }
+
+    fn highest(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
+        let counted = links.iter().rev().map(|link| self.of(link));
+        counted.max_by_key(Counted::rank)
     }
 
     fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {

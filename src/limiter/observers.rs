@@ -220,7 +220,10 @@ impl Worker {
             }
             for counted in decision.links(step) {
                 counted.store_usage(decision);
-                for percent in counted.crossed(decision.blocked) {
+                let Some(warn_at) = counted.link.warn_at() else {
+                    continue;
+                };
+                for percent in counted.crossed(warn_at, decision.blocked) {
                     observers.crossed(decision, descriptor, &counted, percent);
                 }
             }

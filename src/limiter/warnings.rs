@@ -13,7 +13,7 @@
 
 use crate::base::time::Span;
 use crate::check::{Blocked, Check, Hits, Source, Verdict};
-use crate::limit::{OverLimitHits, used_percent};
+use crate::limit::{OverLimitHits, WarnAt, used_percent};
 use crate::limiter::decision::{Counted, Decision};
 
 /// A limit that is used from a threshold on.
@@ -61,13 +61,10 @@ impl Counted<'_, '_> {
     }
 
     /// The thresholds that the hits of this request have crossed, in percent.
-    pub(crate) fn crossed(&self, blocked: &Blocked) -> impl Iterator<Item = u8> {
-        let warn_at = self.link.warn_at();
-        warn_at.into_iter().flat_map(move |warn_at| {
-            let used = self.verdict.used;
-            let before = used.saturating_sub(charged(self.check, self.verdict, blocked));
-            warn_at.crossed(self.check.limit.capacity, before, used)
-        })
+    pub(crate) fn crossed(&self, warn_at: &WarnAt, blocked: &Blocked) -> impl Iterator<Item = u8> {
+        let used = self.verdict.used;
+        let before = used.saturating_sub(charged(self.check, self.verdict, blocked));
+        warn_at.crossed(self.check.limit.capacity, before, used)
     }
 }
 
@@ -100,7 +97,7 @@ mod tests {
     use crate::algorithm::Counter;
     use crate::base::time::Time;
     use crate::check::Key;
-    use crate::limit::{Algorithm, Limit, Terms, Unit, WarnAt};
+    use crate::limit::{Algorithm, Limit, Terms, Unit};
 
     const ALGORITHMS: [Algorithm; 4] = [
         Algorithm::FixedWindow,
