@@ -273,7 +273,9 @@ fn key_note(format: KeyFormat, limit: &Limit) -> String {
     let start = match limit.windows {
         _ if !limit.algorithm.has_windows() => "",
         Windows::Calendar(_) => "; on Redis the window's first local date follows",
-        Windows::Aligned | Windows::UtcMonths => "; on Redis the window's start in seconds follows",
+        Windows::Aligned | Windows::UtcMonths(_) => {
+            "; on Redis the window's start in seconds follows"
+        }
     };
     format!("{} form{start}", format.name())
 }

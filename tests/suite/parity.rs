@@ -15,6 +15,7 @@ use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
+use tollgate::config::calendar::utc_months;
 use tollgate::limit::{
     Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
@@ -378,7 +379,7 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
     let period = prop_oneof![
         5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
-        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
+        1 => Just((Unit::Month, 1, utc_months())),
     ];
     (requests, period, particular, over_limit_hits).prop_filter_map(
         "countable",
