@@ -1,6 +1,6 @@
 //! Limits: requests per period, burst and algorithm.
 
-pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
+pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits};
 pub use calendar::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Weekday, Window};
 pub use lease::{
     Consistency, LEASED_LIMIT_MIN, LIFETIME_MAX, LIFETIME_MIN, LeaseError, LeaseTerms,

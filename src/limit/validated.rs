@@ -82,7 +82,7 @@ impl Limit {
         terms.check_options()?;
         let over_limit_hits = terms
             .over_limit_hits
-            .unwrap_or(algorithm.traits().over_limit_hits);
+            .unwrap_or(algorithm.default_over_limit_hits());
         let limit = Self {
             requests,
             capacity: requests,
@@ -109,7 +109,7 @@ impl Limit {
                 Some(buckets) => Err(LimitError::BucketsOutOfRange(buckets)),
             },
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let burst = terms.burst.or(algorithm.traits().default_burst);
+                let burst = terms.burst.or(algorithm.default_burst());
                 limit.bucket(burst.map_or(requests, u64::from), terms)
             }
             Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),

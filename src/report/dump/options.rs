@@ -86,8 +86,9 @@ fn of_limit(
     value: impl Fn(LimitOption) -> Option<Value>,
 ) -> Vec<(&'static str, Value)> {
     let mut options = vec![("algorithm", limit.algorithm.name().into())];
-    let taken = limit.algorithm.traits().options.iter();
-    options.extend(taken.filter_map(|option| Some((option.name(), value(*option)?))));
+    let all = LimitOption::ALL.into_iter();
+    let taken = all.filter(|option| limit.algorithm.takes(*option));
+    options.extend(taken.filter_map(|option| Some((option.name(), value(option)?))));
     options
 }
 
