@@ -98,16 +98,9 @@ pub(crate) fn counter_entries(
         Some(domain) if descriptor.limit.is_none() => lookup(domain, &descriptor.entries),
         _ => (Hops::new(), End::NoEntries),
     };
-    let rule = match end {
-        End::Rule(rule) => Some(rule),
-        _ => None,
-    };
-    let mut text = String::new();
-    for entry in counted_by(&descriptor.entries, &hops, rule) {
-        let comma = if text.is_empty() { "" } else { "," };
-        let _ = write!(text, "{comma}{entry}");
-    }
-    text
+    let entries = counted_by(&descriptor.entries, &hops, end.rule());
+    let entries: Vec<String> = entries.map(|entry| entry.to_string()).collect();
+    entries.join(",")
 }
 
 /// The nodes that the entries of a descriptor match, and how its lookup ends.

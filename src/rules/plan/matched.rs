@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::check::Leased;
 use crate::limit::{LeaseTerms, Limit};
-use crate::rules::lookup::{End, Hops, lookup};
+use crate::rules::lookup::{Hops, lookup};
 use crate::rules::query::{Descriptor, Override};
 use crate::rules::rule::Rule;
 use crate::rules::tree::Domain;
@@ -39,25 +39,16 @@ impl<'r> Matched<'r> {
         index: usize,
     ) -> Result<Self, InvalidRequest> {
         let (hops, end) = lookup(domain, &descriptor.entries);
-        let rule = match end {
-            End::Rule(rule) => Some(rule),
-            End::NoEntries | End::NoChild | End::TooDeep | End::NoLimit => None,
+        let found = end.rule();
+        let (rule, limit) = match descriptor.limit {
+            Some(stated) => match_override(domain, found, stated, index)?,
+            None => (found, found.and_then(Rule::limit).copied()),
         };
-        if let Some(stated) = descriptor.limit {
-            let (terms_of, limit) = match_override(domain, rule, stated, index)?;
-            return Ok(Self {
-                found: rule,
-                rule: terms_of,
-                limit: Some(limit),
-                is_override: true,
-                hops,
-            });
-        }
         Ok(Self {
-            found: rule,
+            found,
             rule,
-            limit: rule.and_then(Rule::limit).copied(),
-            is_override: false,
+            limit,
+            is_override: descriptor.limit.is_some(),
             hops,
         })
     }
@@ -98,7 +89,7 @@ fn match_override<'r>(
     rule: Option<&'r Rule>,
     stated: Override,
     index: usize,
-) -> Result<(Option<&'r Rule>, Limit), InvalidRequest> {
+) -> Result<(Option<&'r Rule>, Option<Limit>), InvalidRequest> {
     let requests = stated.requests_per_unit;
     let unit = stated.unit.ok_or_else(|| {
         InvalidRequest(format!(
@@ -113,5 +104,5 @@ fn match_override<'r>(
     let limit = terms
         .with_rate(requests.into(), unit)
         .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
-    Ok((rule, limit))
+    Ok((rule, Some(limit)))
 }
