@@ -10,8 +10,8 @@ use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::keys::values;
 use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, BUCKETS_MAX, Consistency, OverLimitHits, Unit, Weekday};
+use crate::config::yaml::{Diagnostic, Node};
+use crate::limit::{AMOUNT_MAX, Algorithm, BUCKETS_MAX, Consistency, OverLimitHits, Unit, Weekday};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -121,35 +121,27 @@ words!(
     Weekday
 );
 
-impl OptionValue for u32 {
-    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        if let Some(Value::Int(value)) = node.value()
-            && let Ok(value) = Self::try_from(value)
-        {
-            return Some(value);
-        }
-        let max = Self::MAX;
-        let text = format!("`{key}` must be a whole number from 0 to {max}, without quotes");
-        findings.problem(Diagnostic::new(node.location, text));
-        None
-    }
+/// Numbers, each with the largest.
+macro_rules! numbers {
+    ($($type:ty: $max:expr),*) => {
+        $(impl OptionValue for $type {
+            fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+                reader::whole(node, key, $max, |value| value.try_into().ok(), findings)
+            }
 
-    fn display(&self) -> Arc<str> {
-        self.to_string().into()
-    }
+            fn display(&self) -> Arc<str> {
+                self.to_string().into()
+            }
+        })*
+    };
 }
+
+// An amount that is too large for its algorithm has an error of its own.
+numbers!(u32: u32::MAX.into(), u64: AMOUNT_MAX);
 
 impl OptionValue for EnforcedShare {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        if let Some(Value::Int(value)) = node.value()
-            && let Ok(value) = u64::try_from(value)
-            && let Some(share) = Self::from_percent(value)
-        {
-            return Some(share);
-        }
-        let text = format!("`{key}` must be a whole number from 0 to 100, without quotes");
-        findings.problem(Diagnostic::new(node.location, text));
-        None
+        reader::whole(node, key, 100, Self::from_percent, findings)
     }
 
     fn display(&self) -> Arc<str> {
