@@ -11,7 +11,9 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::values;
 use crate::config::tollgate::reader;
 use crate::config::yaml::{Diagnostic, Node};
-use crate::limit::{AMOUNT_MAX, Algorithm, BUCKETS_MAX, Consistency, OverLimitHits, Unit, Weekday};
+use crate::limit::{
+    AMOUNT_MAX, Algorithm, BUCKETS_MAX, Consistency, LimitOption, OverLimitHits, Unit, Weekday,
+};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -56,6 +58,20 @@ impl OnLimitWord {
             Self::Reject => "response_body",
             Self::Queue => "max_wait",
             Self::Degrade => "request_headers",
+        }
+    }
+
+    /// Only buckets can queue.
+    pub(super) fn can_be(self, algorithm: Algorithm) -> bool {
+        self != Self::Queue || algorithm.takes(LimitOption::MaxWait)
+    }
+
+    /// Whether an option is for rules with it and this algorithm.
+    pub(super) fn has_option(self, key: &str, algorithm: Algorithm) -> bool {
+        let mut words = Self::ALL.into_iter();
+        match words.find(|word| word.option() == key) {
+            Some(word) => word == self,
+            None => key.parse().map_or(true, |option| algorithm.takes(option)),
         }
     }
 }
