@@ -126,21 +126,16 @@ impl Algorithm {
 impl LimitOption {
     /// Why a rule with this algorithm cannot have it, and what to write instead.
     pub fn misplaced(self, algorithm: Algorithm) -> String {
-        let (users, remedy) = match self {
-            Self::Burst => ("buckets", "remove it, or write algorithm: token_bucket"),
-            Self::Buckets => (
-                "sliding_window",
-                "remove it, or write algorithm: sliding_window",
-            ),
-            Self::Calendar => (
-                "fixed_window",
-                "remove it, or write algorithm: fixed_window",
-            ),
-            Self::MaxWait => (
-                "buckets",
-                "write algorithm: leaky_bucket, or on_limit: reject",
-            ),
-            Self::LeaseBy => ("concurrency", "remove it, or write algorithm: concurrency"),
+        let (users, other) = match self {
+            Self::Burst => ("buckets", Algorithm::TokenBucket),
+            Self::Buckets => ("sliding_window", Algorithm::SlidingWindow),
+            Self::Calendar => ("fixed_window", Algorithm::FixedWindow),
+            Self::LeaseBy => ("concurrency", Algorithm::Concurrency),
+            Self::MaxWait => {
+                return format!(
+                    "max_wait is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
+                );
+            }
             Self::Lease => {
                 return "lease is the time until what is held returns, only for algorithm: concurrency and consistency: leased; remove it, or write one of these beside it".to_owned();
             }
@@ -156,7 +151,9 @@ impl LimitOption {
             }
         };
         let option = self.name();
-        format!("{option} is only for {users}, not for {algorithm}; {remedy}")
+        format!(
+            "{option} is only for {users}, not for {algorithm}; remove it, or write algorithm: {other}"
+        )
     }
 }
 
