@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::check::Leased;
 use crate::limit::{LeaseTerms, Limit};
 use crate::rules::lookup::{Hops, lookup};
@@ -54,14 +52,11 @@ impl<'r> Matched<'r> {
     }
 
     /// The names of rules that it replaces: those of the rules above count if their limits apply.
-    pub(super) fn replaces(&self) -> impl Iterator<Item = &'r str> + use<'r> {
+    pub(super) fn replaces(&self) -> impl Iterator<Item = &'r str> {
         let own = self.rule.filter(|_| !self.is_override);
         let above = self.found.filter(|rule| rule.parents);
         let above = above.map_or(&[][..], |_| &self.hops[..self.hops.len() - 1]);
-        let above: SmallVec<[&Rule; 2]> = above
-            .iter()
-            .filter_map(|hop| hop.node.rule.as_deref())
-            .collect();
+        let above = above.iter().filter_map(|hop| hop.node.rule.as_deref());
         let rules = own.into_iter().chain(above);
         rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name))
     }
