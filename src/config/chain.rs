@@ -85,8 +85,10 @@ impl Context<'_> {
         };
         let location = option.location().unwrap_or(spec.location);
         let elsewhere = elsewhere(&option.layer, resolved);
+        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
+        let also = also.unwrap_or_default();
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(with(hint, elsewhere.as_ref())));
+            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{also}")));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -138,6 +140,8 @@ impl Context<'_> {
         let is_in_file = option.layer.provenance.is_in_rules_file();
         let place = |location| if is_in_file { location } else { spec.location };
         let elsewhere = elsewhere(&option.layer, resolved);
+        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
+        let also = also.unwrap_or_default();
         let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
         let base = if rule_name.is_empty() {
             &*spec.key.value
@@ -162,7 +166,7 @@ impl Context<'_> {
             };
             let mut problem = |text: String, hint: &str| {
                 let problem = Diagnostic::new(place(item.location), text);
-                findings.problem(problem.hint(with(hint, elsewhere.as_ref())));
+                findings.problem(problem.hint(format!("{hint}{also}")));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
@@ -256,14 +260,6 @@ impl Context<'_> {
 fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
     let inherited = resolved.inherited();
     inherited.filter(|_| !layer.provenance.is_in_rules_file())
-}
-
-/// A hint with what is set elsewhere.
-fn with(hint: &str, elsewhere: Option<&String>) -> String {
-    elsewhere.map_or_else(
-        || hint.to_owned(),
-        |elsewhere| format!("{hint}; {elsewhere}"),
-    )
 }
 
 /// Whether a limit keeps another one from being reached: all hits that it admits are within the

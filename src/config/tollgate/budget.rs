@@ -150,11 +150,6 @@ fn report(error: &CalendarError, location: Location, findings: &mut SourceFindin
 
 fn time_zone(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Box<str>> {
     let name = reader::text(node, key, findings)?;
-    match check_zone(name) {
-        Ok(()) => Some(name.into()),
-        Err(error) => {
-            report(&error, node.location, findings);
-            None
-        }
-    }
+    let checked = check_zone(name).map_err(|error| report(&error, node.location, findings));
+    checked.is_ok().then(|| name.into())
 }
