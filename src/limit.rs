@@ -1,7 +1,7 @@
 //! Limits: requests per period, burst and algorithm.
 
-pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits, Traits};
-pub use calendar::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Date, Period, Weekday};
+pub use algorithm::{Algorithm, Kind, LimitOption, OverLimitHits};
+pub use calendar::{Calendar, CalendarSpec, DAYS_OF_SHORTEST_MONTH, Weekday, Window};
 pub use lease::{
     Consistency, LEASED_LIMIT_MIN, LIFETIME_MAX, LIFETIME_MIN, LeaseError, LeaseTerms,
     SUB_WINDOW_MIN,
@@ -11,10 +11,10 @@ pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Tick, Unit};
 pub use validated::{AMOUNT_MAX, EXACT_MAX, LOG_ENTRIES_MAX, Limit};
 pub use warn_at::{WARN_AT_MAX, WarnAt, used_percent};
-pub use windows::{Window, Windows};
+pub use windows::Windows;
 
 mod algorithm;
-mod calendar;
+pub(crate) mod calendar;
 mod lease;
 mod share;
 mod terms;

@@ -2,7 +2,7 @@
 
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
-use crate::config::tollgate::ResolvedOptions;
+use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, LEASED_LIMIT_MIN, LOG_ENTRIES_MAX, Limit, LimitOption, Terms};
 use crate::rules::Allowance;
@@ -80,7 +80,7 @@ fn report_options_of_no_limit(
         return None;
     }
     let mut is_valid = true;
-    for (key, location) in block.stated().filter(|(key, _)| is_of_limit(key)) {
+    for (key, location, _) in block.stated().filter(|(key, ..)| is_of_limit(key)) {
         let text = format!("`{key}` is of the rule's own limit, and the rule is unlimited");
         let problem = Diagnostic::new(location, text);
         findings.problem(problem.hint("remove it, or write it in an item of `limits`"));
@@ -118,7 +118,8 @@ pub(super) fn warn_about_limit(
             "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
         ));
     }
-    if let Some(location) = options.own_leased()
+    let leased = options.leased();
+    if let Some(location) = leased.and_then(Sourced::own_location)
         && limit.capacity < LEASED_LIMIT_MIN
     {
         let text = format!(
@@ -127,9 +128,11 @@ pub(super) fn warn_about_limit(
         );
         findings.warning(Diagnostic::new(location, text).hint("write consistency: exact"));
     }
+    let queue = options.on_limit.filter(|word| **word == OnLimitWord::Queue);
+    let share = options.enforce_percent;
     let without_effect = [
-        ("on_limit: queue", options.own_queue()),
-        ("enforce_percent", options.own_enforce_percent()),
+        ("on_limit: queue", queue.and_then(Sourced::own_location)),
+        ("enforce_percent", share.and_then(Sourced::own_location)),
     ];
     for (option, location) in without_effect {
         if let Some(location) = location.filter(|_| spec.shadow_mode) {

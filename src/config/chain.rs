@@ -8,7 +8,7 @@
 use crate::config::context::{Above, Context};
 use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
-use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions};
+use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions, Sourced};
 use crate::config::yaml::{Diagnostic, Location};
 use crate::limit::{Algorithm, Limit, Terms, WarnAt};
 use crate::rules::key::{KeyFormat, KeyTail};
@@ -83,10 +83,12 @@ impl Context<'_> {
         let Some(option) = resolved.parents.filter(|option| **option) else {
             return false;
         };
-        let location = own_location(&option.layer, option.located.location, spec);
+        let location = option.location().unwrap_or(spec.location);
         let elsewhere = elsewhere(&option.layer, resolved);
+        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
+        let also = also.unwrap_or_default();
         let mut problem = |text: String, hint: &str| {
-            findings.problem(Diagnostic::new(location, text).hint(with(hint, elsewhere.as_ref())));
+            findings.problem(Diagnostic::new(location, text).hint(format!("{hint}{also}")));
         };
         let levels = || self.above.into_iter().flat_map(Above::limited);
         if levels().next().is_none() {
@@ -120,7 +122,6 @@ impl Context<'_> {
                 problem(text, "write consistency: exact above, or remove `parents`");
             }
         }
-        self.above.into_iter().for_each(Above::chain);
         true
     }
 
@@ -136,8 +137,11 @@ impl Context<'_> {
         let Some(option) = &resolved.limits else {
             return Box::default();
         };
-        let place = |location| own_location(&option.layer, location, spec);
+        let is_in_file = option.layer.provenance.is_in_rules_file();
+        let place = |location| if is_in_file { location } else { spec.location };
         let elsewhere = elsewhere(&option.layer, resolved);
+        let also = elsewhere.as_ref().map(|options| format!("; {options}"));
+        let also = also.unwrap_or_default();
         let rule_name = spec.rate_limit.as_ref().map_or("", |limit| &*limit.name);
         let base = if rule_name.is_empty() {
             &*spec.key.value
@@ -147,7 +151,7 @@ impl Context<'_> {
         let tail = |limit: &Limit| KeyTail::new(KeyFormat::Safe, limit, 1);
         let own_tail = own.map(tail);
         let mut limits: Vec<FurtherLimit> = Vec::new();
-        for (index, item) in option.items().iter().enumerate() {
+        for (index, item) in option.0.iter().enumerate() {
             let findings = &mut findings.at(format_args!(".limits[{index}]"));
             let (limit, warn_at) = match self.further_limit(item, &option.layer, resolved) {
                 Ok(made) => made,
@@ -162,7 +166,7 @@ impl Context<'_> {
             };
             let mut problem = |text: String, hint: &str| {
                 let problem = Diagnostic::new(place(item.location), text);
-                findings.problem(problem.hint(with(hint, elsewhere.as_ref())));
+                findings.problem(problem.hint(format!("{hint}{also}")));
             };
             let default_name = || format!("{base}-{}", item.unit).into();
             let name: Box<str> = item.name.clone().unwrap_or_else(default_name);
@@ -221,11 +225,7 @@ impl Context<'_> {
         layer: &Layer<'_>,
         resolved: &ResolvedOptions<'_>,
     ) -> Result<(Limit, WarnAt), (Option<Location>, String)> {
-        let own = Layer {
-            block: &item.block,
-            provenance: Provenance::Rule,
-            file: layer.file,
-        };
+        let own = Layer::of(Provenance::Rule, layer.file)(&item.block);
         let for_many = resolved
             .layers
             .iter()
@@ -251,17 +251,8 @@ impl Context<'_> {
         }
         let limit =
             Limit::new(&terms).map_err(|error| (options.location_of(&error), error.to_string()))?;
-        let warn_at = options.warn_at.map(|option| (*option).clone());
-        Ok((limit, warn_at.unwrap_or(WarnAt::NEVER)))
-    }
-}
-
-/// The location of what a layer states; of the descriptor if that is in another file.
-fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>) -> Location {
-    if layer.provenance.is_in_rules_file() {
-        location
-    } else {
-        spec.location
+        let warn_at = options.warn_at.map_or(WarnAt::NEVER, Sourced::value);
+        Ok((limit, warn_at))
     }
 }
 
@@ -269,14 +260,6 @@ fn own_location(layer: &Layer<'_>, location: Location, spec: &DescriptorSpec<'_>
 fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
     let inherited = resolved.inherited();
     inherited.filter(|_| !layer.provenance.is_in_rules_file())
-}
-
-/// A hint with what is set elsewhere.
-fn with(hint: &str, elsewhere: Option<&String>) -> String {
-    elsewhere.map_or_else(
-        || hint.to_owned(),
-        |elsewhere| format!("{hint}; {elsewhere}"),
-    )
 }
 
 /// Whether a limit keeps another one from being reached: all hits that it admits are within the

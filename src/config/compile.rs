@@ -23,7 +23,7 @@ pub(crate) struct Compiler<'o> {
     options: &'o CompileOptions,
     overlay: &'o Overlay,
     /// DEFAULT_ALGORITHM and DEFAULT_CONSISTENCY as blocks.
-    settings: Vec<(Block, Arc<str>)>,
+    settings: [(Block, Arc<str>); 2],
     domains: HashMap<String, Building>,
 }
 
@@ -39,25 +39,24 @@ struct Building {
 
 impl<'o> Compiler<'o> {
     pub(crate) fn new(options: &'o CompileOptions, overlay: &'o Overlay) -> Self {
-        let algorithm = options.default_algorithm.map(|algorithm| {
-            let block = Block {
-                algorithm: Some(unlocated(algorithm)),
-                ..Block::default()
-            };
-            (block, "DEFAULT_ALGORITHM".into())
-        });
+        let nowhere = Location::default();
+        let default_algorithm = options.default_algorithm;
+        let algorithm = Block {
+            algorithm: default_algorithm.map(|value| Located::new(value, nowhere)),
+            ..Block::default()
+        };
         let is_leased = options.default_consistency == Consistency::Leased;
-        let consistency = is_leased.then(|| {
-            let block = Block {
-                consistency: Some(unlocated(options.default_consistency)),
-                ..Block::default()
-            };
-            (block, "DEFAULT_CONSISTENCY".into())
-        });
+        let consistency = Block {
+            consistency: is_leased.then(|| Located::new(Consistency::Leased, nowhere)),
+            ..Block::default()
+        };
         Self {
             options,
             overlay,
-            settings: algorithm.into_iter().chain(consistency).collect(),
+            settings: [
+                (algorithm, "DEFAULT_ALGORITHM".into()),
+                (consistency, "DEFAULT_CONSISTENCY".into()),
+            ],
             domains: HashMap::new(),
         }
     }
@@ -158,13 +157,6 @@ impl Building {
             block_from: None,
             all_or_nothing: None,
         }
-    }
-}
-
-fn unlocated<T>(value: T) -> Located<T> {
-    Located {
-        value,
-        location: Location::default(),
     }
 }
 

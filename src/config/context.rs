@@ -1,6 +1,5 @@
 //! Where a descriptor is in the rules, and what applies there.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::config::overlay::DomainOverlay;
@@ -32,8 +31,6 @@ pub(crate) struct Above<'c> {
     rule: Option<&'c Rule>,
     /// The number of entries down to it.
     pub(crate) entries: usize,
-    /// A rule below counts its limits.
-    is_chained: Cell<bool>,
 }
 
 impl<'c> Above<'c> {
@@ -42,19 +39,6 @@ impl<'c> Above<'c> {
             up,
             rule: rule.filter(|rule| rule.all_limits().next().is_some()),
             entries: up.map_or(0, |up| up.entries) + 1,
-            is_chained: Cell::new(false),
-        }
-    }
-
-    pub(crate) fn is_chained(&self) -> bool {
-        self.is_chained.get()
-    }
-
-    /// Says that a rule below counts the limits of it and of all above.
-    pub(crate) fn chain(&self) {
-        self.is_chained.set(true);
-        if let Some(up) = self.up {
-            up.chain();
         }
     }
 

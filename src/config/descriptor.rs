@@ -10,7 +10,7 @@ use crate::config::context::{Above, Context};
 use crate::config::error::{Findings, SourceFindings};
 use crate::config::source::Source;
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec};
-use crate::config::tollgate::{Layer, Layers, ResolvedOptions};
+use crate::config::tollgate::{Layer, Layers, ResolvedOptions, Sourced};
 use crate::config::yaml::Diagnostic;
 use crate::limit::{Algorithm, Terms, Unit, WarnAt};
 use crate::rules::key::KeyTail;
@@ -96,7 +96,7 @@ impl Context<'_> {
             context.add_level(&mut level, labels, &*descriptors, findings);
             Box::new(level)
         });
-        let is_chained = above.is_chained();
+        let is_chained = below.as_deref().is_some_and(reaches_up);
         if let Some(rule) = rule.as_deref_mut()
             && (is_chained || rule.is_chained())
         {
@@ -142,15 +142,14 @@ impl Context<'_> {
             .iter()
             .map(|name| name.value.as_str().into());
         let lease = limit.filter(|limit| resolved.takes_ahead(limit));
-        let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(|option| *option)));
+        let lease = lease.map(|_| stats.lease(resolved.hit_lease().map(Sourced::value)));
+        let enforced_share = resolved.enforce_percent.map(Sourced::value);
         let rule = Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
             replaces: replaces.collect(),
             shadow_mode: spec.shadow_mode,
-            enforced_share: resolved
-                .enforce_percent
-                .map_or(EnforcedShare::ALL, |option| *option),
+            enforced_share: enforced_share.unwrap_or(EnforcedShare::ALL),
             quota_mode: spec.quota_mode,
             metadata,
             naming: match (spec.detailed_metric, self.by_value) {
@@ -164,7 +163,7 @@ impl Context<'_> {
                 KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
             }),
             on_limit: resolved.on_limit(),
-            on_store_error: resolved.on_store_error.map(|option| *option),
+            on_store_error: resolved.on_store_error.map(Sourced::value),
             override_terms: terms.filter(|_| !options.is_empty()).map(Box::new),
             options,
             origin: Origin {
@@ -176,9 +175,7 @@ impl Context<'_> {
             limits,
             parents,
             over_limit_hits: resolved.own_over_limit_hits(),
-            warn_at: resolved
-                .warn_at
-                .map_or(WarnAt::NEVER, |option| (*option).clone()),
+            warn_at: resolved.warn_at.map_or(WarnAt::NEVER, Sourced::value),
             tagged_entries: 0,
         };
         self.warn_about_unreachable(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
@@ -202,30 +199,25 @@ impl Context<'_> {
 
     /// The blocks that apply to a rule, highest precedence first.
     fn layers<'l>(&'l self, spec: &'l DescriptorSpec) -> Layers<'l> {
-        let layer = |block, provenance, file| Layer {
-            block,
-            provenance,
-            file,
-        };
         let file = &self.source.path;
+        let own = spec.block.as_ref();
         let mut layers = Layers::new();
-        layers.extend(
-            spec.block
-                .as_ref()
-                .map(|block| layer(block, Provenance::Rule, file)),
-        );
-        layers.extend(
-            self.defaults
-                .map(|block| layer(block, Provenance::Defaults, file)),
-        );
+        layers.extend(own.map(Layer::of(Provenance::Rule, file)));
+        layers.extend(self.defaults.map(Layer::of(Provenance::Defaults, file)));
         self.overlay.add_layers(self.path, &mut layers);
-        layers.extend(
-            self.settings
-                .iter()
-                .map(|(block, file)| layer(block, Provenance::Setting, file)),
-        );
+        for (block, name) in self.settings {
+            layers.push(Layer::of(Provenance::Setting, name)(block));
+        }
         layers
     }
+}
+
+/// Whether the limits above a level apply to a rule in it, too.
+fn reaches_up(level: &tree::Level) -> bool {
+    level.nodes().iter().any(|node| {
+        let reaches = node.rule.as_deref().is_some_and(|rule| rule.parents);
+        reaches || node.below.as_deref().is_some_and(reaches_up)
+    })
 }
 
 fn check_replaces(spec: &RateLimitSpec, findings: &mut SourceFindings<'_>) {

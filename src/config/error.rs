@@ -85,9 +85,9 @@ impl Findings {
 }
 
 impl Kept {
-    fn add(&mut self, finding: impl FnOnce() -> Finding) {
+    fn add(&mut self, about: Diagnostic, source: &Source, place: &str) {
         if self.first.len() < FINDINGS_SHOWN_MAX {
-            self.first.push(finding());
+            self.first.push(Finding::new(about, source, place));
         }
         self.count = FINDINGS_MAX.min(self.count + 1);
     }
@@ -125,16 +125,12 @@ impl SourceFindings<'_> {
 
     /// The rules are rejected.
     pub(crate) fn problem(&mut self, problem: Diagnostic) {
-        let (source, place) = (self.source, &self.place);
-        let problems = &mut self.all.problems;
-        problems.add(|| Finding::new(problem, source, place));
+        self.all.problems.add(problem, self.source, &self.place);
     }
 
     /// The rules are valid, but may not mean what their author thinks.
     pub(crate) fn warning(&mut self, warning: Diagnostic) {
-        let (source, place) = (self.source, &self.place);
-        let warnings = &mut self.all.warnings;
-        warnings.add(|| Finding::new(warning, source, place));
+        self.all.warnings.add(warning, self.source, &self.place);
     }
 
     /// The number of problems so far, about all sources.

@@ -37,7 +37,7 @@ fn value_of(node: &Node) -> Json {
         Kind::List(items) => items.iter().map(value_of).collect(),
         Kind::Map(pairs) => pairs
             .iter()
-            .map(|(key, value)| (go_text(key), value_of(value)))
+            .map(|(key, value)| (go_text(key, usize::MAX), value_of(value)))
             .collect::<Map<_, _>>()
             .into(),
     }
@@ -63,7 +63,7 @@ fn float(value: f64) -> Json {
 pub(crate) fn text_of(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) => scalar.text.to_string(),
-        Kind::List(_) | Kind::Map(_) => go_text(node),
+        Kind::List(_) | Kind::Map(_) => go_text(node, usize::MAX),
     }
 }
 
@@ -72,15 +72,13 @@ pub(crate) fn go_text_in_message(node: &Node) -> String {
     /// Bytes of a value in a message about rules.
     // bound quoted_value_bytes_max: the rest is left out; -
     const BYTES_MAX: usize = 1_024;
-    let mut text = String::new();
-    write_go_text(node, BYTES_MAX, &mut text);
-    text
+    go_text(node, BYTES_MAX)
 }
 
-/// The value as Go prints it in the messages of envoyproxy/ratelimit.
-fn go_text(node: &Node) -> String {
+/// The value as Go prints it in the messages of envoyproxy/ratelimit, up to about `bytes_max`.
+fn go_text(node: &Node, bytes_max: usize) -> String {
     let mut text = String::new();
-    write_go_text(node, usize::MAX, &mut text);
+    write_go_text(node, bytes_max, &mut text);
     text
 }
 

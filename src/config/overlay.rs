@@ -16,7 +16,6 @@
 //! A path may begin with the domain, as `explain` prints it: in the domain `shop`, `shop.user` is
 //! the rule `user`. If the domain has a key of its own name, it is the rule `user` below that key.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::error::SourceFindings;
@@ -107,13 +106,10 @@ impl Overlay {
             file: source.path.clone(),
             domains: Vec::new(),
         };
-        let root = match findings.read_yaml(CHECK_NODES_MAX) {
-            Ok(Some(root)) => root,
-            Ok(None) => return overlay,
-            Err(error) => {
-                findings.problem(error);
-                return overlay;
-            }
+        let root = findings.read_yaml(CHECK_NODES_MAX);
+        let root = root.map_err(|error| findings.problem(error));
+        let Ok(Some(root)) = root else {
+            return overlay;
         };
         for (key, value) in reader::map(&root, OverlayFile::KEYS, findings).unwrap_or_default() {
             if reader::key(key, OverlayFile::KEYS, NOT_ELSEWHERE, findings) == "overlays" {
@@ -171,21 +167,18 @@ impl Overlay {
                 warn(block.domain.location, "there is no such domain");
                 continue;
             }
-            let mut in_force: Vec<(Rc<DomainOverlay<'_>>, &Rule)> = Vec::new();
-            for domain in domains {
+            let in_force = domains.into_iter().map(|domain| {
                 let labels = domain.root.nodes().iter();
                 let labels = labels.map(|node| node.label.to_string());
-                let overlay = Rc::new(self.of_domain(&domain.name, labels));
-                domain.visit(&mut |nodes| {
-                    let rule = nodes.last().and_then(|node| node.rule.as_deref());
-                    in_force.extend(rule.map(|rule| (overlay.clone(), rule)));
-                });
-            }
+                (self.of_domain(&domain.name, labels), domain.rules())
+            });
+            let in_force: Vec<_> = in_force.collect();
             for block in &block.rules {
-                let matching = in_force
-                    .iter()
-                    .filter(|(overlay, rule)| overlay.matches(block, &rule.path));
-                let matching: Vec<&Rule> = matching.map(|(_, rule)| *rule).collect();
+                let matching = in_force.iter().flat_map(|(overlay, rules)| {
+                    let rules = rules.iter();
+                    rules.filter(|rule| overlay.matches(block, &rule.path))
+                });
+                let matching: Vec<&&Rule> = matching.collect();
                 if matching.is_empty() {
                     warn(
                         block.path.location,
@@ -193,7 +186,7 @@ impl Overlay {
                     );
                     continue;
                 }
-                for (key, location) in block.block.stated() {
+                for (key, location, _) in block.block.stated() {
                     if !matching.iter().any(|rule| uses(rule, key, location)) {
                         let text = format!(
                             "`{key}` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it"
@@ -283,19 +276,9 @@ impl<'o> DomainOverlay<'o> {
             .blocks
             .iter()
             .filter_map(|domain| domain.block.as_ref()?.defaults.as_ref());
-        let layer = |provenance| {
-            move |block| Layer {
-                block,
-                provenance,
-                file: self.file,
-            }
-        };
-        layers.extend(
-            rules
-                .map(|rule| &rule.block)
-                .map(layer(Provenance::OverlayOfPath)),
-        );
-        layers.extend(defaults.map(layer(Provenance::OverlayOfDomain)));
+        let rules = rules.map(|rule| &rule.block);
+        layers.extend(rules.map(Layer::of(Provenance::OverlayOfPath, self.file)));
+        layers.extend(defaults.map(Layer::of(Provenance::OverlayOfDomain, self.file)));
     }
 
     fn matches(&self, block: &RuleBlock, path: &str) -> bool {
@@ -309,13 +292,11 @@ impl<'o> DomainOverlay<'o> {
 impl Glob {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Located<Self>> {
         let text = reader::text(node, key, findings)?;
-        Some(Located {
-            value: Self {
-                text: text.into(),
-                pattern: Pattern::new(text),
-            },
-            location: node.location,
-        })
+        let glob = Self {
+            text: text.into(),
+            pattern: Pattern::new(text),
+        };
+        Some(Located::new(glob, node.location))
     }
 
     fn matches(&self, text: &str) -> bool {

@@ -16,11 +16,11 @@ use crate::rules::{OnLimit, Provenance};
 impl<'b> ResolvedOptions<'b> {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
-            .map_or(Algorithm::FixedWindow, |option| *option)
+            .map_or(Algorithm::FixedWindow, Sourced::value)
     }
 
     fn on_limit_word(&self) -> OnLimitWord {
-        self.on_limit.map_or(OnLimitWord::Reject, |option| *option)
+        self.on_limit.map_or(OnLimitWord::Reject, Sourced::value)
     }
 
     fn queues(&self) -> bool {
@@ -29,7 +29,7 @@ impl<'b> ResolvedOptions<'b> {
 
     /// The number of units in the period.
     pub(crate) fn unit_multiplier(&self) -> u32 {
-        self.unit_multiplier.map_or(1, |option| *option)
+        self.unit_multiplier.map_or(1, Sourced::value)
     }
 
     /// Sets the windows of a limit to those of its calendar, if it has one. A calendar in a block
@@ -42,17 +42,15 @@ impl<'b> ResolvedOptions<'b> {
     ) -> Option<(Option<Location>, String)> {
         let is_window = terms.algorithm.takes(LimitOption::Calendar);
         let option = self.calendar.filter(|_| is_window)?;
+        let is_own = option.layer.provenance == Provenance::Rule;
         match calendar::calendar(&option, terms.unit, terms.unit_multiplier, calendars_max) {
             Ok(calendar) => {
                 terms.windows = Windows::Calendar(calendar);
                 // Rejected hits are no usage.
                 terms.over_limit_hits = terms.over_limit_hits.or(Some(OverLimitHits::Drop));
             }
-            Err(error @ CalendarError::TooMany(_)) => {
-                return Some((location(Some(option)), error.to_string()));
-            }
-            Err(error) if option.layer.provenance == Provenance::Rule => {
-                return Some((location(Some(option)), error.to_string()));
+            Err(error) if is_own || matches!(error, CalendarError::TooMany(_)) => {
+                return Some((option.location(), error.to_string()));
             }
             Err(_) => self.calendar = None,
         }
@@ -61,25 +59,20 @@ impl<'b> ResolvedOptions<'b> {
 
     /// The terms of a `rate_limit` with these options.
     pub(crate) fn terms(&self, rate: Terms) -> Terms {
+        let (queues, counts_holders) = (self.queues(), self.algorithm().counts_holders());
         Terms {
             unit_multiplier: self.unit_multiplier(),
             algorithm: self.algorithm(),
-            burst: self.burst.map(|option| *option),
-            buckets: self.buckets.map(|option| *option),
-            over_limit_hits: self.over_limit_hits.map(|option| *option),
-            max_wait: self
-                .max_wait
-                .filter(|_| self.queues())
-                .map(|option| *option),
-            lease: self
-                .lease
-                .filter(|_| self.algorithm().counts_holders())
-                .map(|option| *option),
+            burst: self.burst.map(Sourced::value),
+            buckets: self.buckets.map(Sourced::value),
+            over_limit_hits: self.over_limit_hits.map(Sourced::value),
+            max_wait: self.max_wait.filter(|_| queues).map(Sourced::value),
+            lease: self.lease.filter(|_| counts_holders).map(Sourced::value),
             ..rate
         }
     }
 
-    fn leased(&self) -> Option<Sourced<'b, Consistency>> {
+    pub(crate) fn leased(&self) -> Option<Sourced<'b, Consistency>> {
         self.consistency
             .filter(|option| **option == Consistency::Leased)
     }
@@ -113,7 +106,7 @@ impl<'b> ResolvedOptions<'b> {
     ) -> Option<(Location, String)> {
         let leased = self.leased()?;
         let lifetime = self.hit_lease();
-        let stated = lifetime.map(|option| *option);
+        let stated = lifetime.map(Sourced::value);
         let error = LeaseTerms::check(terms, limit, stated).err()?;
         let of_lifetime = lifetime.filter(|_| matches!(error, LeaseError::OutOfRange { .. }));
         if leased.layer.provenance == Provenance::Rule {
@@ -162,25 +155,6 @@ impl<'b> ResolvedOptions<'b> {
         (!inherited.is_empty()).then(|| format!("set elsewhere: {}", inherited.join("; ")))
     }
 
-    /// The location of `on_limit: queue` in the rule itself.
-    pub(crate) fn own_queue(&self) -> Option<Location> {
-        let option = self.on_limit?;
-        (option.layer.provenance == Provenance::Rule && *option == OnLimitWord::Queue)
-            .then_some(option.located.location)
-    }
-
-    /// The location of `consistency: leased` in the rule itself.
-    pub(crate) fn own_leased(&self) -> Option<Location> {
-        let option = self.leased()?;
-        (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
-    }
-
-    /// The location of `enforce_percent` in the rule itself.
-    pub(crate) fn own_enforce_percent(&self) -> Option<Location> {
-        let option = self.enforce_percent?;
-        (option.layer.provenance == Provenance::Rule).then_some(option.located.location)
-    }
-
     /// Options that contradict each other or the descriptor, and where. [`LimitError`] covers the
     /// others.
     pub(crate) fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, String)> {
@@ -191,7 +165,7 @@ impl<'b> ResolvedOptions<'b> {
         };
         if on_limit == OnLimitWord::Queue && !algorithm.is_bucket() {
             add(
-                location(self.on_limit),
+                self.location("on_limit"),
                 format!(
                     "on_limit: queue is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
                 ),
@@ -199,22 +173,22 @@ impl<'b> ResolvedOptions<'b> {
         }
         if self.queues() && self.max_wait.is_none() {
             let text = "on_limit: queue needs a max_wait, the longest that a call may be queued; write one, such as max_wait: 200ms";
-            add(location(self.on_limit), text.to_owned());
+            add(self.location("on_limit"), text.to_owned());
         }
         if on_limit != OnLimitWord::Queue && self.max_wait.is_some() {
             let text = "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue";
-            add(location(self.max_wait), text.to_owned());
+            add(self.location("max_wait"), text.to_owned());
         }
         if on_limit != OnLimitWord::Degrade && self.request_headers.is_some() {
             let text = "request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade";
-            add(location(self.request_headers), text.to_owned());
+            add(self.location("request_headers"), text.to_owned());
         }
         if on_limit != OnLimitWord::Reject && self.response_body.is_some() {
             let on_limit = on_limit.name();
             let text = format!(
                 "response_body is only for on_limit: reject, not for {on_limit}; remove it, or write on_limit: reject"
             );
-            add(location(self.response_body), text);
+            add(self.location("response_body"), text);
         }
         if algorithm.takes(LimitOption::LeaseBy)
             && let Some((at, text)) = self.lease_by_conflict(spec)
@@ -239,8 +213,9 @@ impl<'b> ResolvedOptions<'b> {
         let stated = stated.into_iter();
         let misplaced =
             stated.filter(|(option, is_stated)| *is_stated && !algorithm.takes(*option));
-        let text =
-            |(option, _): (LimitOption, bool)| (self.location(option), option.misplaced(algorithm));
+        let text = |(option, _): (LimitOption, bool)| {
+            (self.location(option.name()), option.misplaced(algorithm))
+        };
         misplaced.map(text).collect()
     }
 
@@ -248,13 +223,13 @@ impl<'b> ResolvedOptions<'b> {
     pub(crate) fn own_over_limit_hits(&self) -> Option<OverLimitHits> {
         let stated = self.over_limit_hits;
         let own = stated.filter(|option| !option.layer.provenance.is_for_many());
-        own.map(|option| *option)
+        own.map(Sourced::value)
     }
 
     /// Makes the rule exact: hits of a chain, or of a limit with `warn_at`, are not taken ahead. An
     /// error if the rule itself says that they are.
     pub(crate) fn settle_exact(&mut self, findings: &mut SourceFindings<'_>) {
-        if let Some(location) = self.own_leased() {
+        if let Some(location) = self.leased().and_then(Sourced::own_location) {
             let text = "consistency: leased beside limits, parents or warn_at, which need each call to be decided by the store";
             let problem = Diagnostic::new(location, text);
             findings.problem(problem.hint("write consistency: exact, or remove the others"));
@@ -270,7 +245,7 @@ impl<'b> ResolvedOptions<'b> {
             let text = format!(
                 "concurrency needs lease_by, the key whose value names the holder of a slot; write lease_by: {key}, and have Envoy send an id there"
             );
-            return Some((location(self.algorithm), text));
+            return Some((self.algorithm_location(), text));
         };
         let text = if **lease_by != *key {
             let lease_by = &**lease_by;
@@ -282,50 +257,29 @@ impl<'b> ResolvedOptions<'b> {
         } else {
             return None;
         };
-        Some((location(self.lease_by), text))
+        Some((lease_by.location(), text))
     }
 
     /// The location of the option that makes a limit invalid; `None` if it is in the `rate_limit`.
     pub(crate) fn location_of(&self, error: &LimitError) -> Option<Location> {
-        match error {
+        let option = match error {
             LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => {
-                self.location(LimitOption::UnitMultiplier)
+                LimitOption::UnitMultiplier
             }
-            LimitError::BurstZero | LimitError::BurstTooLarge { .. } => {
-                self.location(LimitOption::Burst)
-            }
-            LimitError::BucketsOutOfRange(_) => self.location(LimitOption::Buckets),
-            LimitError::MaxWaitOutOfRange(_) => self.location(LimitOption::MaxWait),
-            LimitError::LeaseOutOfRange(_) => self.location(LimitOption::Lease),
-            LimitError::Misplaced { option, .. } => self.location(*option),
-            LimitError::NoLease => self.algorithm_location(),
+            LimitError::BurstZero | LimitError::BurstTooLarge { .. } => LimitOption::Burst,
+            LimitError::BucketsOutOfRange(_) => LimitOption::Buckets,
+            LimitError::MaxWaitOutOfRange(_) => LimitOption::MaxWait,
+            LimitError::LeaseOutOfRange(_) => LimitOption::Lease,
+            LimitError::Misplaced { option, .. } => *option,
+            LimitError::NoLease => return self.algorithm_location(),
             LimitError::RequestsTooLarge { .. }
             | LimitError::AmountTooLarge { .. }
-            | LimitError::TooManyHolders(_) => None,
-        }
-    }
-
-    fn location(&self, option: LimitOption) -> Option<Location> {
-        match option {
-            LimitOption::UnitMultiplier => location(self.unit_multiplier),
-            LimitOption::Burst => location(self.burst),
-            LimitOption::Buckets => location(self.buckets),
-            LimitOption::LeaseBy => location(self.lease_by),
-            LimitOption::Lease => location(self.lease),
-            LimitOption::OverLimitHits => location(self.over_limit_hits),
-            LimitOption::Calendar => location(self.calendar),
-            LimitOption::MaxWait => location(self.max_wait),
-        }
+            | LimitError::TooManyHolders(_) => return None,
+        };
+        self.location(option.name())
     }
 
     pub(crate) fn algorithm_location(&self) -> Option<Location> {
-        location(self.algorithm)
+        self.algorithm.and_then(Sourced::location)
     }
-}
-
-/// The location of an option that is set in the file of the rule.
-fn location<T>(option: Option<Sourced<'_, T>>) -> Option<Location> {
-    option
-        .filter(|option| option.layer.provenance.is_in_rules_file())
-        .map(|option| option.located.location)
 }

@@ -106,10 +106,7 @@ fn descriptor(
             name @ "detailed_metric" => spec.detailed_metric = flag(value, name, findings),
             name @ "value_to_metric" => spec.value_to_metric = flag(value, name, findings),
             name @ "share_threshold" => {
-                spec.share_threshold = Located {
-                    value: flag(value, name, findings),
-                    location: key.location,
-                };
+                spec.share_threshold = Located::new(flag(value, name, findings), key.location);
             }
             "metadata" => (spec.metadata, spec.block) = metadata(value, findings),
             _ => {}
@@ -147,10 +144,7 @@ fn replaces(node: &Node, findings: &mut SourceFindings<'_>) -> Vec<Located<Strin
         let name = pairs.iter().find(|(key, _)| key_of(key) == "name");
         names.push(match name {
             Some((_, name)) => text(name, "name", findings),
-            None => Located {
-                value: String::new(),
-                location: item.location,
-            },
+            None => Located::new(String::new(), item.location),
         });
     }
     names

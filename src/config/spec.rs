@@ -69,16 +69,8 @@ impl RulesFile<'_> {
 
     /// An empty file; what it lacks is reported at its top.
     pub(super) fn at_top() -> Self {
-        let top = Location {
-            line: 1,
-            column: 1,
-            width: 1,
-        };
         Self {
-            domain: Located {
-                value: String::new(),
-                location: top,
-            },
+            domain: Located::new(String::new(), Location::new(1, 1, 1)),
             ..Self::default()
         }
     }

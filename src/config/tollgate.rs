@@ -68,10 +68,8 @@ pub(crate) fn read_root_block(node: &Node, findings: &mut SourceFindings<'_>) ->
             "defaults" => {
                 let findings = &mut findings.at(".defaults");
                 block.defaults = read_block(value, findings);
-                if let Some(limits) = block
-                    .defaults
-                    .as_ref()
-                    .and_then(|block| block.limits.as_ref())
+                if let Some(Block { limits, .. }) = &block.defaults
+                    && let Some(limits) = limits
                 {
                     let problem = Diagnostic::new(limits.location, "`limits` for many rules");
                     findings.problem(problem.hint("write `limits` in the block of each rule"));

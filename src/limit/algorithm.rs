@@ -69,118 +69,73 @@ pub enum Kind {
     Holders,
 }
 
-/// The properties of an algorithm.
-#[derive(Debug, Clone, Copy)]
-pub struct Traits {
-    /// See [`Kind`].
-    pub kind: Kind,
-    /// The options that a rule with it may have.
-    pub options: &'static [LimitOption],
-    /// The burst of a bucket that states none: a number, or that of the requests.
-    pub default_burst: Option<u32>,
-    /// The value for rules that do not set it.
-    pub over_limit_hits: OverLimitHits,
-}
-
-const WINDOW: &[LimitOption] = &[LimitOption::UnitMultiplier, LimitOption::OverLimitHits];
-const BUCKET: &[LimitOption] = &[
-    LimitOption::UnitMultiplier,
-    LimitOption::Burst,
-    LimitOption::OverLimitHits,
-    LimitOption::MaxWait,
-];
-
-const FIXED_WINDOW: Traits = Traits {
-    kind: Kind::Windows,
-    options: &[
-        LimitOption::UnitMultiplier,
-        LimitOption::OverLimitHits,
-        LimitOption::Calendar,
-    ],
-    default_burst: None,
-    over_limit_hits: OverLimitHits::Count,
-};
-const SLIDING_LOG: Traits = Traits {
-    kind: Kind::Sliding,
-    options: WINDOW,
-    default_burst: None,
-    over_limit_hits: OverLimitHits::Drop,
-};
-const SLIDING_WINDOW: Traits = Traits {
-    options: &[
-        LimitOption::UnitMultiplier,
-        LimitOption::Buckets,
-        LimitOption::OverLimitHits,
-    ],
-    ..SLIDING_LOG
-};
-const TOKEN_BUCKET: Traits = Traits {
-    kind: Kind::Bucket,
-    options: BUCKET,
-    ..SLIDING_LOG
-};
-const LEAKY_BUCKET: Traits = Traits {
-    default_burst: Some(1),
-    ..TOKEN_BUCKET
-};
-const CONCURRENCY: Traits = Traits {
-    kind: Kind::Holders,
-    options: &[LimitOption::LeaseBy, LimitOption::Lease],
-    ..SLIDING_LOG
-};
-
 impl Algorithm {
-    /// Everything that distinguishes it from the others but its arithmetic.
-    pub const fn traits(self) -> &'static Traits {
+    /// The form of its state.
+    pub const fn kind(self) -> Kind {
         match self {
-            Self::FixedWindow => &FIXED_WINDOW,
-            Self::SlidingWindow => &SLIDING_WINDOW,
-            Self::SlidingLog => &SLIDING_LOG,
-            Self::TokenBucket => &TOKEN_BUCKET,
-            Self::LeakyBucket => &LEAKY_BUCKET,
-            Self::Concurrency => &CONCURRENCY,
+            Self::FixedWindow => Kind::Windows,
+            Self::SlidingWindow | Self::SlidingLog => Kind::Sliding,
+            Self::TokenBucket | Self::LeakyBucket => Kind::Bucket,
+            Self::Concurrency => Kind::Holders,
         }
     }
 
     /// Whether a rule with this algorithm may have the option.
     pub fn takes(self, option: LimitOption) -> bool {
-        self.traits().options.contains(&option)
+        match option {
+            LimitOption::UnitMultiplier | LimitOption::OverLimitHits => !self.counts_holders(),
+            LimitOption::Burst | LimitOption::MaxWait => self.is_bucket(),
+            LimitOption::Buckets => self == Self::SlidingWindow,
+            LimitOption::LeaseBy | LimitOption::Lease => self.counts_holders(),
+            LimitOption::Calendar => self.has_windows(),
+        }
+    }
+
+    /// The burst of a bucket that states none: a number, or that of the requests.
+    pub const fn default_burst(self) -> Option<u32> {
+        match self {
+            Self::LeakyBucket => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The value for rules that do not set it.
+    pub const fn default_over_limit_hits(self) -> OverLimitHits {
+        match self {
+            Self::FixedWindow => OverLimitHits::Count,
+            _ => OverLimitHits::Drop,
+        }
     }
 
     /// Whether each window, aligned to the epoch, has a counter.
     pub const fn has_windows(self) -> bool {
-        matches!(self.traits().kind, Kind::Windows)
+        matches!(self.kind(), Kind::Windows)
     }
 
     /// Whether the algorithm is a bucket, which has a burst and can queue.
     pub const fn is_bucket(self) -> bool {
-        matches!(self.traits().kind, Kind::Bucket)
+        matches!(self.kind(), Kind::Bucket)
     }
 
     /// Whether holders are counted, each known by name. Such a limit has a lease and no period.
     pub const fn counts_holders(self) -> bool {
-        matches!(self.traits().kind, Kind::Holders)
+        matches!(self.kind(), Kind::Holders)
     }
 }
 
 impl LimitOption {
     /// Why a rule with this algorithm cannot have it, and what to write instead.
     pub fn misplaced(self, algorithm: Algorithm) -> String {
-        let (users, remedy) = match self {
-            Self::Burst => ("buckets", "remove it, or write algorithm: token_bucket"),
-            Self::Buckets => (
-                "sliding_window",
-                "remove it, or write algorithm: sliding_window",
-            ),
-            Self::Calendar => (
-                "fixed_window",
-                "remove it, or write algorithm: fixed_window",
-            ),
-            Self::MaxWait => (
-                "buckets",
-                "write algorithm: leaky_bucket, or on_limit: reject",
-            ),
-            Self::LeaseBy => ("concurrency", "remove it, or write algorithm: concurrency"),
+        let (users, other) = match self {
+            Self::Burst => ("buckets", Algorithm::TokenBucket),
+            Self::Buckets => ("sliding_window", Algorithm::SlidingWindow),
+            Self::Calendar => ("fixed_window", Algorithm::FixedWindow),
+            Self::LeaseBy => ("concurrency", Algorithm::Concurrency),
+            Self::MaxWait => {
+                return format!(
+                    "max_wait is only for buckets, not for {algorithm}; write algorithm: leaky_bucket, or on_limit: reject"
+                );
+            }
             Self::Lease => {
                 return "lease is the time until what is held returns, only for algorithm: concurrency and consistency: leased; remove it, or write one of these beside it".to_owned();
             }
@@ -196,7 +151,9 @@ impl LimitOption {
             }
         };
         let option = self.name();
-        format!("{option} is only for {users}, not for {algorithm}; {remedy}")
+        format!(
+            "{option} is only for {users}, not for {algorithm}; remove it, or write algorithm: {other}"
+        )
     }
 }
 

@@ -1,22 +1,28 @@
 //! Calendar periods: days, weeks, months and years that begin at a local time of a time zone.
 //!
-//! A [`Calendar`] gets its periods from a function, so that nothing here needs a zone database. It
-//! keeps the current period and the ones beside it: clocks of replicas and servers differ by
-//! seconds, so most calls find theirs there.
-//!
-//! Days are converted as in Howard Hinnant's "chrono-compatible low-level date algorithms": a year
-//! begins on March 1, so that a leap day is the last day of its year and no month needs a table.
+//! A period begins at the first instant whose local time is not before its start: the end of a gap,
+//! or the first of two. So a clock that goes back across the start does not reopen the period that
+//! ended, and a date that is skipped has no day.
 //!
 //! ```text
-//! day of the year    0    31    61    92   122   153   184   214   245   275   306   337
-//! month              Mar   Apr   May   Jun   Jul   Aug   Sep   Oct   Nov   Dec   Jan   Feb
+//! Asia/Beirut, 29 March 2026   23:59 ─┐                     a day begins at 01:00
+//!                                     └─ 01:00 ──▶
+//! Asia/Amman, 29 October 2021  00:00 ── 00:59 ─┐            the day began at the first midnight
+//!                                        00:00 └─ 00:00 ──▶
 //! ```
+//!
+//! A [`Calendar`] gets its zone from `config/calendar.rs`, so that nothing here needs a zone
+//! database. It keeps the current period and the ones beside it: clocks of replicas and servers
+//! differ by seconds, so most calls find theirs there.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::{Offset, TimeZone};
+use jiff::{Timestamp, ToSpan as _};
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{MICROS_PER_SECOND, Time};
@@ -58,35 +64,38 @@ pub struct CalendarSpec {
     pub at: (u8, u8),
 }
 
-/// A local date, as keys have it: `2026-10-01`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Date {
-    year: i16,
-    month: i8,
-    day: i8,
-}
-
-/// A calendar period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Period {
-    /// The first instant whose local time is not before the start.
+/// A window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// Identifies the window in the state of a counter: its start, or for a calendar midnight UTC
+    /// of its local date, which a change of the zone keeps.
+    pub id: Time,
+    /// The first instant of the window.
     pub start: Time,
-    /// The start of the next period.
+    /// The first instant of the next window.
     pub end: Time,
-    /// The local date of its first day.
-    pub date: Date,
+    /// The local date of its first day, with a calendar.
+    pub date: Option<Date>,
 }
 
 /// Periods of one kind in a time zone. Equal to those of the same kind and [`CalendarSpec`].
 pub struct Calendar {
-    spec: CalendarSpec,
-    unit: Unit,
-    months: u32,
-    period_at: Box<dyn Fn(Time) -> Period + Send + Sync>,
-    utc_offset: Box<dyn Fn(Time) -> i32 + Send + Sync>,
+    /// Where its periods begin. What its unit does not need has the default.
+    pub spec: CalendarSpec,
+    /// Day, week, month or year.
+    pub unit: Unit,
+    /// The months of a period of months, counted from January; else 1.
+    pub months: u32,
+    zone: TimeZone,
     /// The period of the latest call that was not in it, between those before and after.
-    cached: ArcSwap<[Period; 3]>,
+    cached: ArcSwap<[Window; 3]>,
 }
+
+/// The first second of the year 9000. Later times have the period of this one.
+pub(crate) const LAST_SECS: i64 = 221_845_392_000;
+
+/// No local time differs more from UTC.
+pub(crate) const LARGEST_OFFSET_SECS: i64 = 26 * 3_600;
 
 impl CalendarSpec {
     /// Periods that begin at local midnight, on a Monday or the first of a month.
@@ -100,98 +109,125 @@ impl CalendarSpec {
     }
 }
 
-impl Date {
-    /// A date that exists.
-    pub const fn new(year: i16, month: i8, day: i8) -> Self {
-        Self { year, month, day }
-    }
-}
-
-impl fmt::Display for Date {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { year, month, day } = self;
-        write!(formatter, "{year:04}-{month:02}-{day:02}")
-    }
-}
-
-impl Period {
-    /// Midnight UTC of its date, from 1970 on: identifies the period in the state of a counter,
-    /// whatever the zone is.
-    pub fn nominal_start(&self) -> Time {
-        let Date { year, month, day } = self.date;
-        let months = (i64::from(year) - 1_970) * 12 + i64::from(month) - 1;
-        u64::try_from(months).map_or(Time::default(), |months| {
-            let secs = month_start(months) + u64::from(day.unsigned_abs() - 1) * SECS_PER_DAY;
-            Time::from_micros(secs * MICROS_PER_SECOND)
-        })
-    }
-
-    fn contains(&self, at: Time) -> bool {
-        self.start <= at && at < self.end
-    }
-}
-
 impl Calendar {
-    /// The calendar whose periods a function finds, and the seconds that local time is ahead of UTC
-    /// then. `months` is the length of a month period, else 1.
-    pub fn new(
-        spec: CalendarSpec,
-        unit: Unit,
-        months: u32,
-        period_at: impl Fn(Time) -> Period + Send + Sync + 'static,
-        utc_offset: impl Fn(Time) -> i32 + Send + Sync + 'static,
-    ) -> Self {
-        let cached = ArcSwap::from_pointee([period_at(Time::default()); 3]);
+    /// The calendar of a valid definition in the zone of its name.
+    pub(crate) fn new(spec: CalendarSpec, unit: Unit, months: u32, zone: TimeZone) -> Self {
         Self {
             spec,
             unit,
             months,
-            period_at: Box::new(period_at),
-            utc_offset: Box::new(utc_offset),
-            cached,
+            zone,
+            cached: ArcSwap::default(),
         }
     }
 
-    /// The period at a time.
-    pub fn period(&self, at: Time) -> Period {
+    /// The period at a time. Its id is midnight UTC of its date, from 1970 on.
+    pub fn period(&self, at: Time) -> Window {
         let cached = self.cached.load();
-        if let Some(period) = cached.iter().find(|period| period.contains(at)) {
+        let is_current = |period: &&Window| period.start <= at && at < period.end;
+        if let Some(period) = cached.iter().find(is_current) {
             return *period;
         }
-        let period = (self.period_at)(at);
+        let period = self.find(at);
         let just_before = period.start.as_micros().saturating_sub(1);
-        let before = (self.period_at)(Time::from_micros(just_before));
-        let after = (self.period_at)(period.end);
+        let before = self.find(Time::from_micros(just_before));
+        let after = self.find(period.end);
         self.cached.store(Arc::new([before, period, after]));
         period
     }
 
-    /// Day, week, month or year.
-    pub fn unit(&self) -> Unit {
-        self.unit
-    }
-
-    /// The months of a period of months, counted from January; else 1.
-    pub fn months(&self) -> u32 {
-        self.months
-    }
-
-    /// Where its periods begin. What its unit does not need has the default.
-    pub fn spec(&self) -> &CalendarSpec {
-        &self.spec
-    }
-
     /// The time in RFC 3339 with the offset of the zone, to a second.
     pub fn to_rfc3339(&self, at: Time) -> String {
-        let offset = (self.utc_offset)(at);
-        let micros = i64::from(offset) * MICROS_PER_SECOND.cast_signed();
-        let local = Time::from_micros(at.as_micros().saturating_add_signed(micros));
-        let (local, minutes) = (local.to_rfc3339_secs(), offset.unsigned_abs() / 60);
-        match (offset, local.trim_end_matches('Z')) {
-            (0, _) => local,
-            (1.., local) => format!("{local}+{:02}:{:02}", minutes / 60, minutes % 60),
-            (_, local) => format!("{local}-{:02}:{:02}", minutes / 60, minutes % 60),
+        let at = timestamp(secs(at));
+        let offset = self.zone.to_offset(at);
+        if offset == Offset::UTC {
+            at.to_string()
+        } else {
+            at.display_with_offset(offset).to_string()
         }
+    }
+
+    /// The period at a time, without the cache.
+    pub(crate) fn find(&self, at: Time) -> Window {
+        let secs = secs(at);
+        let local = secs + self.offset(secs) - self.day_start();
+        // The local time is not before the start of this date, so its period has begun. So may have
+        // later ones, if the clock went back since.
+        let mut first = self.first_date(Offset::UTC.to_datetime(timestamp(local)).date());
+        loop {
+            let next = self.next(first);
+            let end = self.start(next);
+            if end > secs {
+                let is_last = secs == LAST_SECS;
+                return Window {
+                    id: time(midnight(first)),
+                    start: time(self.start(first)),
+                    end: if is_last {
+                        Time::from_micros(u64::MAX)
+                    } else {
+                        time(end)
+                    },
+                    date: Some(first),
+                };
+            }
+            first = next;
+        }
+    }
+
+    /// The first date of the period with a date.
+    fn first_date(&self, date: Date) -> Date {
+        match self.unit {
+            Unit::Week => {
+                let day = date.weekday().to_monday_zero_offset();
+                let into_week = (day - self.spec.first_weekday as i8).rem_euclid(7);
+                date.saturating_sub(into_week.days())
+            }
+            Unit::Month => {
+                let into_month = i64::from(self.spec.first_day - 1).days();
+                let month = date.saturating_sub(into_month).first_of_month();
+                let months_before = i64::from(month.month() - 1) % i64::from(self.months);
+                let first = month.saturating_sub(months_before.months());
+                first.saturating_add(into_month)
+            }
+            Unit::Year => date.first_of_year(),
+            _ => date,
+        }
+    }
+
+    /// The first date of the next period.
+    fn next(&self, first: Date) -> Date {
+        first.saturating_add(match self.unit {
+            Unit::Week => 1.week(),
+            Unit::Month => i64::from(self.months).months(),
+            Unit::Year => 1.year(),
+            _ => 1.day(),
+        })
+    }
+
+    /// The first second whose local time is not before the start of a period.
+    fn start(&self, first: Date) -> i64 {
+        let local = midnight(first) + self.day_start();
+        // Offsets change at `from`; the first is before any that can matter.
+        let mut from = local - LARGEST_OFFSET_SECS;
+        loop {
+            let start = from.max(local - self.offset(from));
+            let change = self.zone.following(timestamp(from)).next();
+            match change.map(|change| change.timestamp().as_second()) {
+                Some(change) if change <= start => from = change,
+                _ => return start,
+            }
+        }
+    }
+
+    /// Seconds from midnight to the start of a period.
+    fn day_start(&self) -> i64 {
+        let (hour, minute) = self.spec.at;
+        i64::from(hour) * 3_600 + i64::from(minute) * 60
+    }
+
+    /// How many seconds local time is ahead of UTC.
+    fn offset(&self, secs: i64) -> i64 {
+        self.zone.to_offset(timestamp(secs)).seconds().into()
     }
 
     fn definition(&self) -> (&CalendarSpec, Unit, u32) {
@@ -219,136 +255,23 @@ impl fmt::Debug for Calendar {
     }
 }
 
-const SECS_PER_DAY: u64 = 86_400;
-/// Days from March 1 of year 0 to January 1, 1970.
-const DAYS_TO_EPOCH: u64 = 719_468;
-/// Days of 400 years, after which leap years repeat.
-const DAYS_PER_ERA: u64 = 146_097;
-const YEARS_PER_ERA: u64 = 400;
-const MONTHS_PER_YEAR: u64 = 12;
-/// Months from January of year 0 to January 1970.
-const MONTHS_TO_EPOCH: u64 = 1_970 * MONTHS_PER_YEAR;
-
-/// The calendar month that a second lies in, as the number of months since January 1970.
-pub const fn month_of(secs: u64) -> u64 {
-    let days = secs / SECS_PER_DAY + DAYS_TO_EPOCH;
-    let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
-    let leap_days = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_since_march = (5 * day_of_year + 2) / 153;
-    // January and February belong to the year before. A month is counted from January of year 0,
-    // which has index 0.
-    (era * YEARS_PER_ERA + year_of_era) * MONTHS_PER_YEAR + months_since_march + 2 - MONTHS_TO_EPOCH
+/// Seconds since the epoch, within the range of dates.
+fn secs(at: Time) -> i64 {
+    let secs = i64::try_from(at.as_micros() / MICROS_PER_SECOND);
+    secs.map_or(LAST_SECS, |secs| secs.min(LAST_SECS))
 }
 
-/// The first second of a month that [`month_of`] returned, or of the one after it.
-pub const fn month_start(month: u64) -> u64 {
-    let months = month + MONTHS_TO_EPOCH - 2;
-    let (year, months_since_march) = (months / MONTHS_PER_YEAR, months % MONTHS_PER_YEAR);
-    let (era, year_of_era) = (year / YEARS_PER_ERA, year % YEARS_PER_ERA);
-    let day_of_year = (153 * months_since_march + 2) / 5;
-    let day_of_era = 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    (era * DAYS_PER_ERA + day_of_era - DAYS_TO_EPOCH) * SECS_PER_DAY
+fn timestamp(secs: i64) -> Timestamp {
+    Timestamp::from_second(secs).expect("it is before the year 9999")
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+/// Midnight UTC of a date, in seconds since the epoch.
+fn midnight(date: Date) -> i64 {
+    let midnight = Offset::UTC.to_timestamp(DateTime::from(date));
+    midnight.expect("it is before the year 9999").as_second()
+}
 
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The last second of the year 9999, up to which humantime formats.
-    const SECS_MAX: u64 = 253_402_300_799;
-
-    fn date(secs: u64) -> String {
-        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(secs)).to_string()
-    }
-
-    /// The month that a second lies in, as a library formats it.
-    fn month_by_library(secs: u64) -> u64 {
-        let date = date(secs);
-        let number = |part: &str| part.parse::<u64>().expect("a number");
-        (number(&date[..4]) - 1970) * 12 + number(&date[5..7]) - 1
-    }
-
-    #[test]
-    fn months_start_and_end_where_the_calendar_says() {
-        for (within, starts, next) in [
-            (
-                "1970-01-01T00:00:00Z",
-                "1970-01-01T00:00:00Z",
-                "1970-02-01T00:00:00Z",
-            ),
-            (
-                "2024-02-29T23:59:59Z",
-                "2024-02-01T00:00:00Z",
-                "2024-03-01T00:00:00Z",
-            ),
-            (
-                "2026-02-28T23:59:59Z",
-                "2026-02-01T00:00:00Z",
-                "2026-03-01T00:00:00Z",
-            ),
-            (
-                "2100-02-28T12:00:00Z",
-                "2100-02-01T00:00:00Z",
-                "2100-03-01T00:00:00Z",
-            ),
-            (
-                "2000-02-29T12:00:00Z",
-                "2000-02-01T00:00:00Z",
-                "2000-03-01T00:00:00Z",
-            ),
-            (
-                "2026-12-31T23:59:59Z",
-                "2026-12-01T00:00:00Z",
-                "2027-01-01T00:00:00Z",
-            ),
-            (
-                "2027-01-01T00:00:00Z",
-                "2027-01-01T00:00:00Z",
-                "2027-02-01T00:00:00Z",
-            ),
-            (
-                "2026-08-31T00:00:00Z",
-                "2026-08-01T00:00:00Z",
-                "2026-09-01T00:00:00Z",
-            ),
-            (
-                "2026-04-30T23:59:59Z",
-                "2026-04-01T00:00:00Z",
-                "2026-05-01T00:00:00Z",
-            ),
-        ] {
-            let time = humantime::parse_rfc3339(within)
-                .expect("a date")
-                .duration_since(UNIX_EPOCH)
-                .expect("after 1970");
-            let month = month_of(time.as_secs());
-            assert_eq!(
-                (date(month_start(month)), date(month_start(month + 1))),
-                (starts.to_owned(), next.to_owned()),
-                "{within}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_month_contains_its_seconds_and_is_the_one_a_library_names(secs in 0..SECS_MAX) {
-            let month = month_of(secs);
-            let (start, end) = (month_start(month), month_start(month + 1));
-            prop_assert_eq!(month, month_by_library(secs));
-            prop_assert!(start <= secs && secs < end, "{} in {}..{}", secs, start, end);
-            let secs_in_month = end - start;
-            prop_assert!((28..=31).contains(&(secs_in_month / SECS_PER_DAY)));
-            prop_assert_eq!(secs_in_month % SECS_PER_DAY, 0);
-            prop_assert_eq!(month_of(start), month);
-            prop_assert_eq!(month_of(end - 1), month);
-            prop_assert_eq!(month_of(end), month + 1);
-        }
-    }
+/// Not before the epoch.
+pub(crate) fn time(secs: i64) -> Time {
+    Time::from_micros(u64::try_from(secs).unwrap_or(0) * MICROS_PER_SECOND)
 }

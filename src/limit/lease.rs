@@ -6,6 +6,7 @@ use crate::base::time::{Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
 use crate::limit::terms::Terms;
 use crate::limit::validated::Limit;
+use crate::limit::windows::Windows;
 
 /// The shortest default lifetime: shorter leases would save few calls.
 const SHORTEST_DEFAULT: Span = Span::from_micros(100_000);
@@ -162,21 +163,14 @@ impl Limit {
     /// The time from which and until which hits that are charged at `now` can be used: their window
     /// or sub-window. Hits of a bucket can be used at any time.
     pub fn usable(&self, now: Time) -> (Time, Time) {
-        match self.algorithm {
+        let window = match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                (Time::from_micros(0), Time::from_micros(u64::MAX))
+                return (Time::from_micros(0), Time::from_micros(u64::MAX));
             }
-            Algorithm::SlidingWindow => {
-                let width = self.sub_window();
-                let index = now.as_micros() / width.as_micros();
-                let start = Time::from_micros(index * width.as_micros());
-                (start, start.plus(width))
-            }
-            _ => {
-                let window = self.window(now);
-                (window.start, window.end)
-            }
-        }
+            Algorithm::SlidingWindow => Windows::Aligned.at(self.sub_window(), now),
+            _ => self.window(now),
+        };
+        (window.start, window.end)
     }
 }
 

@@ -41,11 +41,9 @@ impl Share {
     /// The part of used quota. The parts of all ranks add up to the whole; without a rank it is
     /// rounded up.
     pub fn of_used(self, whole: u64) -> u64 {
-        let replicas = u64::from(self.replicas.get());
-        if self.rank.is_none() {
-            whole.div_ceil(replicas)
-        } else {
-            whole / replicas + u64::from(self.has_one_more(whole))
+        match self.rank {
+            None => whole.div_ceil(self.replicas.get().into()),
+            Some(_) => self.of_allowed(whole),
         }
     }
 

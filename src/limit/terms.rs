@@ -125,26 +125,17 @@ impl Terms {
     }
 
     pub(super) fn period(&self) -> Result<Span, LimitError> {
-        let &Self {
-            unit,
-            unit_multiplier,
-            ..
-        } = self;
-        let period = Span::from_micros(
-            unit.span()
-                .as_micros()
-                .saturating_mul(u64::from(unit_multiplier)),
-        );
-        if unit_multiplier == 0 {
-            return Err(LimitError::PeriodZero);
-        }
-        if period > PERIOD_MAX {
-            return Err(LimitError::PeriodTooLong {
+        let (unit, unit_multiplier) = (self.unit, self.unit_multiplier);
+        let unit_micros = unit.span().as_micros();
+        let period = Span::from_micros(unit_micros.saturating_mul(unit_multiplier.into()));
+        match unit_multiplier {
+            0 => Err(LimitError::PeriodZero),
+            _ if period > PERIOD_MAX => Err(LimitError::PeriodTooLong {
                 unit_multiplier,
                 unit,
-            });
+            }),
+            _ => Ok(period),
         }
-        Ok(period)
     }
 
     /// Rejects options of other algorithms.

@@ -6,11 +6,11 @@ use std::num::NonZeroU32;
 
 use crate::base::time::{Span, Time};
 use crate::limit::algorithm::{Algorithm, OverLimitHits};
-use crate::limit::calendar::Weekday;
+use crate::limit::calendar::{Weekday, Window};
 use crate::limit::share::Share;
 use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, PERIOD_MAX, Terms};
 use crate::limit::unit::{Tick, Unit};
-use crate::limit::windows::{Window, Windows};
+use crate::limit::windows::Windows;
 
 /// Whole numbers up to here are exact in a double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;
@@ -82,7 +82,7 @@ impl Limit {
         terms.check_options()?;
         let over_limit_hits = terms
             .over_limit_hits
-            .unwrap_or(algorithm.traits().over_limit_hits);
+            .unwrap_or(algorithm.default_over_limit_hits());
         let limit = Self {
             requests,
             capacity: requests,
@@ -109,7 +109,7 @@ impl Limit {
                 Some(buckets) => Err(LimitError::BucketsOutOfRange(buckets)),
             },
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let burst = terms.burst.or(algorithm.traits().default_burst);
+                let burst = terms.burst.or(algorithm.default_burst());
                 limit.bucket(burst.map_or(requests, u64::from), terms)
             }
             Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),
@@ -258,9 +258,9 @@ impl Limit {
     pub(crate) fn first_days(&self) -> Option<(Weekday, u8)> {
         match self.windows {
             Windows::Calendar(calendar) => {
-                Some((calendar.spec().first_weekday, calendar.spec().first_day))
+                Some((calendar.spec.first_weekday, calendar.spec.first_day))
             }
-            Windows::Aligned | Windows::UtcMonths => None,
+            Windows::Aligned | Windows::UtcMonths(_) => None,
         }
     }
 
@@ -288,8 +288,9 @@ impl Terms {
     fn windows(&self) -> Windows {
         let period = (self.unit, self.unit_multiplier);
         match self.windows {
-            Windows::UtcMonths if period == (Unit::Month, 1) => self.windows,
-            Windows::Calendar(calendar) if period == (calendar.unit(), calendar.months()) => {
+            Windows::UtcMonths(calendar) | Windows::Calendar(calendar)
+                if period == (calendar.unit, calendar.months) =>
+            {
                 self.windows
             }
             _ => Windows::Aligned,

@@ -61,11 +61,8 @@ fn is_reached(percent: u8, limit: u64, used: u64) -> bool {
 
 impl fmt::Display for WarnAt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, percent) in self.0.iter().enumerate() {
-            let comma = if index > 0 { ", " } else { "" };
-            write!(formatter, "{comma}{percent}%")?;
-        }
-        Ok(())
+        let percents = self.0.iter().map(|percent| format!("{percent}%"));
+        formatter.write_str(&percents.collect::<Vec<_>>().join(", "))
     }
 }
 

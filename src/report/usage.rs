@@ -167,10 +167,9 @@ fn period(limit: &Limit, used: u64, now: Time) -> (UsagePeriod, Option<Projectio
             };
             return (period, None);
         }
-        Windows::UtcMonths => (Unit::Month, "UTC", &Time::to_rfc3339_secs),
-        Windows::Calendar(calendar) => {
-            let zone = &*calendar.spec().time_zone;
-            (calendar.unit(), zone, &|time| calendar.to_rfc3339(time))
+        Windows::UtcMonths(calendar) | Windows::Calendar(calendar) => {
+            let zone = &*calendar.spec.time_zone;
+            (calendar.unit, zone, &|time| calendar.to_rfc3339(time))
         }
     };
     let period = UsagePeriod {

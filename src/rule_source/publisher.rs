@@ -185,7 +185,7 @@ impl RulePublisher {
         let algorithm = algorithm.map(|one| ("DEFAULT_ALGORITHM", one.name().as_bytes()));
         let consistency = (self.options.default_consistency == Consistency::Leased)
             .then_some(("DEFAULT_CONSISTENCY", "leased".as_bytes()));
-        let months = (self.options.windows == Windows::UtcMonths)
+        let months = (self.options.windows != Windows::Aligned)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         hash_of(
             texts

@@ -10,6 +10,7 @@ use crate::base::environment::Environment;
 use crate::base::named_enum::named_enum;
 use crate::base::parse;
 use crate::config::CompileOptions;
+use crate::config::calendar::utc_months;
 use crate::limit::{Algorithm, Consistency, LimitOption, Windows};
 use crate::rule_source::files::Directory;
 use crate::rule_source::xds;
@@ -280,7 +281,7 @@ fn default_algorithm(text: &str) -> Result<Algorithm, String> {
 fn months(text: &str) -> Result<Windows, String> {
     parse::boolean(text).map(|calendar| {
         if calendar {
-            Windows::UtcMonths
+            utc_months()
         } else {
             Windows::Aligned
         }

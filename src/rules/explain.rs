@@ -98,16 +98,9 @@ pub(crate) fn counter_entries(
         Some(domain) if descriptor.limit.is_none() => lookup(domain, &descriptor.entries),
         _ => (Hops::new(), End::NoEntries),
     };
-    let rule = match end {
-        End::Rule(rule) => Some(rule),
-        _ => None,
-    };
-    let mut text = String::new();
-    for entry in counted_by(&descriptor.entries, &hops, rule) {
-        let comma = if text.is_empty() { "" } else { "," };
-        let _ = write!(text, "{comma}{entry}");
-    }
-    text
+    let entries = counted_by(&descriptor.entries, &hops, end.rule());
+    let entries: Vec<String> = entries.map(|entry| entry.to_string()).collect();
+    entries.join(",")
 }
 
 /// The nodes that the entries of a descriptor match, and how its lookup ends.
@@ -273,7 +266,9 @@ fn key_note(format: KeyFormat, limit: &Limit) -> String {
     let start = match limit.windows {
         _ if !limit.algorithm.has_windows() => "",
         Windows::Calendar(_) => "; on Redis the window's first local date follows",
-        Windows::Aligned | Windows::UtcMonths => "; on Redis the window's start in seconds follows",
+        Windows::Aligned | Windows::UtcMonths(_) => {
+            "; on Redis the window's start in seconds follows"
+        }
     };
     format!("{} form{start}", format.name())
 }

@@ -115,11 +115,11 @@ impl KeyTail {
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
         let (algorithm, is_window) = (limit.algorithm, limit.algorithm.has_windows());
         if let Windows::Calendar(calendar) = limit.windows {
-            let months = match calendar.months() {
+            let months = match calendar.months {
                 1 => String::new(),
                 months => months.to_string(),
             };
-            return Self::Safe(format!(":{algorithm}:{months}{}@", calendar.unit()).into());
+            return Self::Safe(format!(":{algorithm}:{months}{}@", calendar.unit).into());
         }
         if format == KeyFormat::Reference
             && is_window
@@ -136,7 +136,7 @@ impl KeyTail {
         };
         let period = match limit.windows {
             _ if algorithm.counts_holders() => "0".to_owned(),
-            Windows::UtcMonths => "month".to_owned(),
+            Windows::UtcMonths(_) => "month".to_owned(),
             _ => limit.period_ticks().to_string(),
         };
         let tick = limit.tick.name();

@@ -30,6 +30,15 @@ pub(crate) enum End<'r> {
     NoLimit,
 }
 
+impl<'r> End<'r> {
+    pub(crate) fn rule(&self) -> Option<&'r Rule> {
+        match self {
+            Self::Rule(rule) => Some(rule),
+            Self::NoEntries | Self::NoChild | Self::TooDeep | Self::NoLimit => None,
+        }
+    }
+}
+
 impl<'r> Hop<'r> {
     /// The pattern, for an entry whose values share one counter.
     pub(crate) fn shared_value(&self, entry: Entry<'_>) -> Option<&'r [u8]> {

@@ -185,7 +185,13 @@ impl<'r> Planner<'_, '_, 'r> {
         rule: &'r Rule,
     ) -> Result<Step<'r>, InvalidRequest> {
         let (hops, last) = (&matched.hops, matched.hops.len() - 1);
-        let mut counted: SmallVec<[Counted<'_, 'r>; 8]> = SmallVec::new();
+        let over_limit_hits = if rule.settles() {
+            OverLimitHits::Count
+        } else {
+            OverLimitHits::Drop
+        };
+        let first = self.request.checks.len();
+        let mut links = Vec::new();
         for (at, hop) in hops.iter().enumerate() {
             let level = hop.node.rule.as_deref();
             let applies = |level: &&Rule| {
@@ -194,42 +200,31 @@ impl<'r> Planner<'_, '_, 'r> {
             let Some(level) = level.filter(applies) else {
                 continue;
             };
-            let own = |limit| Counted {
+            // A limit in the request replaces the rule's own.
+            let stated = matched.limit.filter(|_| at == last && matched.is_override);
+            let counters = level.counters();
+            let counters = counters.filter(|(further, ..)| stated.is_none() || further.is_some());
+            let counters = counters.map(|(further, limit, _)| Counted {
                 rule: Some(level),
-                further: None,
-                limit,
+                further,
+                limit: *limit,
                 is_override: false,
                 hops: &hops[..=at],
                 entries: at + 1,
-            };
-            let limit = if at == last {
-                matched.limit.map(|limit| Counted::own(matched, limit))
-            } else {
-                level.limit().copied().map(own)
-            };
-            counted.extend(limit);
-            counted.extend(level.limits.iter().map(|further| Counted {
-                further: Some(further),
-                ..own(further.limit)
-            }));
-        }
-        let first = self.request.checks.len();
-        let mut links = Vec::with_capacity(counted.len());
-        for counted in &counted {
-            let (mut check, link) = self.check(index, counted)?;
-            check.limit.chained = true;
-            check.limit.over_limit_hits = if matched.settles() {
-                OverLimitHits::Count
-            } else {
-                OverLimitHits::Drop
-            };
-            self.request.checks.push(check);
-            links.push(link);
+            });
+            let stated = stated.map(|limit| Counted::own(matched, limit));
+            for counted in stated.into_iter().chain(counters) {
+                let (mut check, link) = self.check(index, &counted)?;
+                check.limit.chained = true;
+                check.limit.over_limit_hits = over_limit_hits;
+                self.request.checks.push(check);
+                links.push(link);
+            }
         }
         if links.is_empty() {
             return Ok(Step::Unlimited(rule));
         }
-        if links.len() > 1 && !matched.settles() {
+        if links.len() > 1 && !rule.settles() {
             let group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             for check in &mut self.request.checks[first..] {
                 check.group = group;

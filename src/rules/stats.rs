@@ -51,69 +51,38 @@ enum Family {
     Own,
 }
 
-/// The exposed counters, with name and help.
-const EXPOSED: [(Count, Family, &str, &str); 10] = [
-    (
-        Count::TotalHits,
-        Family::Mapped,
-        "total_hits",
-        "Hits of a rule.",
-    ),
-    (
-        Count::OverLimit,
-        Family::Mapped,
-        "over_limit",
-        "Hits over the limit of a rule.",
-    ),
-    (
-        Count::NearLimit,
-        Family::Mapped,
-        "near_limit",
-        "Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.",
-    ),
-    (
-        Count::WithinLimit,
-        Family::Mapped,
-        "within_limit",
-        "Hits within the limit of a rule.",
-    ),
-    (
-        Count::ShadowMode,
-        Family::Mapped,
-        "shadow_mode",
-        "Hits over the limit of a rule in shadow mode, which were admitted.",
-    ),
-    (
-        Count::OverLimitWithLocalCache,
-        Family::Unmapped,
-        "over_limit_with_local_cache",
-        "Hits over the limit of a rule that were answered from the over-limit cache.",
-    ),
-    (
-        Count::Refunded,
-        Family::Unmapped,
-        "total_negative_hits",
-        "Refunded hits of a rule.",
-    ),
-    (
-        Count::Refunded,
-        Family::Own,
-        "tollgate_rule_refunded_hits_total",
-        "Refunded hits.",
-    ),
-    (
-        Count::Queued,
-        Family::Own,
-        "tollgate_rule_queued_hits_total",
-        "Hits that waited for their slot.",
-    ),
-    (
-        Count::Degraded,
-        Family::Own,
-        "tollgate_rule_degraded_hits_total",
-        "Hits over the limit of a rule with on_limit: degrade, which were admitted.",
-    ),
-];
+/// Declares which counters are exposed, each with its help.
+macro_rules! exposed {
+    ($($(#[doc = $help:literal])+ $count:ident = $family:ident $name:literal;)+) => {
+        /// Each with name and help.
+        const EXPOSED: &[(Count, Family, &str, &str)] = &[$(
+            (Count::$count, Family::$family, $name, concat!($($help),+).trim_ascii()),
+        )+];
+    };
+}
+
+exposed! {
+    /// Hits of a rule.
+    TotalHits = Mapped "total_hits";
+    /// Hits over the limit of a rule.
+    OverLimit = Mapped "over_limit";
+    /// Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.
+    NearLimit = Mapped "near_limit";
+    /// Hits within the limit of a rule.
+    WithinLimit = Mapped "within_limit";
+    /// Hits over the limit of a rule in shadow mode, which were admitted.
+    ShadowMode = Mapped "shadow_mode";
+    /// Hits over the limit of a rule that were answered from the over-limit cache.
+    OverLimitWithLocalCache = Unmapped "over_limit_with_local_cache";
+    /// Refunded hits of a rule.
+    Refunded = Unmapped "total_negative_hits";
+    /// Refunded hits.
+    Refunded = Own "tollgate_rule_refunded_hits_total";
+    /// Hits that waited for their slot.
+    Queued = Own "tollgate_rule_queued_hits_total";
+    /// Hits over the limit of a rule with on_limit: degrade, which were admitted.
+    Degraded = Own "tollgate_rule_degraded_hits_total";
+}
 
 /// The counters of all rules by name.
 #[derive(Debug)]
@@ -248,7 +217,7 @@ impl Source for StatsTable {
         let of_rules = names.of_rules.iter().map(|named| (named, false));
         let of_clients = names.of_clients.iter().map(|named| (named, true));
         for ((name, stats), of_client) in of_rules.chain(of_clients) {
-            for (count, family, metric, help) in EXPOSED {
+            for &(count, family, metric, help) in EXPOSED {
                 // As in envoyproxy/ratelimit, counters at zero are not sent: rules may be many and
                 // idle.
                 let count = stats.get(count);

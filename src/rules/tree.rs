@@ -16,7 +16,6 @@ use crate::rules::wildcard::Pattern;
 #[derive(Debug, Default)]
 pub struct RuleSet {
     domains: HashMap<Box<[u8]>, Domain>,
-    has_long_periods: bool,
 }
 
 /// A call that meets a limit.
@@ -109,19 +108,16 @@ pub enum Found {
 impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
-        let mut set = Self::default();
-        for domain in domains {
-            domain.visit(&mut |nodes| {
-                set.has_long_periods |= rule_of(nodes).is_some_and(Rule::has_long_period);
-            });
-            set.domains.insert(domain.name.as_bytes().into(), domain);
+        let named = |domain: Domain| (domain.name.as_bytes().into(), domain);
+        Self {
+            domains: domains.into_iter().map(named).collect(),
         }
-        set
     }
 
     /// Whether a rule counts over a day or more.
     pub fn has_long_periods(&self) -> bool {
-        self.has_long_periods
+        let mut domains = self.domains.values();
+        domains.any(|domain| domain.rules().into_iter().any(Rule::has_long_period))
     }
 
     /// The domain of that name.
@@ -148,10 +144,7 @@ impl RuleSet {
 
     /// Every rule, sorted by path.
     pub fn rules(&self) -> Vec<&Rule> {
-        let mut rules = Vec::new();
-        for domain in self.domains() {
-            domain.visit(&mut |nodes| rules.extend(rule_of(nodes)));
-        }
+        let mut rules: Vec<&Rule> = self.domains().into_iter().flat_map(Domain::rules).collect();
         rules.sort_by(|a, b| a.path.cmp(&b.path));
         rules
     }
@@ -194,6 +187,13 @@ impl RuleSet {
 }
 
 impl Domain {
+    /// Every rule, in the order of the file.
+    pub(crate) fn rules(&self) -> Vec<&Rule> {
+        let mut rules = Vec::new();
+        self.visit(&mut |nodes| rules.extend(rule_of(nodes)));
+        rules
+    }
+
     /// Shows every descriptor behind those around it, the outermost first: depth first, in the
     /// order of the file.
     pub(crate) fn visit<'r>(&'r self, show: &mut impl FnMut(&[&'r Node])) {

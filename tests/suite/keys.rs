@@ -5,6 +5,7 @@ use percent_encoding::percent_decode;
 use proptest::prelude::*;
 use tollgate::base::time::Time;
 use tollgate::check::Key;
+use tollgate::config::calendar::utc_months;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limit::{Algorithm, Consistency, Unit, Windows};
 use tollgate::rules::explain::explain;
@@ -161,13 +162,13 @@ descriptors:
         ["one=1", "drop=1", "two=1", "fading=1"]
             .map(|descriptor| key_of(&rules, &query(descriptor)))
     };
-    let [one, drop, two, fading] = keys(Windows::UtcMonths, KeyFormat::Safe);
+    let [one, drop, two, fading] = keys(utc_months(), KeyFormat::Safe);
     assert_eq!(one, "tg:shop:one:1:fixed_window:month:s:");
     assert_eq!(drop, "tg:shop:drop:1:fixed_window:month:s:");
     assert_eq!(two, "tg:shop:two:1:fixed_window:5184000:s:");
     assert_eq!(fading, "tg:shop:fading:1:sliding_window:2592000000000:us");
     assert_eq!(
-        keys(Windows::UtcMonths, KeyFormat::Reference),
+        keys(utc_months(), KeyFormat::Reference),
         ["shop_one_1_", &drop, &two, &fading]
     );
     assert_eq!(

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
+use tollgate::config::calendar::utc_months;
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, OverLimitHits, Terms, Unit, Windows};
 
 /// 2023-11-14, which is on no edge of any unit.
@@ -132,7 +133,7 @@ fn limits_in(
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     let period = prop_oneof![
         3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
-        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
+        1 => Just((Unit::Month, 1, utc_months())),
     ];
     (requests, period, burst, over_limit_hits).prop_map(
         move |(requests, (unit, unit_multiplier, windows), burst, over_limit_hits)| {
@@ -165,9 +166,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 /// How long it takes at most until a counter is as if untouched.
 fn fill(limit: &Limit) -> Span {
     match limit.algorithm {
-        Algorithm::FixedWindow if limit.windows == Windows::UtcMonths => {
-            Span::from_secs(31 * 86_400)
-        }
+        Algorithm::FixedWindow if limit.windows == utc_months() => Span::from_secs(31 * 86_400),
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period,
         Algorithm::SlidingWindow if limit.buckets > 0 => {
             times(limit.sub_window(), u64::from(limit.buckets) + 1)
@@ -397,7 +396,7 @@ proptest! {
         }
         prop_assert!(windows.values().all(|&hits| hits <= limit.requests), "{windows:?}");
         // 30 days can begin in January and end in March.
-        let windows_touched = if limit.windows == Windows::UtcMonths { 3 } else { 2 };
+        let windows_touched = if limit.windows == utc_months() { 3 } else { 2 };
         prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * limit.requests);
     }
 

@@ -6,7 +6,8 @@
 use redis::{Commands as _, Connection};
 use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit, Windows};
+use tollgate::config::calendar::utc_months;
+use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 
 use crate::support::remote::{Bench, atomic_request, request_of};
 
@@ -148,7 +149,7 @@ async fn both_services_see_each_others_hits() {
 #[tokio::test]
 async fn calendar_months_have_the_reference_key_until_their_end() {
     let terms = Terms {
-        windows: Windows::UtcMonths,
+        windows: utc_months(),
         ..Terms::new(10, Unit::Month, Algorithm::FixedWindow)
     };
     let limit = Limit::new(&terms).expect("a limit");

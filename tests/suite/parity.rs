@@ -15,7 +15,7 @@ use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Check, CheckRequest, Hits, Key};
-use tollgate::config::calendar::calendar;
+use tollgate::config::calendar::{calendar, utc_months};
 use tollgate::limit::{
     Algorithm, CalendarSpec, EXACT_MAX, LOG_ENTRIES_MAX, Limit, OverLimitHits, Terms, Unit, Windows,
 };
@@ -388,7 +388,7 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
     let period = prop_oneof![
         5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Windows::Aligned)),
-        1 => Just((Unit::Month, 1, Windows::UtcMonths)),
+        1 => Just((Unit::Month, 1, utc_months())),
         1 => (prop::sample::select(&ZONES[..]), prop::sample::select(&CALENDAR_PERIODS[..]))
             .prop_map(|(zone, (unit, count))| (unit, count, calendar_windows(zone, unit, count))),
     ];

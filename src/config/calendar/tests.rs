@@ -6,9 +6,13 @@ use std::thread;
 use proptest::prelude::*;
 use tz::timezone::{Transition, TransitionRule};
 
+use jiff::civil::Date;
+
 use super::*;
-use crate::base::time::Span;
+use crate::base::time::{Span, Time};
 use crate::config::source::{CALENDARS_MAX, CHECKED_CALENDARS_MAX};
+use crate::limit::Window;
+use crate::limit::calendar::{LARGEST_OFFSET_SECS, LAST_SECS, time};
 
 const SECS_PER_DAY: i64 = 86_400;
 /// 1 January 1970 to 31 December 2037, in days.
@@ -88,7 +92,7 @@ impl Offsets {
         self.local(secs) >= local && before.all(|end| self.local(end - 1) < local)
     }
 
-    fn changes_within(&self, period: &Period) -> impl Iterator<Item = Time> {
+    fn changes_within(&self, period: &Window) -> impl Iterator<Item = Time> {
         let first = self
             .changes
             .partition_point(|(from, _)| time(*from) < period.start);
@@ -96,8 +100,9 @@ impl Offsets {
         changes.take_while(|change| *change < period.end)
     }
 
-    fn periods(&self, definition: &Definition) -> Periods {
-        Periods::new(self.zone.clone(), definition.clone())
+    fn periods(&self, definition: &Definition) -> Calendar {
+        let (spec, unit, months) = definition.clone();
+        Calendar::new(spec, unit, months, self.zone.clone())
     }
 }
 
@@ -111,9 +116,9 @@ fn definition(unit: Unit, months: u32, at: (u8, u8)) -> Definition {
 
 /// The local time that a day begins at, in seconds since local midnight of 1 January 1970, without
 /// jiff.
-fn local_start((spec, ..): &Definition, period: &Period) -> i64 {
+fn local_start((spec, ..): &Definition, period: &Window) -> i64 {
     let (hour, minute) = spec.at;
-    micros(period.nominal_start()) / 1_000_000 + i64::from(hour) * 3_600 + i64::from(minute) * 60
+    micros(period.id) / 1_000_000 + i64::from(hour) * 3_600 + i64::from(minute) * 60
 }
 
 fn micros(time: Time) -> i64 {
@@ -132,9 +137,9 @@ fn parts(date: Date) -> (i64, i64, i64) {
 }
 
 /// Whether a period of this kind begins on a date, and the most days that it has.
-fn begins_on((spec, unit, months): &Definition, period: &Period) -> (bool, i64) {
-    let (_, month, day) = parts(period.date);
-    let days = micros(period.nominal_start()) / 1_000_000 / SECS_PER_DAY;
+fn begins_on((spec, unit, months): &Definition, period: &Window) -> (bool, i64) {
+    let (_, month, day) = parts(period.date.expect("a calendar has dates"));
+    let days = micros(period.id) / 1_000_000 / SECS_PER_DAY;
     match unit {
         // 1 January 1970 was a Thursday.
         Unit::Week => ((days + 3) % 7 == spec.first_weekday as i64, 7),
@@ -153,17 +158,17 @@ fn begins_on((spec, unit, months): &Definition, period: &Period) -> (bool, i64) 
 /// Checks a period, that the next one begins at its end, and returns that.
 fn check_period(
     zone: &Offsets,
-    periods: &Periods,
+    periods: &Calendar,
     definition: &Definition,
-    period: Period,
-) -> Period {
-    let next = periods.at(period.end);
+    period: Window,
+) -> Window {
+    let next = periods.find(period.end);
     let seen = || format!("{} {definition:?}: {period:?}, {next:?}", zone.name);
     assert_eq!(next.start, period.end, "{}", seen());
-    assert_eq!(periods.at(period.start), period, "{}", seen());
-    assert_eq!(periods.at(just_before(period.end)), period, "{}", seen());
+    assert_eq!(periods.find(period.start), period, "{}", seen());
+    assert_eq!(periods.find(just_before(period.end)), period, "{}", seen());
     for change in zone.changes_within(&period) {
-        assert_eq!(periods.at(change), period, "{}", seen());
+        assert_eq!(periods.find(change), period, "{}", seen());
     }
     let (is_first, days_max) = begins_on(definition, &next);
     assert!(is_first, "{}", seen());
@@ -191,7 +196,7 @@ fn months_and_years_of_every_zone_follow_each_other() {
             let definition = definition(unit, months, (0, 0));
             let periods = zone.periods(&definition);
             // The first whose start is not before the epoch.
-            let mut period = periods.at(periods.at(Time::default()).end);
+            let mut period = periods.find(periods.find(Time::default()).end);
             let mut count = 0;
             while micros(period.end) / 1_000_000 < DAYS * SECS_PER_DAY {
                 period = check_period(zone, &periods, &definition, period);
@@ -224,7 +229,7 @@ fn days_and_weeks_of_every_zone_follow_each_other_where_offsets_change() {
             let within = (zone.periods(&within), within);
             for (periods, definition) in midnight.iter().chain([&within]) {
                 let days = if definition.1 == Unit::Week { 7 } else { 1 };
-                let mut period = periods.at(time(at - days * SECS_PER_DAY));
+                let mut period = periods.find(time(at - days * SECS_PER_DAY));
                 for _ in 0..3 {
                     period = check_period(zone, periods, definition, period);
                 }
@@ -272,7 +277,7 @@ proptest! {
     ) {
         let zone = &ZONES[zone];
         let periods = zone.periods(&definition);
-        let period = periods.at(time(secs));
+        let period = periods.find(time(secs));
         prop_assert!(period.start <= time(secs) && time(secs) < period.end, "{:?}", period);
         let next = check_period(zone, &periods, &definition, period);
         check_period(zone, &periods, &definition, next);
@@ -285,10 +290,10 @@ proptest! {
         let (spec, unit, months) = &definition;
         let periods = ZONES[zone].periods(&definition);
         for micros in [0, micros, micros >> 11, u64::MAX - 1] {
-            let period = periods.at(Time::from_micros(micros));
+            let period = periods.find(Time::from_micros(micros));
             prop_assert!(period.start.as_micros() <= micros && micros < period.end.as_micros());
         }
-        prop_assert_eq!(periods.at(Time::from_micros(u64::MAX)), periods.at(time(LAST_SECS)));
+        prop_assert_eq!(periods.find(Time::from_micros(u64::MAX)), periods.find(time(LAST_SECS)));
         let calendar = Interned::default().calendar(spec, *unit, *months, CALENDARS_MAX).unwrap();
         calendar.to_rfc3339(Time::from_micros(micros));
     }
@@ -302,7 +307,7 @@ proptest! {
         prop_assert_eq!(first(period.end), period.end.to_rfc3339());
         prop_assert!(period.end.since(period.start) <= Span::from_secs(31 * 86_400));
         prop_assert!(time(secs) < period.end);
-        prop_assert_eq!(period.nominal_start(), period.start);
+        prop_assert_eq!(period.id, period.start);
     }
 
     #[test]
@@ -317,7 +322,7 @@ proptest! {
         let (spec, unit, months) = &definition;
         let calendar = Interned::default().calendar(spec, *unit, *months, CALENDARS_MAX).unwrap();
         let periods = ZONES[zone].periods(&definition);
-        let expected: Vec<_> = secs.iter().map(|secs| (time(*secs), periods.at(time(*secs)))).collect();
+        let expected: Vec<_> = secs.iter().map(|secs| (time(*secs), periods.find(time(*secs)))).collect();
         thread::scope(|scope| {
             for first in 0..4 {
                 let mut calls = expected.clone();
@@ -446,12 +451,12 @@ fn periods_begin_where_local_time_reaches_their_start() {
         let period = calendar.period(Time::from_rfc3339(at).unwrap());
         let [from, to] = [period.start, period.end].map(|time| calendar.to_rfc3339(time));
         assert_eq!(
-            (&*from, &*to, &*period.date.to_string()),
+            (&*from, &*to, &*period.date.unwrap().to_string()),
             (start, end, date),
             "{definition:?} at {at}"
         );
         let midnight = format!("{date}T00:00:00Z");
-        assert_eq!(period.nominal_start().to_rfc3339(), midnight);
+        assert_eq!(period.id.to_rfc3339(), midnight);
     }
 }
 

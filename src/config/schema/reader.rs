@@ -201,10 +201,7 @@ pub(super) fn text(node: &Node, key: &str, findings: &mut SourceFindings<'_>) ->
             String::new()
         }
     };
-    Located {
-        value,
-        location: node.location,
-    }
+    Located::new(value, node.location)
 }
 
 pub(super) fn flag(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> bool {

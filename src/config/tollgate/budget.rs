@@ -7,7 +7,7 @@ use crate::config::error::SourceFindings;
 use crate::config::keys::{Text, keys, values};
 use crate::config::tollgate::reader::{self, NOT_ELSEWHERE};
 use crate::config::tollgate::value::OptionValue;
-use crate::config::yaml::{Diagnostic, Location, Node, Value};
+use crate::config::yaml::{Diagnostic, Location, Node};
 use crate::limit::{
     AMOUNT_MAX, CalendarSpec, DAYS_OF_SHORTEST_MONTH, WARN_AT_MAX, WarnAt, Weekday,
 };
@@ -47,25 +47,6 @@ values! {
 impl OptionValue for bool {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         Some(reader::flag(node, key, findings))
-    }
-
-    fn display(&self) -> Arc<str> {
-        self.to_string().into()
-    }
-}
-
-impl OptionValue for u64 {
-    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let value = match node.value() {
-            Some(Value::Int(value)) => Self::try_from(value).ok(),
-            _ => None,
-        };
-        if value.is_none() {
-            let text =
-                format!("`{key}` must be a whole number from 0 to {AMOUNT_MAX}, without quotes");
-            findings.problem(Diagnostic::new(node.location, text));
-        }
-        value
     }
 
     fn display(&self) -> Arc<str> {
@@ -169,11 +150,6 @@ fn report(error: &CalendarError, location: Location, findings: &mut SourceFindin
 
 fn time_zone(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Box<str>> {
     let name = reader::text(node, key, findings)?;
-    match check_zone(name) {
-        Ok(()) => Some(name.into()),
-        Err(error) => {
-            report(&error, node.location, findings);
-            None
-        }
-    }
+    let checked = check_zone(name).map_err(|error| report(&error, node.location, findings));
+    checked.is_ok().then(|| name.into())
 }

@@ -20,9 +20,7 @@ use crate::config::tollgate::value::{
     ResponseBody,
 };
 use crate::config::yaml::{Diagnostic, Located, Location, Node};
-use crate::limit::{
-    Algorithm, CalendarSpec, Consistency, LimitOption, OverLimitHits, Unit, WarnAt,
-};
+use crate::limit::{Algorithm, CalendarSpec, Consistency, OverLimitHits, Unit, WarnAt};
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// Limits of a rule beside its own.
@@ -37,6 +35,17 @@ pub(crate) struct Layer<'b> {
     pub(crate) file: &'b Arc<str>,
 }
 
+impl<'b> Layer<'b> {
+    /// The layer of a block of one kind and file.
+    pub(crate) fn of(provenance: Provenance, file: &'b Arc<str>) -> impl Fn(&'b Block) -> Self {
+        move |block| Self {
+            block,
+            provenance,
+            file,
+        }
+    }
+}
+
 /// Highest precedence first.
 pub(crate) type Layers<'b> = SmallVec<[Layer<'b>; 4]>;
 
@@ -47,15 +56,8 @@ pub(crate) struct Sourced<'b, T> {
     pub(crate) layer: Layer<'b>,
 }
 
-/// The options that decide whether others apply to a rule.
-#[derive(Clone, Copy)]
-struct Form {
-    algorithm: Algorithm,
-    on_limit: OnLimitWord,
-}
-
 macro_rules! options {
-    ($($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $written:ty, $applies:expr;)*) => {
+    ($($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $written:ty;)*) => {
         keys! {
             /// Options of a limit, or of all limits.
             pub(crate) enum Options {
@@ -89,24 +91,14 @@ macro_rules! options {
                 }
             }
 
-            /// The options that it states, as they are shown.
-            pub(super) fn displayed(&self) -> impl Iterator<Item = (&'static str, Arc<str>)> {
-                let all = [$((
-                    stringify!($key),
-                    self.$key.as_ref().map(|option| option.value.display()),
-                )),*];
-                let all = all.into_iter();
-                all.filter_map(|(key, value)| Some((key, value?)))
-            }
-
-            /// The keys that it states, and where.
-            pub(crate) fn stated(&self) -> impl Iterator<Item = (&'static str, Location)> {
-                let all = [$((
-                    stringify!($key),
-                    self.$key.as_ref().map(|option| option.location),
-                )),*];
-                let all = all.into_iter();
-                all.filter_map(|(key, location)| Some((key, location?)))
+            /// The options that it states: the key, where, and the value as it is shown.
+            pub(crate) fn stated(
+                &self,
+            ) -> impl Iterator<Item = (&'static str, Location, Arc<str>)> {
+                let all = [$(self.$key.as_ref().map(|option| {
+                    (stringify!($key), option.location, option.value.display())
+                })),*];
+                all.into_iter().flatten()
             }
         }
 
@@ -123,25 +115,32 @@ macro_rules! options {
             /// not apply is meant for other rules.
             pub(crate) fn new(layers: Layers<'b>) -> Self {
                 let algorithm = first(&layers, |block| block.algorithm.as_ref(), |_| true);
-                let mut form = Form {
-                    algorithm: algorithm.map_or(Algorithm::FixedWindow, |option| *option),
-                    on_limit: OnLimitWord::Reject,
-                };
+                let algorithm = algorithm.map_or(Algorithm::FixedWindow, Sourced::value);
                 let on_limit = first(
                     &layers,
                     |block| block.on_limit.as_ref(),
-                    |value| can_be(*value, form),
+                    |word| word.can_be(algorithm),
                 );
-                form.on_limit = on_limit.map_or(OnLimitWord::Reject, |option| *option);
+                let word = on_limit.map_or(OnLimitWord::Reject, Sourced::value);
                 let mut resolved = Self {
-                    $($key: {
-                        let applies: fn(&$type, Form) -> bool = $applies;
-                        first(&layers, |block| block.$key.as_ref(), |value| applies(value, form))
-                    },)*
+                    $($key: first(
+                        &layers,
+                        |block| block.$key.as_ref(),
+                        |_| word.has_option(stringify!($key), algorithm),
+                    ),)*
                     layers,
                 };
+                resolved.on_limit = on_limit;
                 resolved.lease = resolved.lease.or_else(|| resolved.lease_beside_consistency());
                 resolved
+            }
+
+            /// The location of an option that is set in the file of the rule.
+            pub(crate) fn location(&self, key: &str) -> Option<Location> {
+                match key {
+                    $(stringify!($key) => self.$key.and_then(Sourced::location),)*
+                    _ => None,
+                }
             }
 
             /// All options in force, and where each was set.
@@ -156,47 +155,45 @@ macro_rules! options {
 options! {
     /// `fixed_window` (default), `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket` or
     /// `concurrency`
-    algorithm: Algorithm = Algorithm, |_, _| true;
+    algorithm: Algorithm = Algorithm;
     /// The period is this many units: 5 with `unit: minute` is five minutes
-    unit_multiplier: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::UnitMultiplier);
+    unit_multiplier: u32 = Positive;
     /// Bucket depth; default `requests_per_unit` for `token_bucket` and 1 for `leaky_bucket`
-    burst: u32 = Positive, |_, form| form.algorithm.takes(LimitOption::Burst);
+    burst: u32 = Positive;
     /// Number of sub-windows, 1 to 100: a strict limit
-    buckets: u32 = Buckets, |_, form| form.algorithm.takes(LimitOption::Buckets);
+    buckets: u32 = Buckets;
     /// `count` or `drop`: whether over-limit hits consume quota. `fixed_window` counts by default,
     /// all others drop
-    over_limit_hits: OverLimitHits = OverLimitHits,
-        |_, form| form.algorithm.takes(LimitOption::OverLimitHits);
+    over_limit_hits: OverLimitHits = OverLimitHits;
     /// `reject` (default); `queue`: delay the response until the request fits (buckets only);
     /// `degrade`: admit it, with headers for the upstream
-    on_limit: OnLimitWord = OnLimitWord, |value, form| can_be(*value, form);
+    on_limit: OnLimitWord = OnLimitWord;
     /// Longest delay, `1ms` to `1h`. Envoy's `timeout` must be at least a quarter longer
-    max_wait: Span = Duration, |_, form| form.on_limit == OnLimitWord::Queue;
+    max_wait: Span = Duration;
     /// Headers for the upstream, such as `{x-degraded: "true"}`: at most 16, and 4 KiB
-    request_headers: RequestHeaders = Headers, |_, form| form.on_limit == OnLimitWord::Degrade;
+    request_headers: RequestHeaders = Headers;
     /// Body of the rejection: at most 4 KiB
-    response_body: ResponseBody = Body, |_, form| form.on_limit == OnLimitWord::Reject;
+    response_body: ResponseBody = Body;
     /// Fallback without a verdict of Redis: `local`, `allow`, `deny` or `error`
-    on_store_error: OnStoreError = OnStoreError, |_, _| true;
+    on_store_error: OnStoreError = OnStoreError;
     /// Share of the rule's keys for which over limit is enforced, 0 to 100 (default)
-    enforce_percent: EnforcedShare = Percent, |_, _| true;
+    enforce_percent: EnforcedShare = Percent;
     /// Key of the rule's last descriptor, which has no `value`: its value in a request is the name
     /// of the holder
-    lease_by: Box<str> = Text, |_, form| form.algorithm.takes(LimitOption::LeaseBy);
+    lease_by: Box<str> = Text;
     /// `exact` (default), or `leased`: replicas take hits of hot counters ahead
-    consistency: Consistency = Consistency, |_, _| true;
+    consistency: Consistency = Consistency;
     /// Time until what is held returns, such as `30s`: the slot of an unreleased holder, or unused
     /// hits of `consistency: leased`, in the block with that
-    lease: Span = Duration, |_, form| form.algorithm.takes(LimitOption::Lease);
+    lease: Span = Duration;
     /// Windows of `day`, `week`, `month` or `year` in a time zone, such as `Europe/Berlin`
-    calendar: CalendarSpec = CalendarForm,
-        |_, form| form.algorithm.takes(LimitOption::Calendar);
+    calendar: CalendarSpec = CalendarForm;
     /// Further limits, decided in one step with the rule's own: at most 8
-    limits: Limits = LimitList, |_, _| true;
+    limits: Limits = LimitList;
     /// Whether the limits of the rules above in the tree apply, too, in the same step
-    parents: bool = bool, |_, _| true;
+    parents: bool = bool;
     /// Used share from which responses carry a warning: `80%`, or a list of up to 4
-    warn_at: WarnAt = Percentages, |_, _| true;
+    warn_at: WarnAt = Percentages;
 }
 
 keys! {
@@ -241,11 +238,6 @@ values! {
     ]};
 }
 
-/// Only buckets can queue.
-fn can_be(on_limit: OnLimitWord, form: Form) -> bool {
-    on_limit != OnLimitWord::Queue || form.algorithm.takes(LimitOption::MaxWait)
-}
-
 fn first<'b, T>(
     layers: &Layers<'b>,
     option: impl Fn(&'b Block) -> Option<&'b Located<T>>,
@@ -256,6 +248,27 @@ fn first<'b, T>(
         let counts = layer.provenance == Provenance::Rule || applies(&located.value);
         counts.then_some(Sourced { located, layer })
     })
+}
+
+impl<T> Sourced<'_, T> {
+    /// Its location if it is set in the file of the rule.
+    pub(crate) fn location(self) -> Option<Location> {
+        let is_in_file = self.layer.provenance.is_in_rules_file();
+        is_in_file.then_some(self.located.location)
+    }
+
+    /// Its location if the rule itself states it.
+    pub(crate) fn own_location(self) -> Option<Location> {
+        let is_own = self.layer.provenance == Provenance::Rule;
+        is_own.then_some(self.located.location)
+    }
+
+    pub(crate) fn value(self) -> T
+    where
+        T: Clone,
+    {
+        self.located.value.clone()
+    }
 }
 
 impl<T: OptionValue> Sourced<'_, T> {
@@ -291,7 +304,7 @@ impl<T> std::ops::Deref for Sourced<'_, T> {
 
 /// `limits` as it is written.
 #[derive(Debug, Clone)]
-pub(crate) struct Limits(Arc<[LimitItem]>);
+pub(crate) struct Limits(pub(crate) Arc<[LimitItem]>);
 
 /// An item of `limits`.
 #[derive(Debug)]
@@ -303,12 +316,6 @@ pub(crate) struct LimitItem {
     /// Only with keys that an item may have.
     pub(crate) block: Block,
     pub(crate) location: Location,
-}
-
-impl Limits {
-    pub(crate) fn items(&self) -> &[LimitItem] {
-        &self.0
-    }
 }
 
 impl LimitItem {
@@ -347,8 +354,8 @@ impl LimitItem {
 
     fn display(&self) -> String {
         let name = self.name.iter().map(|name| format!("name: {name}, "));
-        let stated = self.block.displayed();
-        let options = stated.map(|(key, value)| format!(", {key}: {value}"));
+        let stated = self.block.stated();
+        let options = stated.map(|(key, _, value)| format!(", {key}: {value}"));
         let (name, options): (String, String) = (name.collect(), options.collect());
         format!(
             "{{{name}requests: {}, unit: {}{options}}}",

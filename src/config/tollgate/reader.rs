@@ -90,6 +90,25 @@ pub(crate) fn text<'n>(
     None
 }
 
+/// A whole number up to `max`, if it can be what it is read as.
+pub(crate) fn whole<T>(
+    node: &Node,
+    key: &str,
+    max: u64,
+    read: impl FnOnce(u64) -> Option<T>,
+    findings: &mut SourceFindings<'_>,
+) -> Option<T> {
+    if let Some(Value::Int(value)) = node.value()
+        && let Ok(value) = u64::try_from(value)
+        && let Some(value) = read(value)
+    {
+        return Some(value);
+    }
+    let text = format!("`{key}` must be a whole number from 0 to {max}, without quotes");
+    findings.problem(Diagnostic::new(node.location, text));
+    None
+}
+
 pub(crate) fn flag(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> bool {
     if let Some(Value::Bool(value)) = node.value() {
         return value;

@@ -10,8 +10,10 @@ use crate::base::time::Span;
 use crate::config::error::SourceFindings;
 use crate::config::keys::values;
 use crate::config::tollgate::reader;
-use crate::config::yaml::{Diagnostic, Node, Value};
-use crate::limit::{Algorithm, BUCKETS_MAX, Consistency, OverLimitHits, Unit, Weekday};
+use crate::config::yaml::{Diagnostic, Node};
+use crate::limit::{
+    AMOUNT_MAX, Algorithm, BUCKETS_MAX, Consistency, LimitOption, OverLimitHits, Unit, Weekday,
+};
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
@@ -56,6 +58,20 @@ impl OnLimitWord {
             Self::Reject => "response_body",
             Self::Queue => "max_wait",
             Self::Degrade => "request_headers",
+        }
+    }
+
+    /// Only buckets can queue.
+    pub(super) fn can_be(self, algorithm: Algorithm) -> bool {
+        self != Self::Queue || algorithm.takes(LimitOption::MaxWait)
+    }
+
+    /// Whether an option is for rules with it and this algorithm.
+    pub(super) fn has_option(self, key: &str, algorithm: Algorithm) -> bool {
+        let mut words = Self::ALL.into_iter();
+        match words.find(|word| word.option() == key) {
+            Some(word) => word == self,
+            None => key.parse().map_or(true, |option| algorithm.takes(option)),
         }
     }
 }
@@ -121,35 +137,27 @@ words!(
     Weekday
 );
 
-impl OptionValue for u32 {
-    fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        if let Some(Value::Int(value)) = node.value()
-            && let Ok(value) = Self::try_from(value)
-        {
-            return Some(value);
-        }
-        let max = Self::MAX;
-        let text = format!("`{key}` must be a whole number from 0 to {max}, without quotes");
-        findings.problem(Diagnostic::new(node.location, text));
-        None
-    }
+/// Numbers, each with the largest.
+macro_rules! numbers {
+    ($($type:ty: $max:expr),*) => {
+        $(impl OptionValue for $type {
+            fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+                reader::whole(node, key, $max, |value| value.try_into().ok(), findings)
+            }
 
-    fn display(&self) -> Arc<str> {
-        self.to_string().into()
-    }
+            fn display(&self) -> Arc<str> {
+                self.to_string().into()
+            }
+        })*
+    };
 }
+
+// An amount that is too large for its algorithm has an error of its own.
+numbers!(u32: u32::MAX.into(), u64: AMOUNT_MAX);
 
 impl OptionValue for EnforcedShare {
     fn read(node: &Node, key: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        if let Some(Value::Int(value)) = node.value()
-            && let Ok(value) = u64::try_from(value)
-            && let Some(share) = Self::from_percent(value)
-        {
-            return Some(share);
-        }
-        let text = format!("`{key}` must be a whole number from 0 to 100, without quotes");
-        findings.problem(Diagnostic::new(node.location, text));
-        None
+        reader::whole(node, key, 100, Self::from_percent, findings)
     }
 
     fn display(&self) -> Arc<str> {

@@ -45,10 +45,7 @@ impl<'t> Lines<'t> {
                 width.max(1)
             }
         };
-        Location {
-            width: Location::new(0, 0, width).width,
-            ..location(span.start)
-        }
+        Location::new(span.start.line(), span.start.col() + 1, width)
     }
 
     /// The tab in the indentation of a mark's line. yaml.v2 rejects all of them, the parser only

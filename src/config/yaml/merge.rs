@@ -69,7 +69,7 @@ impl Pairs {
         merge: Option<Location>,
         warnings: &mut Vec<Diagnostic>,
     ) {
-        let index = self.indexes.entry(text_of(&key).to_owned());
+        let index = self.indexes.entry(key.text().to_owned());
         let new = Merged {
             key,
             value,
@@ -89,7 +89,7 @@ impl Pairs {
 impl Merged {
     fn replace(&mut self, new: Self, warnings: &mut Vec<Diagnostic>) {
         let old = mem::replace(self, new);
-        let (name, line) = (shortened(text_of(&old.key)), old.key.location.line);
+        let (name, line) = (shortened(old.key.text()), old.key.location.line);
         let both_maps = matches!(
             (&old.value.kind, &self.value.kind),
             (Kind::Map(_), Kind::Map(_))
@@ -151,7 +151,7 @@ fn last_of_each(pairs: Vec<Pair>) -> Vec<Pair> {
     let mut indexes = HashMap::new();
     let mut last = Vec::with_capacity(pairs.len());
     for pair in pairs {
-        match indexes.entry(text_of(&pair.0).to_owned()) {
+        match indexes.entry(pair.0.text().to_owned()) {
             Entry::Vacant(index) => {
                 index.insert(last.len());
                 last.push(pair);
@@ -164,16 +164,11 @@ fn last_of_each(pairs: Vec<Pair>) -> Vec<Pair> {
 
 fn has_repeats(pairs: &[Pair]) -> bool {
     let mut seen = HashSet::with_capacity(pairs.len());
-    !pairs.iter().all(|(key, _)| seen.insert(text_of(key)))
+    !pairs.iter().all(|(key, _)| seen.insert(key.text()))
 }
 
 fn is_merge(key: &Node) -> bool {
     key.scalar().is_some_and(super::node::Scalar::is_merge)
-}
-
-/// The tree accepts only scalars as keys.
-fn text_of(key: &Node) -> &str {
-    key.scalar().map_or("", |scalar| &scalar.text)
 }
 
 #[cfg(test)]

@@ -136,8 +136,14 @@ pub struct Diagnostic {
     pub hint: Option<String>,
 }
 
+impl<T> Located<T> {
+    pub(crate) const fn new(value: T, location: Location) -> Self {
+        Self { value, location }
+    }
+}
+
 impl Location {
-    pub(super) fn new(line: usize, column: usize, width: usize) -> Self {
+    pub(crate) fn new(line: usize, column: usize, width: usize) -> Self {
         let bounded = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             line: bounded(line),

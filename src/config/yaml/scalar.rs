@@ -20,10 +20,8 @@ impl Scalar {
         location: Location,
     ) -> Result<Self, Diagnostic> {
         let Some(tag) = tag else {
-            return Ok(Self {
-                text,
-                literal: style != ScalarStyle::Plain,
-            });
+            let literal = style != ScalarStyle::Plain;
+            return Ok(Self { text, literal });
         };
         let full = format!("{}{}", tag.handle, tag.suffix);
         let name = full.strip_prefix("tag:yaml.org,2002:").unwrap_or_default();
@@ -39,18 +37,10 @@ impl Scalar {
                 return Err(Diagnostic::new(location, "!!binary is not supported")
                     .hint("write the text itself"));
             }
-            _ => {
-                return Ok(Self {
-                    text,
-                    literal: true,
-                });
-            }
+            _ => return Ok(Self::quoted(text)),
         };
         if fits {
-            return Ok(Self {
-                text,
-                literal: false,
-            });
+            return Ok(Self::plain(text));
         }
         let no = format!("`{}` is no !!{name}", shortened(&text));
         Err(Diagnostic::new(location, no).hint("leave the tag out, or write !!str for a text"))

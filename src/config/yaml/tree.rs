@@ -144,14 +144,8 @@ impl<'t> Builder<'t> {
                 self.count(1, location)?;
                 let text = self.memory.text(&text);
                 let scalar = Scalar::new(text, style, tag.as_deref(), location)?;
-                self.put(
-                    Node {
-                        location,
-                        kind: Kind::Scalar(scalar),
-                    },
-                    Size::SCALAR,
-                    anchor,
-                )
+                let kind = Kind::Scalar(scalar);
+                self.put(Node { location, kind }, Size::SCALAR, anchor)
             }
             Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
             Event::MappingStart(anchor, _) => self.begin(

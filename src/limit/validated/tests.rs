@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::time::MICROS_PER_SECOND;
+use crate::config::calendar::utc_months;
 
 fn bucket(unit: Unit, requests: u64, burst: u32) -> Result<Limit, LimitError> {
     let algorithm = Algorithm::TokenBucket;
@@ -106,15 +107,12 @@ fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
     let months = |unit, unit_multiplier, algorithm| {
         let terms = Terms {
             unit_multiplier,
-            windows: Windows::UtcMonths,
+            windows: utc_months(),
             ..Terms::new(5, unit, algorithm)
         };
         Limit::new(&terms).expect("countable").windows
     };
-    assert_eq!(
-        months(Unit::Month, 1, Algorithm::FixedWindow),
-        Windows::UtcMonths
-    );
+    assert_eq!(months(Unit::Month, 1, Algorithm::FixedWindow), utc_months());
     assert_eq!(
         months(Unit::Month, 2, Algorithm::FixedWindow),
         Windows::Aligned
@@ -159,7 +157,7 @@ fn windows_are_aligned_to_the_epoch_or_calendar_months() {
     };
     // 2024-02-29T23:59:59Z, the last second of a leap day.
     assert_eq!(
-        window(Windows::UtcMonths, 1_709_251_199),
+        window(utc_months(), 1_709_251_199),
         (1_706_745_600, 1_706_745_600, 1_709_251_200)
     );
     assert_eq!(

@@ -86,8 +86,9 @@ fn of_limit(
     value: impl Fn(LimitOption) -> Option<Value>,
 ) -> Vec<(&'static str, Value)> {
     let mut options = vec![("algorithm", limit.algorithm.name().into())];
-    let taken = limit.algorithm.traits().options.iter();
-    options.extend(taken.filter_map(|option| Some((option.name(), value(*option)?))));
+    let all = LimitOption::ALL.into_iter();
+    let taken = all.filter(|option| limit.algorithm.takes(*option));
+    options.extend(taken.filter_map(|option| Some((option.name(), value(option)?))));
     options
 }
 
@@ -98,7 +99,7 @@ fn shape(option: LimitOption, limit: &Limit) -> Option<Value> {
         LimitOption::Buckets => (limit.buckets > 0).then(|| limit.buckets.into()),
         LimitOption::Calendar => match limit.windows {
             Windows::Calendar(calendar) => Some(calendar_json(calendar)),
-            Windows::Aligned | Windows::UtcMonths => None,
+            Windows::Aligned | Windows::UtcMonths(_) => None,
         },
         LimitOption::UnitMultiplier
         | LimitOption::MaxWait
@@ -154,7 +155,7 @@ fn warn_at(warn_at: &WarnAt) -> Option<(&'static str, Value)> {
 }
 
 fn calendar_json(calendar: &Calendar) -> Value {
-    let spec = calendar.spec();
+    let spec = &calendar.spec;
     let CalendarSpec {
         time_zone,
         first_weekday,
@@ -178,7 +179,7 @@ pub(super) fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
         return None;
     }
     if let Windows::Calendar(calendar) = limit.windows {
-        return Some((calendar.unit(), calendar.months().into()));
+        return Some((calendar.unit, calendar.months.into()));
     }
     let period = limit.period.as_micros();
     let unit = limit.unit().or_else(|| {

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::check::Leased;
 use crate::limit::{LeaseTerms, Limit};
-use crate::rules::lookup::{End, Hops, lookup};
+use crate::rules::lookup::{Hops, lookup};
 use crate::rules::query::{Descriptor, Override};
 use crate::rules::rule::Rule;
 use crate::rules::tree::Domain;
@@ -39,38 +37,26 @@ impl<'r> Matched<'r> {
         index: usize,
     ) -> Result<Self, InvalidRequest> {
         let (hops, end) = lookup(domain, &descriptor.entries);
-        let rule = match end {
-            End::Rule(rule) => Some(rule),
-            End::NoEntries | End::NoChild | End::TooDeep | End::NoLimit => None,
+        let found = end.rule();
+        let (rule, limit) = match descriptor.limit {
+            Some(stated) => match_override(domain, found, stated, index)?,
+            None => (found, found.and_then(Rule::limit).copied()),
         };
-        if let Some(stated) = descriptor.limit {
-            let (terms_of, limit) = match_override(domain, rule, stated, index)?;
-            return Ok(Self {
-                found: rule,
-                rule: terms_of,
-                limit: Some(limit),
-                is_override: true,
-                hops,
-            });
-        }
         Ok(Self {
-            found: rule,
+            found,
             rule,
-            limit: rule.and_then(Rule::limit).copied(),
-            is_override: false,
+            limit,
+            is_override: descriptor.limit.is_some(),
             hops,
         })
     }
 
     /// The names of rules that it replaces: those of the rules above count if their limits apply.
-    pub(super) fn replaces(&self) -> impl Iterator<Item = &'r str> + use<'r> {
+    pub(super) fn replaces(&self) -> impl Iterator<Item = &'r str> {
         let own = self.rule.filter(|_| !self.is_override);
         let above = self.found.filter(|rule| rule.parents);
         let above = above.map_or(&[][..], |_| &self.hops[..self.hops.len() - 1]);
-        let above: SmallVec<[&Rule; 2]> = above
-            .iter()
-            .filter_map(|hop| hop.node.rule.as_deref())
-            .collect();
+        let above = above.iter().filter_map(|hop| hop.node.rule.as_deref());
         let rules = own.into_iter().chain(above);
         rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name))
     }
@@ -98,7 +84,7 @@ fn match_override<'r>(
     rule: Option<&'r Rule>,
     stated: Override,
     index: usize,
-) -> Result<(Option<&'r Rule>, Limit), InvalidRequest> {
+) -> Result<(Option<&'r Rule>, Option<Limit>), InvalidRequest> {
     let requests = stated.requests_per_unit;
     let unit = stated.unit.ok_or_else(|| {
         InvalidRequest(format!(
@@ -113,5 +99,5 @@ fn match_override<'r>(
     let limit = terms
         .with_rate(requests.into(), unit)
         .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
-    Ok((rule, limit))
+    Ok((rule, Some(limit)))
 }

@@ -76,21 +76,19 @@ impl Source for RuleGauges {
                 if count > self.rules_max {
                     return;
                 }
-                let labels = metric_name::labels(&rule.path);
-                let of_rule = ("rule", rule.path.to_string());
+                let mut add = |name, help, limit: Option<&str>, value| {
+                    let mut labels = metric_name::labels(&rule.path);
+                    labels.extend(limit.map(|limit| ("limit", limit.to_owned())));
+                    labels.push(("rule", rule.path.to_string()));
+                    series.push(Series::gauge(name, help, labels, value));
+                };
                 if let Some(bound) = lease_bound {
-                    let name = "tollgate_rule_lease_bound";
-                    let mut labels = labels.clone();
-                    labels.push(of_rule.clone());
-                    series.push(Series::gauge(name, BOUND_HELP, labels, bound));
+                    add("tollgate_rule_lease_bound", BOUND_HELP, None, bound);
                 }
                 for (limit, capacity, used) in limits {
-                    let mut labels = labels.clone();
-                    labels.extend([("limit", limit.to_owned()), of_rule.clone()]);
-                    let name = "tollgate_rule_limit";
-                    series.push(Series::gauge(name, LIMIT_HELP, labels.clone(), capacity));
-                    let name = "tollgate_rule_used";
-                    series.push(Series::gauge(name, USED_HELP, labels, used));
+                    let limit = Some(limit);
+                    add("tollgate_rule_limit", LIMIT_HELP, limit, capacity);
+                    add("tollgate_rule_used", USED_HELP, limit, used);
                 }
             });
         }

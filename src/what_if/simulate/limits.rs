@@ -123,7 +123,7 @@ pub(crate) fn label(limit: &Limit) -> String {
     if limit.algorithm.counts_holders() {
         label += &format!(", lease {}", limit.period);
     }
-    if limit.over_limit_hits != limit.algorithm.traits().over_limit_hits {
+    if limit.over_limit_hits != limit.algorithm.default_over_limit_hits() {
         label += &format!(", {}", limit.over_limit_hits.name());
     }
     label

@@ -9,7 +9,8 @@ use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Check, CheckError, Effect, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, Limit, OverLimitHits, Share, Terms, Unit, Windows};
+use tollgate::config::calendar::utc_months;
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Share, Terms, Unit};
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackTarget,
 };
@@ -276,7 +277,7 @@ fn limits() -> impl Strategy<Value = Limit> {
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
     (algorithm, 0..40_u32, unit, burst, buckets, over_limit_hits).prop_map(
         |(algorithm, requests, unit, burst, buckets, over_limit_hits)| {
-            let windows = Windows::UtcMonths;
+            let windows = utc_months();
             let burst = burst.filter(|_| algorithm.is_bucket());
             let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
             Limit::new(&Terms {

@@ -20,7 +20,11 @@ pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
     if let Counter::FixedWindow(_) = Counter::new(&check.limit) {
         let start = check.limit.window(now).start.as_micros() / 1_000_000;
         let end = match check.limit.windows {
-            Windows::Calendar(calendar) => calendar.period(now).date.to_string(),
+            Windows::Calendar(calendar) => calendar
+                .period(now)
+                .date
+                .expect("a calendar has dates")
+                .to_string(),
             _ => start.to_string(),
         };
         key.push(end.as_bytes());
@@ -119,7 +123,7 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
         Counter::FixedWindow(_) => {
             let left = match limit.windows {
                 Windows::Aligned => limit.period,
-                Windows::UtcMonths | Windows::Calendar(_) => limit.window(now).end.since(now),
+                Windows::UtcMonths(_) | Windows::Calendar(_) => limit.window(now).end.since(now),
             };
             Some((left.ceil_secs() + jitter.ceil_secs()) * 1_000)
         }

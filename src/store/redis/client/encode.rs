@@ -179,7 +179,7 @@ impl EncodedCheck {
         self.key.push_window(&window);
         let lifetime = match limit.windows {
             Windows::Aligned => limit.period,
-            Windows::UtcMonths | Windows::Calendar(_) => window.end.since(self.at),
+            Windows::UtcMonths(_) | Windows::Calendar(_) => window.end.since(self.at),
         };
         (window.start, lifetime.ceil_secs() + jitter.ceil_secs())
     }
