@@ -49,7 +49,7 @@ pub struct Modes {
 struct Counted<'p, 'r> {
     rule: Option<&'r Rule>,
     further: Option<&'r FurtherLimit>,
-    limit: Limit,
+    limit: &'p Limit,
     is_override: bool,
     hops: &'p [Hop<'r>],
     /// The number of entries that it is counted by.
@@ -63,7 +63,7 @@ struct Planner<'a, 'q, 'r> {
     modes: Modes,
     now: Time,
     replaced: HashSet<&'r str>,
-    request: CheckRequest,
+    request: &'a mut CheckRequest,
     all_or_nothing: bool,
 }
 
@@ -91,6 +91,10 @@ pub fn plan<'r>(
     for (index, descriptor) in query.descriptors.iter().enumerate() {
         matches.push(Matched::new(domain, descriptor, index)?);
     }
+    let mut request = CheckRequest {
+        checks: SmallVec::with_capacity(count),
+        deadline: query.deadline,
+    };
     let mut planner = Planner {
         domain,
         query,
@@ -99,10 +103,7 @@ pub fn plan<'r>(
         // The order does not matter: two rules that replace each other are both out, and one that
         // is replaced still replaces.
         replaced: matches.iter().flat_map(Matched::replaces).collect(),
-        request: CheckRequest {
-            checks: SmallVec::with_capacity(count),
-            deadline: query.deadline,
-        },
+        request: &mut request,
         all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
     };
     let mut steps: SmallVec<[Step<'r>; 2]> = matches.iter().map(|_| Step::NoRule).collect();
@@ -126,23 +127,20 @@ pub fn plan<'r>(
         domain_known: true,
         all_or_nothing: planner.all_or_nothing,
         steps,
-        request: planner.request,
+        request,
     })
 }
 
 impl<'p, 'r> Counted<'p, 'r> {
     /// Its own limit. No values share the counter of a limit in the request.
-    fn own(matched: &'p Matched<'r>, limit: Limit) -> Self {
-        let hops = if matched.is_override {
-            &[]
-        } else {
-            &matched.hops[..]
-        };
+    fn own(matched: &'p Matched<'r>, limit: &'p Limit) -> Self {
+        let is_override = matched.stated.is_some();
+        let hops: &[_] = if is_override { &[] } else { &matched.hops };
         Self {
             rule: matched.rule,
             further: None,
             limit,
-            is_override: matched.is_override,
+            is_override,
             hops,
             entries: usize::MAX,
         }
@@ -152,22 +150,23 @@ impl<'p, 'r> Counted<'p, 'r> {
 impl<'r> Planner<'_, '_, 'r> {
     /// Adds the checks of a descriptor.
     fn step(&mut self, index: usize, matched: &Matched<'r>) -> Result<Step<'r>, InvalidRequest> {
-        let is_replaced = |rule: &Rule| !matched.is_override && self.replaced.contains(&*rule.name);
-        Ok(match (matched.found, matched.limit) {
+        let is_replaced =
+            |rule: &Rule| matched.stated.is_none() && self.replaced.contains(&*rule.name);
+        Ok(match (matched.found, matched.limit()) {
             (Some(rule), _) if rule.is_chained() && !is_replaced(rule) => {
                 self.chain(index, matched, rule)?
             }
             (_, Some(limit)) => match matched.rule {
                 Some(rule) if is_replaced(rule) => Step::Replaced(rule),
                 _ => {
-                    let (mut check, link) = self.check(index, &Counted::own(matched, limit))?;
-                    check.lease = matched.lease(&limit).cloned();
-                    if check.lease.is_some() {
+                    let link = self.count(index, &Counted::own(matched, limit))?;
+                    if let Some(lease) = matched.lease(limit) {
+                        let check = &mut self.request.checks[link.check];
+                        check.lease = Some(lease.clone());
                         // Hits that come back must be usable. The key stays: counts survive a
                         // change.
                         check.limit.over_limit_hits = OverLimitHits::Drop;
                     }
-                    self.request.checks.push(check);
                     Step::Counted(link)
                 }
             },
@@ -185,11 +184,6 @@ impl<'r> Planner<'_, '_, 'r> {
         rule: &'r Rule,
     ) -> Result<Step<'r>, InvalidRequest> {
         let (hops, last) = (&matched.hops, matched.hops.len() - 1);
-        let over_limit_hits = if rule.settles() {
-            OverLimitHits::Count
-        } else {
-            OverLimitHits::Drop
-        };
         let first = self.request.checks.len();
         let mut links = Vec::new();
         for (at, hop) in hops.iter().enumerate() {
@@ -201,33 +195,34 @@ impl<'r> Planner<'_, '_, 'r> {
                 continue;
             };
             // A limit in the request replaces the rule's own.
-            let stated = matched.limit.filter(|_| at == last && matched.is_override);
+            let stated = matched.stated.as_deref().filter(|_| at == last);
             let counters = level.counters();
             let counters = counters.filter(|(further, ..)| stated.is_none() || further.is_some());
             let counters = counters.map(|(further, limit, _)| Counted {
                 rule: Some(level),
                 further,
-                limit: *limit,
+                limit,
                 is_override: false,
                 hops: &hops[..=at],
                 entries: at + 1,
             });
             let stated = stated.map(|limit| Counted::own(matched, limit));
             for counted in stated.into_iter().chain(counters) {
-                let (mut check, link) = self.check(index, &counted)?;
-                check.limit.chained = true;
-                check.limit.over_limit_hits = over_limit_hits;
-                self.request.checks.push(check);
-                links.push(link);
+                links.push(self.count(index, &counted)?);
             }
         }
         if links.is_empty() {
             return Ok(Step::Unlimited(rule));
         }
-        if links.len() > 1 && !rule.settles() {
-            let group = u16::try_from(index + 1).unwrap_or(u16::MAX);
-            for check in &mut self.request.checks[first..] {
-                check.group = group;
+        for check in &mut self.request.checks[first..] {
+            check.limit.chained = true;
+            check.limit.over_limit_hits = if rule.settles() {
+                OverLimitHits::Count
+            } else {
+                OverLimitHits::Drop
+            };
+            if links.len() > 1 && !rule.settles() {
+                check.group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             }
         }
         Ok(Step::Chain {
@@ -245,12 +240,12 @@ impl<'r> Planner<'_, '_, 'r> {
         }
     }
 
-    /// The check of a limit, which is the next one of the request.
-    fn check(
+    /// Adds the check of a limit.
+    fn count(
         &mut self,
         index: usize,
         counted: &Counted<'_, 'r>,
-    ) -> Result<(Check, Link<'r>), InvalidRequest> {
+    ) -> Result<Link<'r>, InvalidRequest> {
         let &Counted {
             rule,
             further,
@@ -269,14 +264,14 @@ impl<'r> Planner<'_, '_, 'r> {
             (Some(further), _) => &further.key_tail,
             (None, Some(rule)) => &rule.key_tail,
             (None, None) => {
-                stated = KeyTail::new(self.domain.key_head.format(), &limit, 1);
+                stated = KeyTail::new(self.domain.key_head.format(), limit, 1);
                 &stated
             }
         };
         let key_entries = || counted_by(entries, hops, rule);
         let tagged = rule.map_or(0, |rule| rule.tagged_entries);
         let key = key::counter_key(&self.domain.key_head, key_entries(), tagged, tail);
-        let mut check = Check::new(key, limit, descriptor.hits);
+        let mut check = Check::new(key, *limit, descriptor.hits);
         if further.is_none() && rule.is_some_and(Rule::names_holders) {
             check.holder = Some(holder(descriptor, index)?);
             check.hits = match check.hits {
@@ -295,7 +290,7 @@ impl<'r> Planner<'_, '_, 'r> {
             && !matches!(descriptor.hits, Hits::Refund(_));
         // A queue is only at the end of a chain.
         if !in_shadow && entries.len() == descriptor.entries.len() {
-            check.book_ahead = self.book_ahead(&limit);
+            check.book_ahead = self.book_ahead(limit);
         }
         // A slot must not be booked for a request that another limit rejects.
         self.all_or_nothing |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
@@ -314,7 +309,8 @@ impl<'r> Planner<'_, '_, 'r> {
             key_format: tail.format(),
             metric_name: metric_name.map(String::into_boxed_str),
         };
-        Ok((check, link))
+        self.request.checks.push(check);
+        Ok(link)
     }
 
     /// The longest delay of the call: `max_wait` of the limit, at most until the caller's deadline.

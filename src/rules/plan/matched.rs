@@ -22,10 +22,8 @@ pub(super) struct Matched<'r> {
     /// The rule of its own limit: `None` for a limit in the request that takes nothing over from a
     /// rule.
     pub(super) rule: Option<&'r Rule>,
-    /// `None` if nothing is counted by a limit of its own.
-    pub(super) limit: Option<Limit>,
-    /// The descriptor states the limit.
-    pub(super) is_override: bool,
+    /// The limit that the descriptor states.
+    pub(super) stated: Option<Box<Limit>>,
     pub(super) hops: Hops<'r>,
 }
 
@@ -38,22 +36,29 @@ impl<'r> Matched<'r> {
     ) -> Result<Self, InvalidRequest> {
         let (hops, end) = lookup(domain, &descriptor.entries);
         let found = end.rule();
-        let (rule, limit) = match descriptor.limit {
+        let (rule, stated) = match descriptor.limit {
             Some(stated) => match_override(domain, found, stated, index)?,
-            None => (found, found.and_then(Rule::limit).copied()),
+            None => (found, None),
         };
         Ok(Self {
             found,
             rule,
-            limit,
-            is_override: descriptor.limit.is_some(),
+            stated: stated.map(Box::new),
             hops,
         })
     }
 
+    /// `None` if nothing is counted by a limit of its own.
+    pub(super) fn limit(&self) -> Option<&Limit> {
+        match &self.stated {
+            Some(limit) => Some(limit),
+            None => self.rule?.limit(),
+        }
+    }
+
     /// The names of rules that it replaces: those of the rules above count if their limits apply.
     pub(super) fn replaces(&self) -> impl Iterator<Item = &'r str> {
-        let own = self.rule.filter(|_| !self.is_override);
+        let own = self.rule.filter(|_| self.stated.is_none());
         let above = self.found.filter(|rule| rule.parents);
         let above = above.map_or(&[][..], |_| &self.hops[..self.hops.len() - 1]);
         let above = above.iter().filter_map(|hop| hop.node.rule.as_deref());
@@ -69,7 +74,7 @@ impl<'r> Matched<'r> {
     /// A limit in a request may have none although its rule has them.
     pub(super) fn lease(&self, limit: &Limit) -> Option<&'r Arc<Leased>> {
         let lease = self.rule?.lease.as_ref()?;
-        (!self.is_override || LeaseTerms::new(limit, None).is_some()).then_some(lease)
+        (self.stated.is_none() || LeaseTerms::new(limit, None).is_some()).then_some(lease)
     }
 }
 
