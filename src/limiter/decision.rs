@@ -93,11 +93,13 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
     }
 
     /// The limit that decides a step, if it is counted: of equal ones the outermost.
+    #[inline]
     pub(crate) fn counted(&self, step: &'d Step<'r>) -> Option<Counted<'d, 'r>> {
         self.decisive(step.links())
     }
 
     /// The one of these that decides.
+    #[inline]
     pub(crate) fn decisive(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
         if let [link] = links {
             return Some(self.of(link));
@@ -110,6 +112,7 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
         counted.max_by_key(Counted::rank)
     }
 
+    #[inline]
     fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
         Counted {
             link,

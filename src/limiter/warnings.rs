@@ -15,6 +15,7 @@ use crate::base::time::Span;
 use crate::check::{Blocked, Check, Hits, Source, Verdict};
 use crate::limit::{OverLimitHits, WarnAt, used_percent};
 use crate::limiter::decision::{Counted, Decision};
+use crate::rules::Step;
 
 /// A limit that is used from a threshold on.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +40,11 @@ impl<'d, 'r> Decision<'d, '_, 'r> {
 
     /// The fallback does not know what is used.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = Warning<'d, 'r>> {
-        self.limits().filter_map(|(place, counted)| {
+        let mut links = self.plan.steps.iter().map(Step::links);
+        // Most requests have none, which a look at the rules finds sooner.
+        let warns = links.any(|links| links.iter().any(|link| link.warn_at().is_some()));
+        let limits = warns.then(|| self.limits()).into_iter().flatten();
+        limits.filter_map(|(place, counted)| {
             let warn_at = counted.link.warn_at()?;
             let verdict = counted.verdict;
             let (limit, used) = (counted.check.limit.capacity, verdict.used);
