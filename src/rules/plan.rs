@@ -299,18 +299,17 @@ impl<'r> Planner<'_, '_, 'r> {
                 .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
             None => Some(metric_name::of_override(self.domain, key_entries())),
         };
-        let link = Link {
+        self.request.checks.push(check);
+        Ok(Link {
             rule,
             further,
             is_override,
-            check: self.request.checks.len(),
+            check: self.request.checks.len() - 1,
             entries: entries.len(),
             enforced,
             key_format: tail.format(),
             metric_name: metric_name.map(String::into_boxed_str),
-        };
-        self.request.checks.push(check);
-        Ok(link)
+        })
     }
 
     /// The longest delay of the call: `max_wait` of the limit, at most until the caller's deadline.
