@@ -711,6 +711,10 @@ fn full_logs() -> History {
         batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Back(2_000), [add; KEYS]),
+        // Back at the time of an entry of two hits.
+        batch(Gap::Micros(10_000), [Size::Add(Amount::Hits(2)); KEYS]),
+        batch(Gap::Micros(5), [add; KEYS]),
+        batch(Gap::Back(5), [add; KEYS]),
     ];
     History {
         counters,
@@ -850,6 +854,19 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
             vec![Group {
                 mode: Mode::Independent,
                 calls: joined(vec![call(0, give_back), call(0, add)]),
+            }],
+        ),
+        // The reply to the refund has what the rejected call was charged for, of a counter that was
+        // not over limit.
+        batch(Gap::Micros(1), alone(Size::GiveBack(Amount::Hits(1_000)))),
+        batch(
+            Gap::Micros(1),
+            vec![Group {
+                mode: Mode::Independent,
+                calls: joined(vec![
+                    call(0, Size::Add(Amount::Hits(30))),
+                    call(0, Size::GiveBack(Amount::Hits(40))),
+                ]),
             }],
         ),
     ];
