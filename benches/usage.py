@@ -86,7 +86,7 @@ def measure(args, service, generator, background):
 def listed(service):
     """The seconds that a list of the rule's keys takes, and its rows."""
     began = time.monotonic()
-    url = service.page.replace("/metrics", "/api/v1/usage?domain=bench&rule=calendar")
+    url = service.page.replace("/metrics", "/api/v1/usage?domain=bench&rule=bench.calendar")
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
         answer = json.load(response)
     if not answer["complete"]:

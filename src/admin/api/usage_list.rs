@@ -1,12 +1,13 @@
 //! `/api/v1/usage?rule=`: the usage of all keys of a rule in the current period.
 //!
 //! Redis walks through the names of its keys, which costs time of all its clients, so the walk
-//! pauses: 19 times as long as a step took. Usage is sorted, so nothing is sent before the end, and
+//! pauses: 19 times as long as it took. Usage is sorted, so nothing is sent before the end, and
 //! until then a key takes no more memory than its name and its verdict.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -37,7 +38,7 @@ const ROWS_MAX: usize = 100_000;
 /// Time that Redis reads keys for one list.
 // bound usage_time_max: the list is not complete; -
 const TIME_MAX: Span = Span::from_secs(60);
-/// Times of a step that follow it as a pause: a server has 5 % of its time for lists.
+/// A pause is as many times as long as what it follows: a server has 5 % of its time for lists.
 const PAUSES: u32 = 19;
 /// Counters that are read at once.
 const READ_AT_ONCE: usize = 64;
@@ -139,18 +140,19 @@ impl Counters {
         let mut scan = redis.scan(keys.start().as_bytes(), common_end(&ends));
         let mut rows = HashMap::new();
         let mut is_complete = true;
-        let mut step = began;
-        while let Some(names) = scan.next().await {
-            let names = names.map_err(|error| unread(&error))?;
+        while let Some(found) = scan.next().await {
+            let (names, took) = found.map_err(|error| unread(&error))?;
+            let found_at = self.clock.now();
             is_complete &= self.read_rows(&keys, &ends, names, &mut rows).await?;
             let now = self.clock.now();
             if now.since(began) >= TIME_MAX {
                 is_complete = false;
                 break;
             }
-            let pause = std::time::Duration::from(now.since(step)) * PAUSES;
+            // The reads of counters take less of the server than this.
+            let took = Duration::from(took) + now.since(found_at).into();
+            let pause = took * PAUSES;
             tokio::time::sleep(pause.min(TIME_MAX.less(now.since(began)).into())).await;
-            step = self.clock.now();
         }
         is_complete &= keep_most_used(&mut rows, ROWS_MAX);
         let mut rows: Vec<(Vec<u8>, Row)> = rows.into_iter().collect();
