@@ -27,7 +27,6 @@ impl Decide for FixedWindow {
 
     /// A window in the future means that the clock went back. Its count is kept until the end of
     /// the present window, so calls are neither admitted sooner nor wait longer than one period.
-    #[inline]
     fn advance(&mut self, limit: &Limit, now: Time) {
         let id = limit.window(now).id;
         if self.id < id || (id < self.id && !limit.windows.has(self.id)) {
@@ -48,7 +47,6 @@ impl Decide for FixedWindow {
         self.used == 0
     }
 
-    #[inline]
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = limit.requests;
         let ends_after = limit.window_end(self.id, now).since(now);

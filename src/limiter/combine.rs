@@ -81,7 +81,8 @@ pub(crate) fn combine(
 /// The rules that are over limit and degrade, in order.
 fn degraded<'r>(decision: &Decision<'_, '_, 'r>) -> SmallVec<[&'r Rule; 2]> {
     let mut degraded = SmallVec::new();
-    for counted in decision.plan.steps.iter().map(|step| decision.links(step)) {
+    for step in &decision.plan.steps {
+        let counted = decision.links(step);
         let over = counted.filter(|counted| counted.is_over() && !counted.link.in_shadow());
         let rules = over.filter_map(|counted| counted.link.rule);
         degraded.extend(rules.filter(|rule| rule.degrades()));

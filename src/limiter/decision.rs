@@ -93,26 +93,23 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
     }
 
     /// The limit that decides a step, if it is counted: of equal ones the outermost.
-    #[inline]
     pub(crate) fn counted(&self, step: &'d Step<'r>) -> Option<Counted<'d, 'r>> {
         self.decisive(step.links())
     }
 
     /// The one of these that decides.
-    #[inline]
     pub(crate) fn decisive(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
-        if let [link] = links {
-            return Some(self.of(link));
+        match links {
+            [] => None,
+            [link] => Some(self.of(link)),
+            _ => links
+                .iter()
+                .rev()
+                .map(|link| self.of(link))
+                .max_by_key(Counted::rank),
         }
-        self.highest(links)
     }
 
-    fn highest(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
-        let counted = links.iter().rev().map(|link| self.of(link));
-        counted.max_by_key(Counted::rank)
-    }
-
-    #[inline]
     fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
         Counted {
             link,

@@ -150,8 +150,8 @@ impl Counters {
                 break;
             }
             // The reads of counters take less of the server than this.
-            let took = Duration::from(took) + now.since(found_at).into();
-            let pause = took * PAUSES;
+            let busy = Duration::from(took) + now.since(found_at).into();
+            let pause = busy * PAUSES;
             tokio::time::sleep(pause.min(TIME_MAX.less(now.since(began)).into())).await;
         }
         is_complete &= keep_most_used(&mut rows, ROWS_MAX);

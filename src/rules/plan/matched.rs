@@ -37,13 +37,16 @@ impl<'r> Matched<'r> {
         let (hops, end) = lookup(domain, &descriptor.entries);
         let found = end.rule();
         let (rule, stated) = match descriptor.limit {
-            Some(stated) => match_override(domain, found, stated, index)?,
+            Some(stated) => {
+                let (rule, limit) = match_override(domain, found, stated, index)?;
+                (rule, Some(Box::new(limit)))
+            }
             None => (found, None),
         };
         Ok(Self {
             found,
             rule,
-            stated: stated.map(Box::new),
+            stated,
             hops,
         })
     }
@@ -89,7 +92,7 @@ fn match_override<'r>(
     rule: Option<&'r Rule>,
     stated: Override,
     index: usize,
-) -> Result<(Option<&'r Rule>, Option<Limit>), InvalidRequest> {
+) -> Result<(Option<&'r Rule>, Limit), InvalidRequest> {
     let requests = stated.requests_per_unit;
     let unit = stated.unit.ok_or_else(|| {
         InvalidRequest(format!(
@@ -104,5 +107,5 @@ fn match_override<'r>(
     let limit = terms
         .with_rate(requests.into(), unit)
         .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
-    Ok((rule, Some(limit)))
+    Ok((rule, limit))
 }

@@ -76,8 +76,9 @@ impl Source for RuleGauges {
                 if count > self.rules_max {
                     return;
                 }
+                let of_path = metric_name::labels(&rule.path);
                 let mut add = |name, help, limit: Option<&str>, value| {
-                    let mut labels = metric_name::labels(&rule.path);
+                    let mut labels = of_path.clone();
                     labels.extend(limit.map(|limit| ("limit", limit.to_owned())));
                     labels.push(("rule", rule.path.to_string()));
                     series.push(Series::gauge(name, help, labels, value));
