@@ -281,7 +281,10 @@ impl Env {
         let envoy = authority.sign("envoy", "DNS:*.envoy-gateway-system", KeyForm::Pkcs1);
 
         let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
-        let redis = RedisProcess::builder().start_at(6379);
+        // Limits of a year on a Redis without AOF are a warning.
+        let redis = RedisProcess::builder()
+            .with_arguments(&["--appendonly", "yes"])
+            .start_at(6379);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
         let [certs, mapping] = [
             secret(machine, "rate-limit-certs", &service),
