@@ -106,22 +106,21 @@ pub fn plan<'r>(
         request: &mut request,
         all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
     };
-    let mut steps: SmallVec<[Step<'r>; 2]> = matches.iter().map(|_| Step::NoRule).collect();
-    let mut add = |planner: &mut Planner<'_, '_, 'r>, is_settled| {
-        let all = matches.iter().enumerate().zip(&mut steps);
-        for ((index, matched), step) in all {
-            if matched.settles() == is_settled {
-                *step = planner.step(index, matched)?;
-            }
-        }
-        Ok(())
-    };
-    add(&mut planner, false)?;
+    let mut steps: SmallVec<[Step<'r>; 2]> = SmallVec::with_capacity(count);
+    let mut settling = SmallVec::<[usize; 2]>::new();
+    for (index, matched) in matches.iter().enumerate() {
+        steps.push(if matched.settles() {
+            settling.push(index);
+            Step::NoRule
+        } else {
+            planner.step(index, matched)?
+        });
+    }
     planner.join();
     // What is known afterwards is charged whatever other descriptors answer, so it comes after
     // them.
-    if matches.iter().any(Matched::settles) {
-        add(&mut planner, true)?;
+    for index in settling {
+        steps[index] = planner.step(index, &matches[index])?;
     }
     Ok(Plan {
         domain_known: true,
@@ -216,12 +215,12 @@ impl<'r> Planner<'_, '_, 'r> {
         }
         for check in &mut self.request.checks[first..] {
             check.limit.chained = true;
-            check.limit.over_limit_hits = if rule.settles() {
+            check.limit.over_limit_hits = if rule.settles {
                 OverLimitHits::Count
             } else {
                 OverLimitHits::Drop
             };
-            if links.len() > 1 && !rule.settles() {
+            if links.len() > 1 && !rule.settles {
                 check.group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             }
         }
