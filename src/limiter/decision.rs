@@ -112,7 +112,8 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
         links.max_by_key(Counted::rank)
     }
 
-    fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
+    /// A limit of the plan.
+    pub(crate) fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
         Counted {
             link,
             check: &self.plan.request.checks[link.check],
