@@ -19,7 +19,6 @@ times, or the CPU per call of the worker threads by more than 1.25 times; or if 
 cores it depends on what else runs. Uses only Python's standard library.
 """
 
-import argparse
 import multiprocessing
 import os
 import socket
@@ -28,7 +27,7 @@ import sys
 import tempfile
 import time
 
-from servers import Failed, Service, copy_rules, load, programs_of, total
+from servers import Failed, Service, copy_rules, load, options, programs_of, total
 
 P50_MAX = 1.5
 CPU_MAX = 1.25
@@ -154,15 +153,9 @@ class Attack:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="[5]")
-    parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
-    parser.add_argument("--rate", type=int, default=2000, help="calls per second [2000]")
+    parser = options(__doc__, rate=2000)
     parser.add_argument("--only", action="append", choices=LOADS, help="these loads only")
-    parser.add_argument("--programs", metavar="DIR", help="a folder with tollgate and load that are built already")
     args = parser.parse_args()
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
     with tempfile.TemporaryDirectory() as home:
         return measure(args, programs_of(args.programs, "load"), home)
 

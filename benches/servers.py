@@ -1,5 +1,6 @@
 """Builds, starts, loads and stops servers for the comparisons. Uses only Python's standard library."""
 
+import argparse
 import json
 import os
 import re
@@ -133,6 +134,22 @@ def free_ports(count):
 def plain_environment():
     """The environment without settings of the shell."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+
+
+def options(description, rate):
+    """The options of a program that loads the service at a rate, in rounds."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=at_least_one, default=5, help="[5]")
+    parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
+    parser.add_argument("--rate", type=int, default=rate, help=f"calls per second [{rate}]")
+    parser.add_argument("--programs", metavar="DIR", help="a folder with tollgate and load that are built already")
+    return parser
+
+
+def at_least_one(word):
+    if int(word) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return int(word)
 
 
 def programs_of(folder, *benches):

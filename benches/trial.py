@@ -14,14 +14,13 @@ per request of the trial's process at most 1.6 times that of `alone`. A round is
 compared. Uses only Python's standard library.
 """
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
 
 from redis_servers import Single
-from servers import Failed, Service, copy_rules, load, programs_of, total
+from servers import Failed, Service, copy_rules, load, options, programs_of, total
 
 P50_ADDED_MAX_MS = 0.3
 P99_ADDED_MAX_MS = 1.0
@@ -30,16 +29,10 @@ OPTIONS = ["--keys", "10000", "--connections", "8"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="loads per target [5]")
-    parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
-    parser.add_argument("--rate", type=int, default=5000, help="requests per second [5000]")
+    parser = options(__doc__, rate=5000)
     parser.add_argument("--in-use", metavar="PATH", help="a binary of envoyproxy/ratelimit")
     parser.add_argument("--redis", default="redis-server", metavar="PATH", help="[redis-server]")
-    parser.add_argument("--programs", metavar="DIR", help="a folder with tollgate and load that are built already")
     args = parser.parse_args()
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
     with tempfile.TemporaryDirectory() as home:
         return measure(args, programs_of(args.programs, "load"), home)
 

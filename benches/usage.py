@@ -8,7 +8,6 @@ Each round loads the service at an equal rate without and during a list. It prin
 standard library, and redis-server.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -18,7 +17,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 from redis_servers import Single
-from servers import Failed, Service, copy_rules, load, programs_of
+from servers import Failed, Service, copy_rules, load, options, programs_of
 
 KEYS = 1_000_000
 LISTED = 1_000
@@ -34,12 +33,7 @@ FILL = "for i = 1, ARGV[2] do redis.call('SET', 'bench_user_other' .. ARGV[1] ..
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="[5]")
-    parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
-    parser.add_argument("--rate", type=int, default=2000, help="calls per second [2000]")
-    parser.add_argument("--programs", metavar="DIR", help="a folder with tollgate and load that are built already")
-    args = parser.parse_args()
+    args = options(__doc__, rate=2000).parse_args()
     programs = programs_of(args.programs, "load")
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(1) as background:
         copy_rules(home)
@@ -67,12 +61,12 @@ def fill(server, service, generator):
 def measure(args, service, generator, background):
     """p99 without a list and during one, and the seconds of the lists."""
     quiet, during, seconds = [], [], []
-    options = [*SERVED, "--rate", str(args.rate)]
+    at_rate = [*SERVED, "--rate", str(args.rate)]
     for _ in range(args.rounds):
-        run = load(generator, service.target, [service.pid], args.seconds, 1, options)
+        run = load(generator, service.target, [service.pid], args.seconds, 1, at_rate)
         quiet.append(run["latency_ms"]["p99"])
         pending = background.submit(listed, service)
-        run = load(generator, service.target, [service.pid], args.seconds, 1, options)
+        run = load(generator, service.target, [service.pid], args.seconds, 1, at_rate)
         if pending.done():
             raise Failed("the list took less time than the load; use fewer --seconds")
         during.append(run["latency_ms"]["p99"])

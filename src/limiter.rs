@@ -16,7 +16,7 @@ use crate::limiter::fallback::{Fallback, WaitingCall};
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
 use crate::rules::query::{OwnedQuery, Query};
-use crate::rules::{LiveRules, plan};
+use crate::rules::{LiveRules, Plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::Metrics;
 use crate::telemetry::traces::LiveSpan;
@@ -148,17 +148,21 @@ impl Limiter {
     ) -> Result<Response, LimiterError> {
         let mut span = call.map(|call| describe::start_span(call, query));
         let now = self.clock().now();
-        let decided = self.decide_at_once(query, now, span.as_mut(), |_| ()).await;
-        let (response, wait, ()) = decided.inspect_err(|error| {
-            if let Some(span) = &mut span {
-                span.fail(error.to_string());
+        match self.decide_at_once(query, now, span.as_mut(), |_| ()).await {
+            Ok((response, wait, ())) => {
+                if let Some((permit, wait)) = wait {
+                    permit.wait(wait).await;
+                }
+                Ok(response)
             }
-            self.count(error);
-        })?;
-        if let Some((permit, wait)) = wait {
-            permit.wait(wait).await;
+            Err(error) => {
+                if let Some(span) = &mut span {
+                    span.fail(error.to_string());
+                }
+                self.count(&error);
+                Err(error)
+            }
         }
-        Ok(response)
     }
 
     /// Everything but the wait, which must not keep the rules snapshot alive. The request came
@@ -182,7 +186,8 @@ impl Limiter {
         if let Some(observers) = &self.observers {
             observers.received(query, rules, now);
         }
-        let mut plan = plan(rules, query, settings.modes(), now)?;
+        let mut plan = Plan::default();
+        plan.make(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);
 
         let decide = || self.store.decide(&plan.request, now, span.as_deref());

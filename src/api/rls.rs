@@ -71,38 +71,39 @@ impl Rls {
             }
             Err(ReadError::Other(status)) => return Err(status),
         };
-        let (query, size) = decode::query(&message).map_err(|error| self.reject(&error))?;
-        if !body.call.hold(size.bytes()) {
-            return Err(no_bytes_left());
-        }
         // Boxed: a call is moved several times before it begins, and may wait for its message.
-        Box::pin(self.should_rate_limit(headers, query)).await
+        Box::pin(async {
+            let (mut query, size) = decode::query(&message).map_err(|error| self.reject(&error))?;
+            if !body.call.hold(size.bytes()) {
+                return Err(no_bytes_left());
+            }
+            self.should_rate_limit(headers, &mut query).await
+        })
+        .await
     }
 
     /// Decides a request. `headers` may have a grpc-timeout, which sets the deadline, and a trace.
     ///
     /// # Errors
     /// The status of [`convert::status`].
-    pub fn should_rate_limit(
+    pub async fn should_rate_limit(
         &self,
         headers: &HeaderMap,
-        mut query: Query<'_>,
-    ) -> impl Future<Output = Result<RateLimitResponse, Status>> {
+        query: &mut Query<'_>,
+    ) -> Result<RateLimitResponse, Status> {
         let clock = self.limiter.clock();
         let began = clock.now();
         query.deadline = self.metrics.deadline(headers, began);
         let mut span = self.traces.begin(SPAN, headers).map(start_attributes);
-        async move {
-            let answer = self.limiter.decide(&query, span.as_ref()).await;
-            self.metrics.calls.observe(began, clock);
-            let answer = answer
-                .map(convert::response)
-                .map_err(|error| convert::status(&error));
-            if let Some(span) = &mut span {
-                end_attributes(span, answer.as_ref().err());
-            }
-            answer
+        let answer = self.limiter.decide(query, span.as_ref()).await;
+        self.metrics.calls.observe(began, clock);
+        let answer = answer
+            .map(convert::response)
+            .map_err(|error| convert::status(&error));
+        if let Some(span) = &mut span {
+            end_attributes(span, answer.as_ref().err());
         }
+        answer
     }
 }
 

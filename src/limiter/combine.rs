@@ -31,11 +31,9 @@ pub(crate) fn combine(
 ) -> Response {
     let plan = decision.plan;
     let modes = settings.modes();
-    let (statuses, kinds): (SmallVec<[Status; 2]>, SmallVec<[Kind; 4]>) = plan
-        .steps
-        .iter()
-        .map(|step| (decision.status(step), kind(step, modes)))
-        .unzip();
+    let mut statuses: SmallVec<[Status; 2]> = SmallVec::with_capacity(plan.steps.len());
+    statuses.extend(plan.steps.iter().map(|step| decision.status(step)));
+    let kinds: SmallVec<[Kind; 16]> = plan.steps.iter().map(|step| kind(step, modes)).collect();
     let hard_over = |index: usize| kinds[index] == Kind::Hard && statuses[index].over_limit;
     let is_quota = |index: &usize| kinds[*index] == Kind::Quota;
     let mut quotas = (0..kinds.len()).filter(is_quota).peekable();

@@ -102,15 +102,18 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
         match links {
             [] => None,
             [link] => Some(self.of(link)),
-            _ => links
-                .iter()
-                .rev()
-                .map(|link| self.of(link))
-                .max_by_key(Counted::rank),
+            _ => self.decisive_of_several(links),
         }
     }
 
-    fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
+    #[cold]
+    fn decisive_of_several(&self, links: &'d [Link<'r>]) -> Option<Counted<'d, 'r>> {
+        let links = links.iter().rev().map(|link| self.of(link));
+        links.max_by_key(Counted::rank)
+    }
+
+    /// A limit of the plan.
+    pub(crate) fn of(&self, link: &'d Link<'r>) -> Counted<'d, 'r> {
         Counted {
             link,
             check: &self.plan.request.checks[link.check],

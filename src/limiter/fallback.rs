@@ -92,10 +92,9 @@ impl Fallback {
         let by_store = decisions.iter().filter(|decision| decision.is_ok()).count();
         self.by_store.inc_by(by_store as u64);
         if by_store == decisions.len() {
-            return Ok((
-                decisions.into_iter().flatten().collect(),
-                StoreErrors::new(),
-            ));
+            let mut verdicts = Verdicts::with_capacity(by_store);
+            verdicts.extend(decisions.into_iter().flatten());
+            return Ok((verdicts, StoreErrors::new()));
         }
         self.store_errors.inc();
         let checks = &plan.request.checks;

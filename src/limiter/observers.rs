@@ -87,6 +87,22 @@ impl Observers {
         }
     }
 
+    /// Observes what is used of a limit, and the thresholds that the request crossed.
+    fn used<'q>(
+        &self,
+        decision: &Decision<'_, 'q, '_>,
+        descriptor: &Descriptor<'q>,
+        counted: &Counted<'_, '_>,
+    ) {
+        counted.store_usage(decision);
+        let Some(warn_at) = counted.link.warn_at() else {
+            return;
+        };
+        for percent in counted.crossed(warn_at, decision.blocked) {
+            self.crossed(decision, descriptor, counted, percent);
+        }
+    }
+
     /// Observes that a request crossed a threshold.
     #[cold]
     fn crossed<'q>(
@@ -189,6 +205,9 @@ impl Worker {
         let mut top_keys = self.top_keys.lock();
         for (step, descriptor) in plan.steps.iter().zip(&query.descriptors) {
             for limits in step.links().chunk_by(Link::is_of_same_rule) {
+                for link in limits {
+                    observers.used(decision, descriptor, &decision.of(link));
+                }
                 let Some(counted) = decision.decisive(limits) else {
                     continue;
                 };
@@ -217,15 +236,6 @@ impl Worker {
                 let counts = counters.record(check, verdict, disposition, near_limit_ratio);
                 let (rules, domain) = (decision.rules, query.domain);
                 top_keys.record(rules, domain, descriptor, link, &check.key, counts);
-            }
-            for counted in decision.links(step) {
-                counted.store_usage(decision);
-                let Some(warn_at) = counted.link.warn_at() else {
-                    continue;
-                };
-                for percent in counted.crossed(warn_at, decision.blocked) {
-                    observers.crossed(decision, descriptor, &counted, percent);
-                }
             }
         }
     }

@@ -22,7 +22,7 @@ pub use matched::InvalidRequest;
 mod matched;
 
 /// A request matched with the rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan<'r> {
     /// Whether the domain has rules at all.
     pub domain_known: bool,
@@ -63,72 +63,80 @@ struct Planner<'a, 'q, 'r> {
     modes: Modes,
     now: Time,
     replaced: HashSet<&'r str>,
-    request: &'a mut CheckRequest,
-    all_or_nothing: bool,
+    plan: &'a mut Plan<'r>,
 }
 
 /// Plans a request that came `now`.
 ///
 /// # Errors
-/// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so
-/// nothing is invalid.
+/// Those of [`Plan::make`].
 pub fn plan<'r>(
     rules: &'r RuleSet,
     query: &Query<'_>,
     modes: Modes,
     now: Time,
 ) -> Result<Plan<'r>, InvalidRequest> {
-    let Some(domain) = rules.domain(query.domain) else {
-        return Ok(Plan {
-            domain_known: false,
-            all_or_nothing: false,
-            steps: query.descriptors.iter().map(|_| Step::NoRule).collect(),
-            request: CheckRequest::default(),
-        });
-    };
-    let count = query.descriptors.len();
-    let mut matches: SmallVec<[Matched<'r>; 2]> = SmallVec::with_capacity(count);
-    for (index, descriptor) in query.descriptors.iter().enumerate() {
-        matches.push(Matched::new(domain, descriptor, index)?);
-    }
-    let mut request = CheckRequest {
-        checks: SmallVec::with_capacity(count),
-        deadline: query.deadline,
-    };
-    let mut planner = Planner {
-        domain,
-        query,
-        modes,
-        now,
-        // The order does not matter: two rules that replace each other are both out, and one that
-        // is replaced still replaces.
-        replaced: matches.iter().flat_map(Matched::replaces).collect(),
-        request: &mut request,
-        all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
-    };
-    let mut steps: SmallVec<[Step<'r>; 2]> = matches.iter().map(|_| Step::NoRule).collect();
-    let mut add = |planner: &mut Planner<'_, '_, 'r>, is_settled| {
-        let all = matches.iter().enumerate().zip(&mut steps);
-        for ((index, matched), step) in all {
-            if matched.settles() == is_settled {
-                *step = planner.step(index, matched)?;
-            }
+    let mut plan = Plan::default();
+    plan.make(rules, query, modes, now)?;
+    Ok(plan)
+}
+
+impl<'r> Plan<'r> {
+    /// Makes an empty plan that of a request: where it stays, since it is large to move.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so
+    /// nothing is invalid.
+    pub(crate) fn make(
+        &mut self,
+        rules: &'r RuleSet,
+        query: &Query<'_>,
+        modes: Modes,
+        now: Time,
+    ) -> Result<(), InvalidRequest> {
+        let Some(domain) = rules.domain(query.domain) else {
+            self.steps
+                .extend(query.descriptors.iter().map(|_| Step::NoRule));
+            return Ok(());
+        };
+        let count = query.descriptors.len();
+        let mut matches: SmallVec<[Matched<'r>; 2]> = SmallVec::with_capacity(count);
+        for (index, descriptor) in query.descriptors.iter().enumerate() {
+            matches.push(Matched::new(domain, descriptor, index)?);
+        }
+        self.domain_known = true;
+        self.all_or_nothing = modes.all_or_nothing || domain.all_or_nothing;
+        self.request.deadline = query.deadline;
+        self.request.checks.reserve(count);
+        self.steps.reserve(count);
+        let mut planner = Planner {
+            domain,
+            query,
+            modes,
+            now,
+            // The order does not matter: two rules that replace each other are both out, and one
+            // that is replaced still replaces.
+            replaced: matches.iter().flat_map(Matched::replaces).collect(),
+            plan: self,
+        };
+        let mut settling = SmallVec::<[usize; 2]>::new();
+        for (index, matched) in matches.iter().enumerate() {
+            let step = if matched.settles() {
+                settling.push(index);
+                Step::NoRule
+            } else {
+                planner.step(index, matched)?
+            };
+            planner.plan.steps.push(step);
+        }
+        planner.join();
+        // What is known afterwards is charged whatever other descriptors answer, so it comes after
+        // them.
+        for index in settling {
+            planner.plan.steps[index] = planner.step(index, &matches[index])?;
         }
         Ok(())
-    };
-    add(&mut planner, false)?;
-    planner.join();
-    // What is known afterwards is charged whatever other descriptors answer, so it comes after
-    // them.
-    if matches.iter().any(Matched::settles) {
-        add(&mut planner, true)?;
     }
-    Ok(Plan {
-        domain_known: true,
-        all_or_nothing: planner.all_or_nothing,
-        steps,
-        request,
-    })
 }
 
 impl<'p, 'r> Counted<'p, 'r> {
@@ -161,7 +169,7 @@ impl<'r> Planner<'_, '_, 'r> {
                 _ => {
                     let link = self.count(index, &Counted::own(matched, limit))?;
                     if let Some(lease) = matched.lease(limit) {
-                        let check = &mut self.request.checks[link.check];
+                        let check = &mut self.plan.request.checks[link.check];
                         check.lease = Some(lease.clone());
                         // Hits that come back must be usable. The key stays: counts survive a
                         // change.
@@ -184,7 +192,7 @@ impl<'r> Planner<'_, '_, 'r> {
         rule: &'r Rule,
     ) -> Result<Step<'r>, InvalidRequest> {
         let (hops, last) = (&matched.hops, matched.hops.len() - 1);
-        let first = self.request.checks.len();
+        let first = self.plan.request.checks.len();
         let mut links = Vec::new();
         for (at, hop) in hops.iter().enumerate() {
             let level = hop.node.rule.as_deref();
@@ -214,14 +222,14 @@ impl<'r> Planner<'_, '_, 'r> {
         if links.is_empty() {
             return Ok(Step::Unlimited(rule));
         }
-        for check in &mut self.request.checks[first..] {
+        for check in &mut self.plan.request.checks[first..] {
             check.limit.chained = true;
-            check.limit.over_limit_hits = if rule.settles() {
+            check.limit.over_limit_hits = if rule.settles {
                 OverLimitHits::Count
             } else {
                 OverLimitHits::Drop
             };
-            if links.len() > 1 && !rule.settles() {
+            if links.len() > 1 && !rule.settles {
                 check.group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             }
         }
@@ -233,8 +241,8 @@ impl<'r> Planner<'_, '_, 'r> {
 
     /// All or nothing of the checks so far.
     fn join(&mut self) {
-        if self.all_or_nothing && self.request.checks.len() > 1 {
-            for check in &mut self.request.checks {
+        if self.plan.all_or_nothing && self.plan.request.checks.len() > 1 {
+            for check in &mut self.plan.request.checks {
                 check.group = 1;
             }
         }
@@ -284,27 +292,26 @@ impl<'r> Planner<'_, '_, 'r> {
         let enforced = rule.is_none_or(|rule| rule.enforced_share.includes(domain, key_entries()));
         let in_shadow = self.modes.shadow || !enforced || own.is_some_and(|rule| rule.shadow_mode);
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
-        check.enforcing = !in_shadow
-            && !is_quota
-            && !rule.is_some_and(Rule::degrades)
-            && !matches!(descriptor.hits, Hits::Refund(_));
+        let passes = in_shadow || is_quota || rule.is_some_and(Rule::degrades);
+        check.enforcing = !passes && !matches!(descriptor.hits, Hits::Refund(_));
         // A queue is only at the end of a chain.
         if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(limit);
         }
         // A slot must not be booked for a request that another limit rejects.
-        self.all_or_nothing |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
+        self.plan.all_or_nothing |=
+            check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
         let metric_name = match own {
             Some(rule) => (rule.naming != Naming::Fixed)
                 .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
             None => Some(metric_name::of_override(self.domain, key_entries())),
         };
-        self.request.checks.push(check);
+        self.plan.request.checks.push(check);
         Ok(Link {
             rule,
             further,
             is_override,
-            check: self.request.checks.len() - 1,
+            check: self.plan.request.checks.len() - 1,
             entries: entries.len(),
             enforced,
             key_format: tail.format(),

@@ -321,9 +321,13 @@ impl World {
         let mut last = Map::new();
         for _ in 0..times.unwrap_or(1) {
             let message = request.encode_to_vec();
-            let (query, _) = decode::query(&message).expect("it was encoded here");
+            let (mut query, _) = decode::query(&message).expect("it was encoded here");
             let began = tokio::time::Instant::now();
-            last = match self.rls.should_rate_limit(&HeaderMap::new(), query).await {
+            last = match self
+                .rls
+                .should_rate_limit(&HeaderMap::new(), &mut query)
+                .await
+            {
                 Ok(response) => {
                     let response = response.encode_to_vec();
                     answer(&RateLimitResponse::decode(&*response).expect("it was encoded here"))

@@ -38,7 +38,7 @@ pub(crate) fn batch_of<'b, 's>(
             batches.push(NodeBatch {
                 pool,
                 node: node.clone(),
-                indices: SmallVec::new(),
+                indices: SmallVec::with_capacity(checks),
                 checks: Vec::with_capacity(checks),
             });
             batches.len() - 1

@@ -34,6 +34,7 @@ impl RedisClient {
                 return outcome.decided.extend(failed);
             }
         };
+        outcome.decided.reserve(indices.len());
         for ((&index, mut encoded), reply) in indices.iter().zip(encoded).zip(replies) {
             let decision = match reply {
                 Ok(reply) => Ok(self.verdict(request, index, &encoded, &reply, now, node)),
