@@ -19,6 +19,7 @@ use crate::rule_source::files::{has_cases, read_overlay, read_text_from};
 use crate::rule_source::settings::Reading;
 use crate::rules::RuleSet;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::store::redis::settings::CLUSTER;
 use crate::telemetry::metric::Metrics;
 
 /// The rules that were read.
@@ -119,7 +120,7 @@ pub(crate) fn compile_options(
     let overlay = reading.tollgate_overlay.as_deref();
     let redis_type = environment.variable("REDIS_TYPE");
     Ok(CompileOptions {
-        one_slot: redis_type.is_some_and(|name| name.eq_ignore_ascii_case("cluster")),
+        one_slot: redis_type.is_some_and(|name| name.eq_ignore_ascii_case(CLUSTER)),
         overlay: overlay.map(read_overlay).transpose().map_err(invalid)?,
         ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
     })

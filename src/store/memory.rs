@@ -108,7 +108,7 @@ impl Counters {
         now: Time,
         state: impl Fn(usize, Option<Counter>) -> Counter,
     ) -> Verdicts {
-        let mut verdicts = Verdicts::new();
+        let mut verdicts = Verdicts::with_capacity(checks.len());
         for group in runs(checks, |check| check.group) {
             let first = verdicts.len();
             let state = |index: usize, known| state(first + index, known);

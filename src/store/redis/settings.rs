@@ -15,6 +15,8 @@ use crate::store::redis::settings::resolve::Resolver;
 use crate::store::redis::settings::server::{MAIN, PER_SECOND, Servers};
 use crate::store::redis::topology::deployment::PoolOptions;
 
+pub(crate) use resolve::CLUSTER;
+
 mod resolve;
 mod server;
 

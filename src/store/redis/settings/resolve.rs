@@ -10,6 +10,9 @@ use crate::store::redis::connect::tls::{Tls, TlsClient};
 use crate::store::redis::settings::server::{Auth, Server, SocketType};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 
+/// The type of a Redis that has slots. Types are in any case.
+pub(crate) const CLUSTER: &str = "cluster";
+
 /// Settings that both Redis share, and values that resolving adds.
 pub(crate) struct Resolver<'a> {
     pub(crate) environment: &'a Environment,
@@ -52,7 +55,7 @@ impl Server {
         let deployment = match self.redis_type.to_ascii_lowercase().as_str() {
             "single" => Deployment::Single(self.single(resolver)?),
             "sentinel" => Deployment::Sentinel(self.sentinels(resolver)?),
-            "cluster" => Deployment::Cluster(self.cluster(resolver)?),
+            CLUSTER => Deployment::Cluster(self.cluster(resolver)?),
             _ => {
                 return Err(format!(
                     "{redis_type}: Unrecognized redis type {}; expected SINGLE, SENTINEL or CLUSTER",
