@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,12 +142,18 @@ impl Counters {
         let (began, at) = (self.clock.now(), redis.scan_time());
         let ends = keys.ends(at);
         let mut scan = redis.scan(keys.start().as_bytes(), common_end(&ends));
-        let mut rows = HashMap::new();
+        let (mut rows, mut new) = (HashMap::new(), Vec::new());
         let (mut is_complete, mut pause) = (true, Duration::ZERO);
         while let Some(found) = scan.next().await {
             let (names, took) = found.map_err(|error| unread(&error))?;
             let found_at = self.clock.now();
-            is_complete &= self.read_rows(&keys, &ends, names, &mut rows).await?;
+            new.extend(names.into_iter().filter_map(|name| {
+                let (limit, key) = keys.limit_of(&name, &ends)?;
+                (!rows.contains_key(&name)).then_some((name, limit, key))
+            }));
+            if new.len() >= READ_AT_ONCE {
+                is_complete &= self.read_rows(&keys, &mut new, &mut rows).await?;
+            }
             let now = self.clock.now();
             if now.since(began) >= TIME_MAX {
                 is_complete = false;
@@ -160,6 +167,7 @@ impl Counters {
                 pause = Duration::ZERO;
             }
         }
+        is_complete &= self.read_rows(&keys, &mut new, &mut rows).await?;
         is_complete &= keep_most_used(&mut rows, ROWS_MAX);
         let mut rows: Vec<(Vec<u8>, Row)> = rows.into_iter().collect();
         let used = |row: &Row| std::cmp::Reverse(row.reading.verdict.used);
@@ -175,22 +183,15 @@ impl Counters {
         })
     }
 
-    /// Reads the counters of those names that are of the rule. Returns whether all rows were kept.
+    /// Reads the counters of these names, each with the index of its limit, and takes them. Returns
+    /// whether all rows were kept.
     async fn read_rows(
         &self,
         keys: &RuleKeys<'_>,
-        ends: &[Key],
-        names: Vec<Vec<u8>>,
+        new: &mut Vec<(Vec<u8>, usize, Key)>,
         rows: &mut HashMap<Vec<u8>, Row>,
     ) -> Result<bool, Rejected> {
-        let new = names.into_iter().filter(|name| !rows.contains_key(name));
-        let found: Vec<_> = new
-            .filter_map(|name| {
-                let (limit, key) = keys.limit_of(&name, ends)?;
-                Some((name, limit, key))
-            })
-            .collect();
-        for some in found.chunks(READ_AT_ONCE) {
+        for some in mem::take(new).chunks(READ_AT_ONCE) {
             let now = self.clock.now();
             let read = some.iter().map(|(_, limit, key)| async {
                 let check = keys.check(*limit, key.clone());
