@@ -11,7 +11,8 @@ use crate::store::redis::topology::clock::time;
 use crate::store::redis::topology::node::Node;
 
 /// Keys that a server looks at in a call, which its other calls wait for: 60 µs on Redis 7.0 with a
-/// million keys (`cmdstat_scan` of INFO). With fewer a list takes longer: each call has a round trip.
+/// million keys (`cmdstat_scan` of INFO). With fewer a list takes longer: each call has a round
+/// trip.
 const COUNT: u32 = 100;
 
 /// A walk through the keys of all servers. It has a connection of its own.
