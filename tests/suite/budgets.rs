@@ -12,6 +12,8 @@ use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually, request};
 
+mod features;
+
 const LEVELS: &str = "
 domain: d
 descriptors:

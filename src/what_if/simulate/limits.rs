@@ -58,21 +58,16 @@ impl RuleLimit {
         // The time of the request does not matter for its plan.
         let planned = plan(rules, query, Modes::default(), Time::default())
             .map_err(|error| NotLimited::Invalid(error.to_string()))?;
-        let (rule, check) = match (planned.domain_known, planned.steps.first()) {
-            (false, _) => return Err(NotLimited::UnknownDomain),
-            (_, Some(Step::Unlimited(rule))) => {
-                return Err(NotLimited::Unlimited(rule.path.to_string()));
-            }
-            (_, Some(step)) => {
-                let own = step
-                    .links()
-                    .last()
-                    .and_then(|link| Some((link.own_rule()?, link)));
-                let (rule, link) = own.ok_or(NotLimited::NoRule)?;
-                (rule, &planned.request.checks[link.check])
-            }
-            _ => return Err(NotLimited::NoRule),
-        };
+        if !planned.domain_known {
+            return Err(NotLimited::UnknownDomain);
+        }
+        let step = planned.steps.first().ok_or(NotLimited::NoRule)?;
+        if let Step::Unlimited(rule) = step {
+            return Err(NotLimited::Unlimited(rule.path.to_string()));
+        }
+        let link = step.links().last().ok_or(NotLimited::NoRule)?;
+        let rule = link.own_rule().ok_or(NotLimited::NoRule)?;
+        let check = &planned.request.checks[link.check];
         Ok(Self {
             rule: rule.path.to_string(),
             origin: rule.origin.to_string(),
@@ -98,6 +93,10 @@ fn notes(rule: &Rule) -> Vec<String> {
         (
             matches!(rule.on_limit, OnLimit::Degrade { .. }),
             "on_limit: degrade: requests over the limit are admitted, and a header asks the upstream for a cheap response",
+        ),
+        (
+            rule.is_chained(),
+            "limits or parents: other limits are decided in one step with it, and may reject more",
         ),
         (
             rule.enforced_share != EnforcedShare::ALL,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::base::time::Clock;
 use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
 use tollgate::store::redis::{Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
@@ -112,4 +112,35 @@ async fn refunds_apply_under_every_limit() {
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
         "the refund made room"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn chain_that_is_over_limit_is_admitted_in_the_next_period() {
+    let ([process], server, clock) = processes();
+    let [worker] = workers(&[process]).await;
+    let check = |key: &str, requests: u32, unit| {
+        let terms = Terms {
+            over_limit_hits: Some(OverLimitHits::Drop),
+            ..Terms::new(requests.into(), unit, Algorithm::FixedWindow)
+        };
+        let limit = Limit::new(&terms).expect("a limit");
+        let mut check = Check::new(Key::from(key), limit, Hits::Add(1));
+        check.group = 1;
+        check
+    };
+    let request = request_of([check("m", 1, Unit::Minute), check("y", 9, Unit::Year)]);
+    let over = async || {
+        let decisions = worker.decide(&request, clock.now(), None).await;
+        let over = decisions
+            .iter()
+            .map(|decision| decision.expect("a verdict").over);
+        over.collect::<Vec<_>>()
+    };
+    assert_eq!(over().await, [false, false]);
+    assert_eq!(over().await, [true, false]);
+    let asked = server.decided();
+    assert_eq!(over().await, [true, false]);
+    assert_eq!(server.decided() - asked, 1, "only of the other limit");
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(over().await, [false, false]);
 }

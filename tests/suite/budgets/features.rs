@@ -1,0 +1,166 @@
+//! What other features make of a descriptor with several limits.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::support::folder::Folder;
+use crate::support::redis::RedisProcess;
+use crate::support::{Code, TestServer, eventually, http, look_until, tollgate};
+
+/// Three requests of an organization, of which a user has two.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: org
+    rate_limit: {name: org, unit: year, requests_per_unit: 3}
+    descriptors:
+      - key: user
+        rate_limit: {name: user, unit: year, requests_per_unit: 2}
+        metadata: {tollgate: {parents: true}}
+";
+
+fn folder() -> Folder {
+    Folder::with(&[("rules/d.yaml", RULES)])
+}
+
+/// What a command prints.
+fn output(words: &[&str]) -> String {
+    let ran = tollgate(words);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+/// Two of three requests of `u` are admitted, and one of two of `v`: the organization has no more.
+async fn ask_five(server: &TestServer) {
+    let mut client = server.client().await;
+    for (user, codes) in [
+        ("u", &[Code::Ok, Code::Ok, Code::OverLimit][..]),
+        ("v", &[Code::Ok, Code::OverLimit]),
+    ] {
+        for code in codes {
+            let answer = client.ask("d", &[("org", "a"), ("user", user)]).await;
+            assert_eq!(answer, *code, "{user}");
+        }
+    }
+}
+
+/// Requests and those over limit, by rule.
+fn of_rules(report: &Value) -> BTreeMap<&str, [&Value; 2]> {
+    let rules = report["rules"].as_array().expect("there are rules").iter();
+    rules
+        .map(|rule| {
+            let path = rule["rule"].as_str().expect("a path");
+            (path, [&rule["requests"], &rule["over_limit"]])
+        })
+        .collect()
+}
+
+#[test]
+fn explain_shows_each_limit_and_its_key() {
+    let folder = folder();
+    let text = output(&["explain", &folder.path("rules"), "d", "org=a", "user=u"]);
+    for line in [
+        "decided by all of these limits in one step: over limit in one, consumed in none",
+        "=> limit 3 per year, fixed_window, over-limit hits drop",
+        "key   d_org_a_ ",
+        "=> limit 2 per year, fixed_window, over-limit hits drop",
+        "key   d_org_a_user_u_ ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn simulation_is_of_the_last_limit_and_says_so() {
+    let folder = folder();
+    let rules = folder.path("rules");
+    let text = output(&["simulate", &rules, "d", "org=a", "user=u", "--calls", "10"]);
+    assert!(text.contains("d.org.user"), "{text}");
+    assert!(
+        text.contains("other limits are decided in one step with it"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn recorded_requests_are_replayed_on_every_level() {
+    let folder = folder();
+    let file = folder.path("recording");
+    let server = TestServer::with_rules(RULES)
+        .with_env("RECORD_FILE", &file)
+        .start();
+    ask_five(&server).await;
+    look_until("all are recorded", || {
+        server.metric("tollgate_recorded_requests_total") == Some(5.0)
+    });
+    drop(server);
+    let words = ["replay", &file, &folder.path("rules"), "--format", "json"];
+    let report: Value = serde_json::from_str(&output(&words)).expect("it is JSON");
+    assert_eq!(report["over_limit"], 2);
+    let expected = [("d.org", [2, 1]), ("d.org.user", [3, 1])];
+    let expected = expected.map(|(path, numbers)| (path, numbers.map(Value::from)));
+    let found = of_rules(&report);
+    for (path, numbers) in &expected {
+        assert_eq!(found[path], numbers.each_ref(), "{path}: {report:#}");
+    }
+}
+
+#[tokio::test]
+async fn candidate_rules_may_have_several_limits() {
+    let candidate = RULES.replace("requests_per_unit: 3", "requests_per_unit: 1");
+    let server =
+        TestServer::with_files([("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)])
+            .start();
+    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
+    let mut client = server.client().await;
+    for _ in 0..2 {
+        let answer = client.ask("d", &[("org", "a"), ("user", "u")]).await;
+        assert_eq!(answer, Code::Ok);
+    }
+    let page: Value = serde_json::from_str(&server.admin("/candidate")).expect("it is JSON");
+    assert_eq!(page["requests"], 2);
+    let example = &page["examples"][0];
+    assert_eq!(example["change"], "newly_over", "{page:#}");
+    assert_eq!(example["descriptor"], "org=a,user=u", "{page:#}");
+}
+
+#[tokio::test]
+async fn top_keys_are_of_the_level_that_is_over_limit() {
+    let server = TestServer::with_rules(RULES).start();
+    ask_five(&server).await;
+    let reply = http::get(server.admin, "/api/v1/top");
+    let top: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let mut keys = BTreeMap::new();
+    for rule in top["rules"].as_array().expect("there are rules") {
+        for key in rule["keys"].as_array().expect("there are keys") {
+            let last = key["key"].as_array().and_then(|entries| entries.last());
+            let value = last.expect("an entry")[1].to_string();
+            keys.insert(value, [key["hits"].clone(), key["over_limit"].clone()]);
+        }
+    }
+    let expected = [("a", [5, 1]), ("u", [3, 1])];
+    let expected =
+        expected.map(|(value, numbers)| (json!(value).to_string(), numbers.map(Value::from)));
+    assert_eq!(keys, BTreeMap::from(expected), "{top:#}");
+}
+
+#[tokio::test]
+async fn every_level_is_counted_while_redis_is_away() {
+    let mut redis = RedisProcess::start();
+    let server = TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.url())
+        .start();
+    let mut client = server.client().await;
+    let mut peek = crate::support::request("d", &[&[("org", "b")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    client.call(peek).await.expect("a verdict");
+    redis.kill();
+    eventually("calls are decided without Redis", async || {
+        client.ask("d", &[("org", "c")]).await;
+        server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="local"}"#)
+            > Some(0.0)
+    })
+    .await;
+    ask_five(&server).await;
+}
