@@ -172,9 +172,9 @@ impl Context<'_> {
                 column: spec.location.column,
             },
             allowance,
-            settles: (parents || !limits.is_empty()) && resolved.settles(),
             limits,
             parents,
+            over_limit_hits: resolved.own_over_limit_hits(),
             warn_at: resolved.warn_at.map_or(WarnAt::NEVER, Sourced::value),
             tagged_entries: 0,
         };

@@ -219,12 +219,11 @@ impl<'b> ResolvedOptions<'b> {
         misplaced.map(text).collect()
     }
 
-    /// Whether hits over limit are counted by what is stated for this rule in particular: what a
-    /// block for many rules says is about limits alone.
-    pub(crate) fn settles(&self) -> bool {
+    /// What is stated for this rule in particular.
+    pub(crate) fn own_over_limit_hits(&self) -> Option<OverLimitHits> {
         let stated = self.over_limit_hits;
         let own = stated.filter(|option| !option.layer.provenance.is_for_many());
-        own.map(Sourced::value) == Some(OverLimitHits::Count)
+        own.map(Sourced::value)
     }
 
     /// Makes the rule exact: hits of a chain, or of a limit with `warn_at`, are not taken ahead. An

@@ -144,7 +144,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> Vec<String> {
         }
         Step::Counted(link) => return vec![limit_note(link, plan)],
         Step::Chain { rule, links } => {
-            let together = if rule.settles {
+            let together = if rule.settles() {
                 "charged to all of these limits, whatever they answer"
             } else {
                 "decided by all of these limits in one step: over limit in one, consumed in none"

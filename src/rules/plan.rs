@@ -224,12 +224,12 @@ impl<'r> Planner<'_, '_, 'r> {
         }
         for check in &mut self.plan.request.checks[first..] {
             check.limit.chained = true;
-            check.limit.over_limit_hits = if rule.settles {
+            check.limit.over_limit_hits = if rule.settles() {
                 OverLimitHits::Count
             } else {
                 OverLimitHits::Drop
             };
-            if links.len() > 1 && !rule.settles {
+            if links.len() > 1 && !rule.settles() {
                 check.group = u16::try_from(index + 1).unwrap_or(u16::MAX);
             }
         }

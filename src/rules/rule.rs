@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
 use crate::check::Leased;
-use crate::limit::{Limit, Terms, Unit, WarnAt};
+use crate::limit::{Limit, OverLimitHits, Terms, Unit, WarnAt};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::{LimitStats, RuleStats};
@@ -56,8 +56,8 @@ pub struct Rule {
     pub limits: Box<[FurtherLimit]>,
     /// The limits of the rules above in the tree apply, too.
     pub parents: bool,
-    /// Whether a call that it ends is charged to every limit, whatever they answer.
-    pub settles: bool,
+    /// As stated for this rule; what a block for many rules says is about limits alone.
+    pub over_limit_hits: Option<OverLimitHits>,
     /// Of its own limit.
     pub warn_at: WarnAt,
     /// The number of leading entries that are in the hash tag of its keys, on a cluster: those of
@@ -223,6 +223,11 @@ impl Rule {
     /// Whether other limits may be decided in one step with its own.
     pub fn is_chained(&self) -> bool {
         !self.limits.is_empty() || self.parents
+    }
+
+    /// Whether a call that it ends is charged to every limit, whatever they answer.
+    pub fn settles(&self) -> bool {
+        self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
     }
 
     /// Its own limit, and further ones, each with the end of its counter keys.

@@ -36,10 +36,9 @@ pub(super) fn options(node: &Node, rule: &Rule) -> Vec<(&'static str, Value)> {
     };
     if rule.is_chained() {
         // What a limit does alone says nothing of the chain.
-        let key = LimitOption::OverLimitHits.name();
-        options.retain(|(other, _)| *other != key);
-        let counts = rule.settles.then(|| OverLimitHits::Count.name().into());
-        options.extend(counts.map(|hits| (key, hits)));
+        options.retain(|(key, _)| *key != LimitOption::OverLimitHits.name());
+        let stated = rule.over_limit_hits.map(|hits| hits.name().into());
+        options.extend(stated.map(|hits| (LimitOption::OverLimitHits.name(), hits)));
     }
     let leased = rule.limit().zip(rule.lease.as_ref());
     if let Some(terms) = leased.and_then(|(limit, lease)| LeaseTerms::new(limit, lease.lifetime)) {

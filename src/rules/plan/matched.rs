@@ -71,7 +71,7 @@ impl<'r> Matched<'r> {
 
     /// Whether it is charged to every limit, whatever they answer.
     pub(super) fn settles(&self) -> bool {
-        self.found.is_some_and(|rule| rule.settles)
+        self.found.is_some_and(Rule::settles)
     }
 
     /// A limit in a request may have none although its rule has them.

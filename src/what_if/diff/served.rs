@@ -217,6 +217,7 @@ descriptors:
     metadata: {tollgate: {limits: [{requests: 5_000_000_000, unit: month, unit_multiplier: 3, calendar: {time_zone: Europe/Berlin, first_day: 2, at: "06:00"}, warn_at: [80%, 50%]}, {name: burst, requests: 10, unit: second, algorithm: token_bucket, burst: 20}]}}
     descriptors:
       - {key: settle, rate_limit: {unlimited: true}, metadata: {tollgate: {parents: true, over_limit_hits: count}}}
+      - {key: strict, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {tollgate: {parents: true, over_limit_hits: drop}}}
   - {key: local, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {calendar: Asia/Kolkata, warn_at: 80%}}}
   - key: path
     value: /a/*
