@@ -41,8 +41,8 @@ const ROWS_MAX: usize = 100_000;
 const TIME_MAX: Span = Span::from_secs(60);
 /// A pause is as many times as long as what it follows: a server has 5 % of its time for lists.
 const PAUSES: u32 = 19;
-/// Shorter pauses are made together: timers have a resolution of 1 ms, which of pauses of 4 ms made
-/// a list take 1.3 times as long.
+/// Shorter pauses are added up. A timer may be 1 ms late: with pauses of 4 ms a list took 1.3 times
+/// as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Counters that are read at once.
 const READ_AT_ONCE: usize = 64;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
 use crate::support::redis::RedisProcess;
-use crate::support::{Code, TestServer, eventually, http, look_until, tollgate};
+use crate::support::{Code, Ran, TestServer, eventually, http, look_until, request, tollgate};
 
 /// Three requests of an organization, of which a user has two.
 const RULES: &str = "
@@ -24,11 +24,10 @@ fn folder() -> Folder {
     Folder::with(&[("rules/d.yaml", RULES)])
 }
 
-/// What a command prints.
-fn output(words: &[&str]) -> String {
+fn succeeded(words: &[&str]) -> Ran {
     let ran = tollgate(words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    ran.stdout
+    ran
 }
 
 /// Two of three requests of `u` are admitted, and one of two of `v`: the organization has no more.
@@ -59,7 +58,7 @@ fn of_rules(report: &Value) -> BTreeMap<&str, [&Value; 2]> {
 #[test]
 fn explain_shows_each_limit_and_its_key() {
     let folder = folder();
-    let text = output(&["explain", &folder.path("rules"), "d", "org=a", "user=u"]);
+    let text = succeeded(&["explain", &folder.path("rules"), "d", "org=a", "user=u"]).stdout;
     for line in [
         "decided by all of these limits in one step: over limit in one, consumed in none",
         "=> limit 3 per year, fixed_window, over-limit hits drop",
@@ -75,7 +74,7 @@ fn explain_shows_each_limit_and_its_key() {
 fn simulation_is_of_the_last_limit_and_says_so() {
     let folder = folder();
     let rules = folder.path("rules");
-    let text = output(&["simulate", &rules, "d", "org=a", "user=u", "--calls", "10"]);
+    let text = succeeded(&["simulate", &rules, "d", "org=a", "user=u", "--calls", "10"]).stdout;
     assert!(text.contains("d.org.user"), "{text}");
     assert!(
         text.contains("other limits are decided in one step with it"),
@@ -96,7 +95,7 @@ async fn recorded_requests_are_replayed_on_every_level() {
     });
     drop(server);
     let words = ["replay", &file, &folder.path("rules"), "--format", "json"];
-    let report: Value = serde_json::from_str(&output(&words)).expect("it is JSON");
+    let report = succeeded(&words).json();
     assert_eq!(report["over_limit"], 2);
     let expected = [("d.org", [2, 1]), ("d.org.user", [3, 1])];
     let expected = expected.map(|(path, numbers)| (path, numbers.map(Value::from)));
@@ -152,7 +151,7 @@ async fn every_level_is_counted_while_redis_is_away() {
         .with_env("REDIS_URL", &redis.url())
         .start();
     let mut client = server.client().await;
-    let mut peek = crate::support::request("d", &[&[("org", "b")]]);
+    let mut peek = request("d", &[&[("org", "b")]]);
     peek.descriptors[0].hits_addend = Some(0);
     client.call(peek).await.expect("a verdict");
     redis.kill();

@@ -134,10 +134,10 @@ fn list_of_keys_ends_after_a_minute() {
     redis.command::<()>(&["EVAL", fill, "0"]);
     let home = TempDir::new().expect("a temporary directory can be made");
     let clock = FakeTime::new(home.path());
-    let mut server = TestServer::with_rules(&rules(LIMIT, "")).with_env("REDIS_URL", &redis.url());
-    for (name, value) in clock.environment() {
-        server = server.with_env(name, &value);
-    }
+    let server = answered_by_redis(
+        TestServer::with_rules(&rules(LIMIT, "")).with_env("REDIS_URL", &redis.url()),
+        &clock.environment(),
+    );
     // A minute has to pass.
     let server = server.with_env("FAKETIME_DONT_FAKE_MONOTONIC", "0").start();
     let path = "/api/v1/usage?domain=d&rule=d.counted.caller";
