@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
-use crate::limit::{EXACT_MAX, Limit};
+use crate::limit::{EXACT_MAX, Limit, OverLimitHits};
 
 pub use key::Key;
 
@@ -39,8 +39,13 @@ pub struct Check {
     pub holder: Option<Box<[u8]>>,
     /// The longest delay of the response if a bucket is full; zero books no slot.
     pub book_ahead: Span,
-    /// Whether the request is over limit if this check is. False for shadow and quota rules.
+    /// Whether the request is over limit if this check is. False for shadow and quota rules, and
+    /// for refunds.
     pub enforcing: bool,
+    /// Whether hits over the limit are usage: of settlements, of rules that say so, and of limits
+    /// that do not enforce. Those of other fixed windows are counted as by envoyproxy/ratelimit,
+    /// and change no verdict.
+    pub settles: bool,
     /// `None` if the store decides each check.
     pub lease: Option<Arc<Leased>>,
     /// Neighbors with the same number consume all or nothing; 0 is alone.
@@ -211,6 +216,7 @@ impl Check {
             holder: None,
             book_ahead: Span::ZERO,
             enforcing: true,
+            settles: false,
             lease: None,
             group: 0,
         }
@@ -222,6 +228,18 @@ impl Check {
         Self {
             hits,
             ..self.clone()
+        }
+    }
+
+    /// Whether it changes its counter, if it is over limit or not, and in a group that is blocked
+    /// or not. The one predicate of that: over limit does not mean that nothing is consumed.
+    pub(crate) fn is_charged(&self, over: bool, is_blocked: bool) -> bool {
+        let counts = self.limit.over_limit_hits == OverLimitHits::Count;
+        match self.hits {
+            Hits::Peek => false,
+            Hits::Refund(_) => over || !is_blocked,
+            Hits::Add(_) if over => counts && (self.enforcing || !is_blocked),
+            Hits::Add(_) => !is_blocked,
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  spent
-//!    2·full |                          deepest debt (over_limit_hits: count)
+//!    2·full |                          deepest debt (hits over limit that count)
 //!      full |- - - - - - - - - - -     full, except for slots booked ahead
 //!           |    \      /\
 //!           |     \    /  \            a hit raises it by `period`,
@@ -22,7 +22,7 @@ use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
 use crate::base::time::{Span, Time};
 use crate::check::{Call, Hits, Source, Verdict};
-use crate::limit::{EXACT_MAX, Limit, OverLimitHits};
+use crate::limit::{EXACT_MAX, Limit};
 
 /// A bucket, as it stood at some tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,8 +37,9 @@ impl Decide for Bucket {
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
         let capacity = limit.capacity;
         let price = limit.period_ticks();
-        // One more than fits is as good as any number more, and keeps the product exact.
-        let cost = call.hits.count().min(capacity + 1) * price;
+        // What reaches the deepest debt, or does not fit, is as good as any number more, and exact.
+        let most = deepest(limit).max((capacity + 1) * price);
+        let cost = call.hits.count().saturating_mul(price).min(most);
         let ahead = match call.hits {
             // It never fits in, however long it waits.
             Hits::Add(hits) if hits > capacity => 0,
@@ -126,14 +127,11 @@ fn returned_in(limit: &Limit, time: Span) -> u64 {
     time.as_micros() / limit.tick.span().as_micros() * limit.requests
 }
 
-/// The most units that can be spent: the capacity and slots booked ahead, and the capacity again if
-/// over-limit hits count.
+/// The most units that can be spent: the capacity and slots booked ahead, and the capacity again as
+/// debt. Whatever a call says of its own hits over the limit: others of the same counter may settle.
 fn deepest(limit: &Limit) -> u64 {
     let full = limit.capacity * limit.period_ticks();
-    let debt = match limit.over_limit_hits {
-        OverLimitHits::Drop => 0,
-        OverLimitHits::Count => full,
-    };
-    // A settlement may be charged to a bucket that drops hits otherwise.
-    (full + debt + returned_in(limit, limit.max_wait)).min(EXACT_MAX - 1)
+    let booked = full + returned_in(limit, limit.max_wait);
+    // A burst may be exact without its debt.
+    (booked + full).min(booked.max(EXACT_MAX - 1))
 }

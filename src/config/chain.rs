@@ -10,7 +10,7 @@ use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions, Sourced};
 use crate::config::yaml::{Diagnostic, Location};
-use crate::limit::{Algorithm, Limit, Terms, WarnAt};
+use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, WarnAt};
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::stats::counts::RuleStats;
 use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
@@ -30,6 +30,10 @@ pub(crate) fn join(rule: &mut Rule, above: Option<&Above<'_>>, reaches: bool, on
     }
     if let Allowance::Limited(limit) = &mut rule.allowance {
         limit.chained = true;
+        // One counter: hits over it are dropped alone as in a chain.
+        if rule.over_limit_hits != Some(OverLimitHits::Count) {
+            limit.over_limit_hits = OverLimitHits::Drop;
+        }
         if one_slot {
             rule.key_tail = KeyTail::new(KeyFormat::Safe, limit, 1);
         }

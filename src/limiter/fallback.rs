@@ -113,6 +113,8 @@ impl Fallback {
             match policy {
                 OnStoreError::Error => returned = returned.or(Some(failed.error)),
                 OnStoreError::Local => local.push((check, failed)),
+                // What is settled is written back, whatever is answered.
+                OnStoreError::Deny if check.settles => local.push((check, failed)),
                 OnStoreError::Allow | OnStoreError::Deny => {}
             }
         }
@@ -125,7 +127,12 @@ impl Fallback {
             decision.unwrap_or_else(|_| {
                 let verdict = match policy {
                     OnStoreError::Local => local.next().expect("one verdict for each local check"),
-                    OnStoreError::Deny => denied(check),
+                    OnStoreError::Deny => {
+                        if check.settles {
+                            local.next();
+                        }
+                        denied(check)
+                    }
                     OnStoreError::Allow | OnStoreError::Error => allowed(check),
                 };
                 Verdict {

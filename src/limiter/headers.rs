@@ -124,12 +124,17 @@ fn ietf(decision: &Decision<'_, '_, '_>) -> Vec<Header> {
     for (place, counted) in decision.limits() {
         let (limit, name) = (counted.check.limit, policy_name(counted.link.name(), place));
         let comma = if policies.is_empty() { "" } else { ", " };
-        let _ = write!(policies, "{comma}{name};q={}", limit.requests);
+        let _ = write!(
+            policies,
+            "{comma}{name};q={}",
+            limit.requests.min(GREATEST_INTEGER)
+        );
         // A concurrency limit has no period, and calendar periods have different lengths.
         if !limit.algorithm.counts_holders() && limit.windows == Windows::Aligned {
             let _ = write!(policies, ";w={}", limit.period.ceil_secs());
         }
-        let (remaining, reset) = (counted.verdict.remaining, counted.reset_secs());
+        let remaining = counted.verdict.remaining.min(GREATEST_INTEGER);
+        let reset = counted.reset_secs();
         let _ = write!(state, "{comma}{name};r={remaining};t={reset}");
     }
     if policies.is_empty() {

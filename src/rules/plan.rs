@@ -168,8 +168,9 @@ impl<'r> Planner<'_, '_, 'r> {
                 Some(rule) if is_replaced(rule) => Step::Replaced(rule),
                 _ => {
                     let link = self.count(index, &Counted::own(matched, limit))?;
-                    if let Some(lease) = matched.lease(limit) {
-                        let check = &mut self.plan.request.checks[link.check];
+                    let check = &mut self.plan.request.checks[link.check];
+                    // Leases admit no hits over the limit.
+                    if let Some(lease) = matched.lease(limit).filter(|_| !link.passes) {
                         check.lease = Some(lease.clone());
                         // Hits that come back must be usable. The key stays: counts survive a
                         // change.
@@ -184,7 +185,8 @@ impl<'r> Planner<'_, '_, 'r> {
     }
 
     /// Adds the checks of all limits that decide a descriptor with this rule: those of the rules
-    /// above first. Hits over limit are dropped; a settlement is charged to all, each on its own.
+    /// above first. Hits over limit are dropped where they are not admitted; a settlement is charged
+    /// to all, each on its own.
     fn chain(
         &mut self,
         index: usize,
@@ -216,15 +218,33 @@ impl<'r> Planner<'_, '_, 'r> {
             });
             let stated = stated.map(|limit| Counted::own(matched, limit));
             for counted in stated.into_iter().chain(counters) {
-                links.push(self.count(index, &counted)?);
+                let link = self.count(index, &counted)?;
+                links.push(link);
+                // A limit in the request may have the counter of one of the rule: one check.
+                let checks = &mut self.plan.request.checks;
+                let own = links[0..links.len() - 1]
+                    .iter()
+                    .position(|link| link.is_override);
+                if let Some(own) = own
+                    && checks[links[own].check].key == checks[checks.len() - 1].key
+                {
+                    let last = checks.pop().expect("the check that was added");
+                    let mut last_link = links.pop().expect("the link that was added");
+                    let stated = &mut checks[links[own].check];
+                    if rate(&last.limit) < rate(&stated.limit) {
+                        last_link.check = links[own].check;
+                        (*stated, links[own]) = (last, last_link);
+                    }
+                }
             }
         }
         if links.is_empty() {
             return Ok(Step::Unlimited(rule));
         }
-        for check in &mut self.plan.request.checks[first..] {
+        for (check, link) in self.plan.request.checks[first..].iter_mut().zip(&links) {
             check.limit.chained = true;
-            check.limit.over_limit_hits = if rule.settles() {
+            check.settles = rule.settles() || link.passes;
+            check.limit.over_limit_hits = if check.settles {
                 OverLimitHits::Count
             } else {
                 OverLimitHits::Drop
@@ -294,6 +314,10 @@ impl<'r> Planner<'_, '_, 'r> {
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         let passes = in_shadow || is_quota || rule.is_some_and(Rule::degrades);
         check.enforcing = !passes && !matches!(descriptor.hits, Hits::Refund(_));
+        check.settles = passes || rule.is_some_and(|rule| rule.counts_over_limit());
+        if passes && !limit.algorithm.counts_holders() {
+            check.limit.over_limit_hits = OverLimitHits::Count;
+        }
         // A queue is only at the end of a chain.
         if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(limit);
@@ -314,6 +338,7 @@ impl<'r> Planner<'_, '_, 'r> {
             check: self.plan.request.checks.len() - 1,
             entries: entries.len(),
             enforced,
+            passes,
             key_format: tail.format(),
             metric_name: metric_name.map(String::into_boxed_str),
         })
@@ -327,6 +352,11 @@ impl<'r> Planner<'_, '_, 'r> {
             .deadline
             .map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
     }
+}
+
+/// Orders limits of one counter.
+fn rate(limit: &Limit) -> (u64, u64) {
+    (limit.requests, limit.capacity)
 }
 
 /// The name of the holder that takes or releases a slot: the value of the last entry.

@@ -230,6 +230,11 @@ impl Rule {
         self.is_chained() && self.over_limit_hits == Some(OverLimitHits::Count)
     }
 
+    /// Whether its own hits over the limit are usage, by what it says itself.
+    pub(crate) fn counts_over_limit(&self) -> bool {
+        self.over_limit_hits == Some(OverLimitHits::Count)
+    }
+
     /// Its own limit, and further ones, each with the end of its counter keys.
     pub(crate) fn counters(
         &self,

@@ -47,6 +47,8 @@ pub struct Link<'r> {
     pub entries: usize,
     /// Whether the rule's `enforce_percent` includes its key.
     pub enforced: bool,
+    /// Whether a request over it passes: it shadows, degrades, or is a quota.
+    pub passes: bool,
     /// The form of its key.
     pub key_format: KeyFormat,
     /// The name of its metrics, where it depends on the request.

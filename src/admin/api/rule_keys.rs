@@ -46,6 +46,7 @@ impl<'r> RuleKeys<'r> {
                 is_override: false,
                 check: 0,
                 entries: names.len(),
+                passes: false,
                 enforced: true,
                 key_format: tail.format(),
                 metric_name: None,

@@ -60,10 +60,12 @@ impl OverLimitCache {
         }
     }
 
-    /// The verdict of a check whose counter is known to admit nothing. A peek is never cached.
+    /// The verdict of a check whose counter is known to admit nothing. A peek is never cached, and
+    /// neither are hits that Redis has to count.
     pub(crate) fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
-        let Hits::Add(hits) = check.hits else {
-            return None;
+        let hits = match check.hits {
+            Hits::Add(hits) if !check.settles => hits,
+            _ => return None,
         };
         let [until, reset, asked] = self.slots.get(self.hash(check))?;
         let is_fresh = now.since(Time::from_micros(asked)) < AGE_MAX
@@ -139,7 +141,8 @@ impl OverLimitCache {
 fn is_cacheable(check: &Check) -> bool {
     let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
     match check.limit.algorithm {
-        _ if matches!(check.hits, Hits::Refund(_)) => false,
+        _ if check.settles || matches!(check.hits, Hits::Refund(_)) => false,
+        // Over-limit hits that count as by envoyproxy/ratelimit change no verdict.
         Algorithm::FixedWindow => true,
         Algorithm::SlidingWindow => drops,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {

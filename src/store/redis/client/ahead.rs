@@ -71,6 +71,11 @@ impl RedisClient {
         let Some(leased) = &check.lease else {
             let cache = shared.over_limit_cache.as_ref();
             let verdict = cache.and_then(|cache| cache.get(check, now));
+            // Only Redis knows whether a neighbor is over limit, and charged all the same.
+            let is_settled =
+                |other: &Check| other.group == check.group && other.settles && other.enforcing;
+            let verdict =
+                verdict.filter(|_| check.group == 0 || !request.checks.iter().any(is_settled));
             return verdict.map_or(Ahead::Exact, Ahead::Decided);
         };
         let Some(server_now) = shared.server_time(check, now) else {

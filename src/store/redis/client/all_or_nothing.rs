@@ -25,15 +25,16 @@ impl RedisClient {
         let (mut indices, mut second) = (Vec::new(), Vec::new());
         for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
             let is_blocked = blocked.has(check);
-            let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
-            let stays_over = is_blocked && is_over(decision) && drops;
-            if decision.is_err() || stays_over {
+            let over = is_over(decision);
+            let is_charged = check.is_charged(over, is_blocked);
+            let stays_over = over && check.limit.over_limit_hits == OverLimitHits::Drop;
+            if decision.is_err() || (is_blocked && stays_over && !is_charged) {
                 continue;
             }
-            indices.push(index);
+            indices.push((index, over && !is_charged));
             second.push(Check {
                 group: 0,
-                ..if is_blocked && !is_over(decision) {
+                ..if is_blocked && !is_charged {
                     as_peek(check)
                 } else {
                     check.clone()
@@ -46,8 +47,11 @@ impl RedisClient {
         };
         let mut batches = self.encode_by_redis_time(&mut second).await;
         let sent = self.send_batches(&second, &mut batches).await;
-        for (index, decision) in indices.into_iter().zip(sent) {
-            decisions[index] = decision;
+        for ((index, was_over), decision) in indices.into_iter().zip(sent) {
+            decisions[index] = decision.map(|verdict| Verdict {
+                over: verdict.over || was_over,
+                ..verdict
+            });
         }
         decisions
     }

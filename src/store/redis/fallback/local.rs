@@ -139,13 +139,14 @@ impl LocalFallback {
         for ((own, verdict), Undecided { check, effect, .. }) in
             own.iter().zip(&verdicts).zip(undecided)
         {
-            let is_blocked = blocked.has(own);
-            let has_changed = match own.hits {
-                Hits::Add(_) => !verdict.over && !is_blocked,
-                Hits::Refund(_) => verdict.over || !is_blocked,
-                Hits::Peek => false,
-            };
-            if has_changed && *effect == Effect::None && Kind::of(&own.limit) != Kind::Concurrency {
+            // Redis needs no hits over a local share, unless they are usage.
+            let is_usage = !verdict.over || check.settles || !matches!(check.hits, Hits::Add(_));
+            let has_changed = own.is_charged(verdict.over, blocked.has(own));
+            if has_changed
+                && is_usage
+                && *effect == Effect::None
+                && Kind::of(&own.limit) != Kind::Concurrency
+            {
                 self.pending.add(
                     &own.key,
                     change(own),
