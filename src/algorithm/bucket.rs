@@ -135,3 +135,45 @@ fn deepest(limit: &Limit) -> u64 {
     // A burst may be exact without its debt.
     (booked + full).min(booked.max(EXACT_MAX - 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Algorithm, OverLimitHits, Terms, Unit};
+
+    fn limit(over_limit_hits: OverLimitHits) -> Limit {
+        Limit::new(&Terms {
+            over_limit_hits: Some(over_limit_hits),
+            ..Terms::new(100, Unit::Day, Algorithm::TokenBucket)
+        })
+        .expect("a limit")
+    }
+
+    #[test]
+    fn a_call_above_the_burst_is_charged_what_it_asks_up_to_a_burst_of_debt() {
+        for (hits, used) in [(99, 99), (101, 101), (150, 150), (200, 200), (900, 200)] {
+            let mut bucket = Bucket::default();
+            let call = Hits::Add(hits).into();
+            let now = Time::from_micros(0);
+            assert_eq!(
+                bucket.decide(&limit(OverLimitHits::Count), now, call).used,
+                used
+            );
+            let refund = Hits::Refund(hits).into();
+            assert_eq!(
+                bucket
+                    .decide(&limit(OverLimitHits::Count), now, refund)
+                    .used,
+                0
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_drops_does_not_cancel_the_debt_of_others() {
+        let (mut bucket, now) = (Bucket::default(), Time::from_micros(0));
+        bucket.decide(&limit(OverLimitHits::Count), now, Hits::Add(150).into());
+        let dropped = bucket.decide(&limit(OverLimitHits::Drop), now, Hits::Add(1).into());
+        assert_eq!((dropped.over, dropped.used), (true, 150));
+    }
+}

@@ -586,7 +586,7 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
 }
 
 #[test]
-fn a_bucket_that_starts_to_drop_over_limit_hits_is_in_no_debt() {
+fn a_bucket_that_starts_to_drop_over_limit_hits_keeps_its_debt() {
     let limit = |over_limit_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
         Limit::new(&Terms {
@@ -600,7 +600,7 @@ fn a_bucket_that_starts_to_drop_over_limit_hits_is_in_no_debt() {
     bench.ask(Hits::Add(4));
     assert_eq!(bench.ask(Hits::Add(4)).used, 6);
     bench.limit = limit(OverLimitHits::Drop);
-    assert_eq!(bench.look().used, 3);
+    assert_eq!(bench.look().used, 6);
 }
 
 #[test]

@@ -251,3 +251,85 @@ fn checks_of_a_leased_rule_may_use_leases_and_drop_over_limit_hits() {
     let exact = asked(&["reject=1"], Modes::default(), |_| {});
     assert!(exact.checks[0].lease.is_none());
 }
+
+#[test]
+fn what_a_soft_limit_admits_is_charged() {
+    for (key, is_soft) in [
+        ("shadow=1", true),
+        ("quota=1", true),
+        ("degrade=1", true),
+        ("reject=1", false),
+    ] {
+        let request = asked(&[key], Modes::default(), |_| {});
+        let check = &request.checks[0];
+        assert_eq!(check.settles, is_soft, "{key}");
+        assert!(!is_soft || check.is_charged(true, false), "{key}");
+        assert!(
+            !is_soft || !check.is_charged(true, true),
+            "another limit rejects {key}"
+        );
+    }
+}
+
+const CHAINS: &str = r#"
+domain: d
+descriptors:
+- key: org
+  rate_limit: {unit: hour, requests_per_unit: 9}
+  shadow_mode: true
+  descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {parents: true}}}
+  - {key: phase, rate_limit: {unlimited: true}, metadata: {tollgate: {parents: true, over_limit_hits: count}}}
+- key: team
+  rate_limit: {unit: hour, requests_per_unit: 9}
+  descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {parents: true}}}
+- key: u
+  rate_limit: {unit: second, requests_per_unit: 1000}
+  metadata: {tollgate: {limits: [{requests: 100, unit: day}]}}
+"#;
+
+fn chain(entries: &str, limit: Option<(u32, Unit, i32)>) -> Vec<Check> {
+    let rules = rules_of(CHAINS);
+    let mut query = Query::of_entries("d", [entries].into_iter().flat_map(|one| one.split(',')))
+        .expect("entries");
+    query.descriptors[0].limit = limit.map(|(requests_per_unit, unit, wire_unit)| Override {
+        requests_per_unit,
+        unit: Some(unit),
+        wire_unit,
+    });
+    let plan = plan(&rules, &query, Modes::default(), Time::from_micros(0)).expect("it is valid");
+    plan.request.checks.into_iter().collect()
+}
+
+#[test]
+fn in_a_chain_soft_levels_and_settlements_are_charged_over_limit() {
+    let settles = |entries| -> Vec<bool> {
+        chain(entries, None)
+            .iter()
+            .map(|check| check.settles)
+            .collect()
+    };
+    assert_eq!(settles("org=o,user=x"), [true, false]);
+    assert_eq!(settles("org=o,phase=x"), [true]);
+    assert_eq!(settles("team=o,user=x"), [false, false]);
+}
+
+#[test]
+fn a_level_drops_hits_over_limit_alone_as_in_a_chain() {
+    for entries in ["team=o", "team=o,user=x"] {
+        let level = &chain(entries, None)[0];
+        assert!(!level.is_charged(true, false), "{entries}");
+    }
+}
+
+#[test]
+fn a_limit_in_the_request_with_the_key_of_another_is_one_check_with_the_lower() {
+    for (stated, decides) in [(50, 50), (150, 100)] {
+        let checks = chain("u=x", Some((stated, Unit::Day, 4)));
+        let keys: std::collections::HashSet<_> = checks.iter().map(|check| &check.key).collect();
+        assert_eq!(keys.len(), checks.len(), "{stated}");
+        let least = checks.iter().map(|check| check.limit.requests).min();
+        assert_eq!(least, Some(decides));
+    }
+}

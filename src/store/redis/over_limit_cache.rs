@@ -152,3 +152,32 @@ fn is_cacheable(check: &Check) -> bool {
         Algorithm::Concurrency => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, Terms, Unit};
+
+    #[test]
+    fn hits_that_have_to_be_charged_are_not_answered() {
+        let limit = Limit::new(&Terms::new(5, Unit::Day, Algorithm::FixedWindow)).expect("a limit");
+        let cache = OverLimitCache::new(100_000, &Metrics::new());
+        let (asked, now) = (Time::from_micros(9), Time::from_micros(10));
+        let plain = Check::new(Key::from("k"), limit, Hits::Add(1));
+        let settlement = Check {
+            settles: true,
+            ..plain.clone()
+        };
+        let full = Verdict {
+            over: true,
+            used: 5,
+            reset_after: Span::from_secs(9),
+            ..Verdict::default()
+        };
+        cache.learn(&settlement, &full, || full, asked, now);
+        assert_eq!(cache.get(&plain, now), None);
+        cache.learn(&plain, &full, || full, asked, now);
+        assert!(cache.get(&plain, now).is_some());
+        assert_eq!(cache.get(&settlement, now), None);
+    }
+}

@@ -66,7 +66,9 @@ fn every_option_is_shown_and_documented_where_rules_are() {
             &format!("\"{key}\":"),
         );
         let found = diff(&plain, &changed, OnStoreError::Local);
-        assert!(found[0].changed_options().contains(key), "{found:?}");
+        // A level that `parents` reaches drops its over-limit hits, too.
+        let mut found = found.iter();
+        assert!(found.any(|change| change.changed_options().contains(key)));
         let query = Query::of_entries("d", ["above=any", "key=value"]).expect("an entry");
         let explanation = explain(&changed, &query, Modes::default());
         shown(&explanation.text, &format!("{key}: "));
