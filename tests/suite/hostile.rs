@@ -6,14 +6,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Builder, Code, TestServer, forget_resident_peak, limit_of, resident_kib, resident_peak_kib,
+    Builder, Code, TestServer, forget_resident_peak, limit_of, resident_peak_kib,
 };
 
-mod admin;
+pub(crate) mod admin;
 mod admin_api;
 mod budgets;
 mod callers;
@@ -21,19 +22,17 @@ mod descriptors;
 mod editor;
 mod end;
 mod files;
-mod fleet;
+pub(crate) mod fleet;
 mod grpc;
 mod json;
 mod log;
 mod outage;
-mod readers;
 mod redis;
-mod texts;
 mod tls;
 mod trial;
 
 /// Resident memory of a process under attack: half of what the chart gives a pod.
-const RESIDENT_MAX_KIB: u64 = 256 << 10;
+pub(crate) const RESIDENT_MAX_KIB: u64 = 256 << 10;
 /// What any input may add to the resident memory of an idle process.
 const GROWTH_MAX_KIB: u64 = 96 << 10;
 
@@ -43,38 +42,42 @@ fn server(workers: &str) -> Builder {
 }
 
 /// A server in a memory cgroup of [`RESIDENT_MAX_KIB`], with a well-behaved client beside the attack.
-struct UnderAttack {
-    server: TestServer,
+pub(crate) struct UnderAttack {
+    pub(crate) server: TestServer,
     client: WellBehaved,
     idle_kib: u64,
 }
 
 impl UnderAttack {
     /// Starts both. The rules need a limit for `k` in domain `d` that the client does not reach.
-    fn start(builder: Builder) -> Self {
+    pub(crate) fn start(builder: Builder) -> Self {
         Self::beside(builder.with_memory_max(RESIDENT_MAX_KIB << 10).start())
     }
 
     /// The same of a server without a cgroup, because loading its rules takes more.
-    fn beside(server: TestServer) -> Self {
+    pub(crate) fn beside(server: TestServer) -> Self {
         // What loading the rules took is no effect of the attack.
         forget_resident_peak(server.pid());
         Self {
+            idle_kib: resident_peak_kib(server.pid()),
             client: WellBehaved::start(&server),
-            idle_kib: resident_kib(server.pid()),
             server,
         }
     }
 
     /// Checks that no call was lost, and that the process never had more memory than it may.
-    async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.client.finish(&self.server).await;
         let grown = resident_peak_kib(self.server.pid()).saturating_sub(self.idle_kib);
         assert!(grown < GROWTH_MAX_KIB, "grew by {grown} KiB");
     }
 }
 
-/// A client that calls without a pause on four connections, while others attack.
+/// What a connection of the client beside an attack waits between two calls. Without it, the client
+/// takes most of a processor, and each attack as much longer.
+const CALL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A client that calls on four connections, while others attack.
 struct WellBehaved {
     calls: JoinSet<u64>,
     stop: Arc<AtomicBool>,
@@ -97,6 +100,7 @@ impl WellBehaved {
                         "after {answered} calls"
                     );
                     answered += 1;
+                    tokio::time::sleep(CALL_INTERVAL).await;
                 }
                 answered
             });

@@ -16,7 +16,9 @@ use tollgate::rules::stats::{METRIC_SERIES_MAX, SERIES_NAMES_BYTES_MAX};
 use crate::hostile::RESIDENT_MAX_KIB;
 use crate::support::http::{self, Connection};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Code, TestServer, eventually, limit_of, look_until, resident_kib};
+use crate::support::{
+    Builder, Code, TestServer, eventually, limit_of, look_until, resident_peak_kib,
+};
 
 /// More than any listener serves at once with one worker.
 const CLIENTS: usize = 1_100;
@@ -42,7 +44,7 @@ pub(super) enum Listener {
 
 /// What an attacker sends on each connection, and never anything more. Nothing is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Attack {
+pub(crate) enum Attack {
     Nothing,
     PartOfAHead,
     /// A request, repeated.
@@ -81,7 +83,7 @@ impl Attack {
     }
 
     /// The same with this number of connections.
-    pub(super) fn start_few(
+    pub(crate) fn start_few(
         self,
         addr: SocketAddr,
         connections: usize,
@@ -127,7 +129,7 @@ pub(super) fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     response.split(' ').nth(1)?.parse().ok()
 }
 
-pub(super) fn assert_live(server: &TestServer, when: &str) {
+pub(crate) fn assert_live(server: &TestServer, when: &str) {
     assert_eq!(probe(server.admin, "/live"), Some(200), "{when}");
 }
 
@@ -139,7 +141,7 @@ pub(super) fn assert_probes(server: &TestServer, when: &str) {
             "{listener:?} {path}, {when}"
         );
     }
-    let resident = resident_kib(server.pid());
+    let resident = resident_peak_kib(server.pid());
     assert!(resident < RESIDENT_MAX_KIB, "{resident} KiB, {when}");
 }
 

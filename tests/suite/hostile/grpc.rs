@@ -317,7 +317,7 @@ async fn connection_of_resets_gets_enhance_your_calm() {
 
 #[tokio::test]
 async fn client_that_cancels_all_calls_stays_connected() {
-    let server = server("1").start();
+    let server = server("1").in_own_group().start();
     let message = message();
     let mut client = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
     // While nothing is read they pile up, as those of an Envoy do while a process is stopped.

@@ -14,6 +14,7 @@ use crate::support::in_process::{
 use crate::support::scripted_redis::Fault;
 
 mod bounds;
+mod commands;
 
 /// The lifetime of leases of a limit of a minute, by default.
 const LIFETIME: Duration = Duration::from_secs(2);

@@ -8,8 +8,9 @@ use super::fleet::Fleet;
 use crate::races::{CLIENTS, SERVICES, race};
 use crate::support::request;
 
-/// Rounds of [`OFFERED`] calls, each on a counter of its own; RACE_ROUNDS sets more.
-const ROUNDS: usize = 5;
+/// Rounds of [`OFFERED`] calls, each on a counter of its own; RACE_ROUNDS sets more, as `make leases`
+/// does.
+const ROUNDS: usize = 2;
 const LIMIT: usize = 2_000;
 /// Calls of a round, by all clients together.
 const OFFERED: usize = 6_000;

@@ -228,8 +228,7 @@ impl Class {
             0.99
         };
         let is_kept = mean(&admitted) >= mean_min && unfair * 50 <= less_fair.len();
-        // A few histories say nothing about all.
-        assert!(is_kept || all.len() < 100, "{text}");
+        assert!(is_kept, "{text}");
         text
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 
-use crate::hostile::{UnderAttack, WellBehaved};
+use crate::hostile::{RESIDENT_MAX_KIB, UnderAttack};
 use crate::support::http::{Connection, Reply};
 use crate::support::xds::{Puppet, TYPE_URL, resource_of, response, rules_of};
 use crate::support::{Builder, TestServer, limit_of};
@@ -205,18 +205,12 @@ async fn resources_of_a_control_plane_take_little_memory() {
         .with_env("WORKERS", "1")
         .with_env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms")
         .with_env("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "100ms");
-    let server = builder
-        .with_memory_max(crate::hostile::RESIDENT_MAX_KIB << 10)
-        .start();
+    let server = builder.with_memory_max(RESIDENT_MAX_KIB << 10).start();
     let mut stream = plane.stream().await;
     stream.request().await;
     let valid = response("1", "n", &[rules_of(1_000_000_000)]);
     assert!(stream.ask(valid).await.error_detail.is_none());
-    let attacked = UnderAttack {
-        client: WellBehaved::start(&server),
-        idle_kib: crate::support::resident_kib(server.pid()),
-        server,
-    };
+    let attacked = UnderAttack::beside(server);
     let answer = |resources: Vec<Vec<u8>>| DiscoveryResponse {
         version_info: "2".into(),
         resources,
