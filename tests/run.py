@@ -27,12 +27,24 @@ WITH_TIMES = ["--config", "target.'cfg(all())'.runner=['env','RUSTC_BOOTSTRAP=1'
 RESULT = re.compile(r"test (\S+)(?: - should panic)? \.\.\. (ok|FAILED)(?: <([0-9.]+)s>)?")
 
 
+
+def seed():
+    """Random tests play other histories for each commit, and for one commit the same."""
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return os.environ.get("PROPTEST_RNG_SEED") or str(int(commit or "1", 16))
+
+
+SEED = seed()
+
+
 @dataclass(frozen=True)
 class Tests:
     """Tests of Rust: which executables, and which of their tests."""
 
     targets: list
     tests: list
+    # How many at a time; by default as RUST_TEST_THREADS says.
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,9 @@ def make(target):
     return ["make", "--no-print-directory", target]
 
 
-def system(needs, names, tools=("suite",), **options):
+def system(needs, names, tools=("suite",), threads=None, **options):
     """Tests of the suite below `system::`."""
-    return Part([Tests(["--test", "suite"], [f"system::{name}" for name in names])], needs, tools, **options)
+    return Part([Tests(["--test", "suite"], [f"system::{name}" for name in names], threads)], needs, tools, **options)
 
 
 def has_program(name):
@@ -119,6 +131,8 @@ PARTS = {
         ("promtool",),
         ("suite", "helm"),
     ),
+    # One at a time: what a process takes of memory beside others depends on the machine.
+    "memory": system((), ["memory::"], threads=1),
     "otel": system((), ["traces::", "metric_export::"], ("suite", "otel")),
     "drill": Part([make("drill")], ("promtool",)),
     "console": system(("chromium", "chromedriver", "npm"), ["console::"], ("suite", "console")),
@@ -165,10 +179,12 @@ class Run:
         return [] if good else [" ".join(command)]
 
     def run_tests(self, tests):
+        environment = os.environ | {"PROPTEST_RNG_SEED": SEED}
         command = [CARGO, *WITH_TIMES, "test", "--no-fail-fast", *tests.targets]
         command += ["--", "-Zunstable-options", "--report-time", "--format=pretty", *tests.tests]
+        command += [f"--test-threads={tests.threads}"] if tests.threads else []
         failed = []
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as process:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 if found := RESULT.search(line):
@@ -179,6 +195,7 @@ class Run:
 
     def report(self):
         if self.tests:
+            print(f"\nrandom tests: PROPTEST_RNG_SEED={SEED}")
             groups = Counter()
             for seconds, test in self.tests:
                 groups[test.rpartition("::")[0]] += seconds

@@ -351,7 +351,7 @@ async fn an_upstream_that_does_not_reply_is_late() {
         "a fifth of the time is for our answer"
     );
     let decided = r#"tollgate_trial_requests_total{domain="d",outcome="decided"}"#;
-    deciding.assert_metric(decided, 1.0);
+    deciding.metric_becomes(decided, 1.0).await;
     upstream.signal("CONT");
     eventually("it replies again", async || {
         error_within(&mut client, Duration::from_secs(5)).await == tonic::Code::Ok
