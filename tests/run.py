@@ -132,7 +132,7 @@ PARTS = {
         ("suite", "helm"),
     ),
     # One at a time: what a process takes of memory beside others depends on the machine.
-    "memory": system((), ["memory::"], threads=1),
+    "hostile": system((), ["hostile::"], threads=1),
     "otel": system((), ["traces::", "metric_export::"], ("suite", "otel")),
     "drill": Part([make("drill")], ("promtool",)),
     "console": system(("chromium", "chromedriver", "npm"), ["console::"], ("suite", "console")),
@@ -141,7 +141,8 @@ PARTS = {
     "long-faults": system((), ["long_faults::"]),
     "silent-peers": system((), ["silent_peers::"]),
     "mutants": Part([make("mutants")]),
-    "leases": Part([make("leases")]),
+    "leases": system((), ["leases::"]),
+    "histories": Part([make("leases"), make("outages")]),
 }
 
 

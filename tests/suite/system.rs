@@ -3,9 +3,10 @@
 
 mod clocks;
 mod console;
+mod hostile;
 mod lease_clocks;
+mod leases;
 mod long_faults;
-mod memory;
 mod metric_export;
 mod mounts;
 mod namespaces;

@@ -15,6 +15,7 @@ use crate::support::scripted_redis::Fault;
 
 mod bounds;
 mod commands;
+mod simulation;
 
 /// The lifetime of leases of a limit of a minute, by default.
 const LIFETIME: Duration = Duration::from_secs(2);

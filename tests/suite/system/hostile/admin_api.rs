@@ -8,10 +8,10 @@ use std::thread;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::hostile::admin::{Attack, assert_probes};
-use crate::hostile::{RESIDENT_MAX_KIB, UnderAttack, WellBehaved};
 use crate::support::http::{self, Connection, Reply};
 use crate::support::{Builder, Code, TestServer, limit_of, look_until, request, resident_peak_kib};
+use crate::system::hostile::admin::{Attack, assert_probes};
+use crate::system::hostile::{RESIDENT_MAX_KIB, UnderAttack, WellBehaved};
 
 const OVERSIZED_BYTES: usize = 10 << 20;
 const FULL: &str = "tollgate_admin_responses_full_total";

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use crate::hostile::UnderAttack;
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, eventually, request};
+use crate::system::hostile::UnderAttack;
 
 const RULES: usize = 10_000;
 const RELOADS: usize = 2;

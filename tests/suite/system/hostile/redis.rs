@@ -4,9 +4,9 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use crate::hostile::{UnderAttack, server};
 use crate::support::eventually;
 use crate::support::redis::RedisProcess;
+use crate::system::hostile::{UnderAttack, server};
 
 const OVERSIZED: &str = "tollgate_store_replies_oversized_total";
 const CLOSED: &str = "ratelimit_redis_pool_cx_local_close";

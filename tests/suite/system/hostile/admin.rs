@@ -13,12 +13,12 @@ use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, SERIES_NAMES_BYTES_MAX};
 
-use crate::hostile::RESIDENT_MAX_KIB;
 use crate::support::http::{self, Connection};
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Code, TestServer, eventually, limit_of, look_until, resident_peak_kib,
 };
+use crate::system::hostile::RESIDENT_MAX_KIB;
 
 /// More than any listener serves at once with one worker.
 const CLIENTS: usize = 1_100;
@@ -44,7 +44,7 @@ pub(super) enum Listener {
 
 /// What an attacker sends on each connection, and never anything more. Nothing is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Attack {
+pub(super) enum Attack {
     Nothing,
     PartOfAHead,
     /// A request, repeated.
@@ -83,7 +83,7 @@ impl Attack {
     }
 
     /// The same with this number of connections.
-    pub(crate) fn start_few(
+    pub(super) fn start_few(
         self,
         addr: SocketAddr,
         connections: usize,
@@ -129,7 +129,7 @@ pub(super) fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     response.split(' ').nth(1)?.parse().ok()
 }
 
-pub(crate) fn assert_live(server: &TestServer, when: &str) {
+pub(super) fn assert_live(server: &TestServer, when: &str) {
     assert_eq!(probe(server.admin, "/live"), Some(200), "{when}");
 }
 

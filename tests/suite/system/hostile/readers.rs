@@ -1,9 +1,9 @@
 //! Clients that ask for large pages and rules files without reading the responses.
 
-use crate::hostile::UnderAttack;
-use crate::hostile::admin::{Attack, assert_live};
 use crate::support::http;
 use crate::support::{Builder, TestServer};
+use crate::system::hostile::UnderAttack;
+use crate::system::hostile::admin::{Attack, assert_live};
 
 /// Connections, and the addresses that they come from.
 const CROWDS: [(usize, u8); 2] = [(30, 1), (120, 8)];

@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 
-use crate::hostile::admin::probe;
-use crate::hostile::{UnderAttack, server};
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of};
+use crate::system::hostile::admin::probe;
+use crate::system::hostile::{UnderAttack, server};
 
 /// What a process gets from a careless unit file, and more connections than that.
 const DESCRIPTORS: u32 = 256;

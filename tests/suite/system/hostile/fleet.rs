@@ -7,16 +7,18 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::hostile::server;
 use crate::support::http;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, TestServer, look_until};
+use crate::system::hostile::{UnderAttack, server};
 
-pub(crate) const FLEET: &str = "/api/v1/top?scope=fleet&by=hits&domain=d&rule=secret";
+const FLEET: &str = "/api/v1/top?scope=fleet&by=hits&domain=d&rule=secret";
 const NAME_PATH: &str = "/api/v1/replica";
+/// Bytes of a hostile answer.
+const ANSWER_BYTES: usize = 4 << 20;
 
 /// A process that answers every connection. It ends with the test process.
-pub(crate) struct Peer {
+struct Peer {
     name: String,
     address: SocketAddr,
     /// The paths that were asked for.
@@ -25,7 +27,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Says that its name is `says`, and answers other paths with `answer`.
-    pub(crate) fn start(number: u64, says: Option<&str>, answer: &str) -> Self {
+    fn start(number: u64, says: Option<&str>, answer: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let name = format!("{number:016x}");
         let address = listener.local_addr().expect("it is bound");
@@ -80,7 +82,7 @@ fn serve(mut connection: &TcpStream, asked: &Mutex<Vec<String>>, named: &str, an
     }
 }
 
-pub(crate) fn replica(redis: &RedisProcess, host: &str) -> Builder {
+fn replica(redis: &RedisProcess, host: &str) -> Builder {
     server("1").with_envs(&[("REDIS_URL", &redis.url()), ("DEBUG_HOST", host)])
 }
 
@@ -91,12 +93,7 @@ fn get(server: &TestServer, path: &str) -> Value {
 }
 
 /// [`answer_of`] [`FLEET`].
-pub(crate) fn answer_with(
-    server: &TestServer,
-    redis: &RedisProcess,
-    peers: &[Peer],
-    list: &str,
-) -> Value {
+fn answer_with(server: &TestServer, redis: &RedisProcess, peers: &[Peer], list: &str) -> Value {
     answer_of(server, FLEET, redis, peers, list)
 }
 
@@ -120,6 +117,50 @@ fn answer_of(
             .is_some_and(|names| names.len() == expected)
     });
     answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_answers_of_replicas_use_little_memory() {
+    let redis = RedisProcess::start();
+    let attacked = UnderAttack::start(replica(&redis, "127.0.0.1"));
+    let key = r#"{"key":[["",""]],"hits":1,"over_limit":0}"#;
+    let keys = vec![key; 100].join(",");
+    let keys = format!(r#"{{"domain":"","rule":"","keys":[{keys}]}},"#);
+    let entries = r#"["",""],"#;
+    for (begin, repeated, end) in [
+        ("", r#""","#, "0"),
+        ("", "0,", "0"),
+        ("", "[],", "0"),
+        ("", r#"{"a":0},"#, "0"),
+        ("", keys.as_str(), "0"),
+        (
+            r#"{"domain":"","rule":"","keys":[{"hits":1,"over_limit":0,"key":["#,
+            entries,
+            r#"["",""]]}]}"#,
+        ),
+    ] {
+        let answer = |bytes: usize| {
+            let rules = repeated.repeat(bytes / repeated.len());
+            format!(r#"{{"replica":"NAME","rules":[{begin}{rules}{end}]}}"#)
+        };
+        // As large as is read, and larger.
+        for bytes in [2_000_000, ANSWER_BYTES] {
+            let answer = answer(bytes);
+            let peers: Vec<_> = (1..=7)
+                .map(|number| Peer::start(number, None, &answer))
+                .collect();
+            answer_with(&attacked.server, &redis, &peers, "missing");
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let status = http::get(attacked.server.admin, FLEET).status;
+                        assert!(matches!(status, 200 | 503), "{status}");
+                    });
+                }
+            });
+        }
+    }
+    attacked.finish().await;
 }
 
 #[tokio::test]

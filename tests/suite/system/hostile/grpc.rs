@@ -9,8 +9,8 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinSet;
 use tonic::Code as Grpc;
 
-use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 use crate::support::{PATIENCE, TestServer, eventually, raw_grpc, request, resident_peak_kib};
+use crate::system::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const SHOULD_RATE_LIMIT: &str =

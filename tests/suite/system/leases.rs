@@ -15,7 +15,6 @@ mod races;
 mod regions;
 mod reload;
 mod rule_changes;
-mod simulation;
 mod surfaces;
 
 use std::time::Duration;

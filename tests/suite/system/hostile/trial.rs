@@ -1,10 +1,10 @@
 //! An upstream of a trial whose replies are long, never end, or decode into much memory. Calls are
 //! answered here, so none is lost.
 
-use crate::hostile::{UnderAttack, server};
 use crate::support::raw_grpc::frame_of;
 use crate::support::raw_upstream::{Answer, RawUpstream, headers};
 use crate::support::{Code, eventually};
+use crate::system::hostile::{UnderAttack, server};
 
 const CALLS: usize = 150;
 

@@ -1,8 +1,8 @@
 //! Clients that send long values while Redis is unavailable.
 
-use crate::hostile::RESIDENT_MAX_KIB;
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, limit_of, look_until, resident_peak_kib};
+use crate::system::hostile::RESIDENT_MAX_KIB;
 
 /// Envoy accepts request headers of 60 KiB in all.
 const VALUE_BYTES: usize = 60_000;

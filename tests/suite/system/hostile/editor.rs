@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use crate::hostile::{UnderAttack, server};
 use crate::support::http::{self, Connection};
 use crate::support::{TestServer, limit_of, look_until};
+use crate::system::hostile::{UnderAttack, server};
 
 /// More than there are places for texts that are compiled, and less than an address may have.
 const HALVES: usize = 24;

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::api::handshakes::HANDSHAKES_MAX;
 
-use crate::hostile::server;
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::{Builder, TestServer, eventually, raw_grpc, request};
+use crate::system::hostile::server;
 
 /// A server with TLS and one worker, and its authority.
 pub(super) fn tls_server() -> (Builder, Authority) {

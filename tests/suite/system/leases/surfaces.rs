@@ -4,11 +4,11 @@ use std::io::BufRead as _;
 
 use serde_json::{Value, json};
 
-use crate::leases::fleet::Fleet;
 use crate::support::http::{self, Connection};
 use crate::support::otlp::Collector;
 use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, eventually, look_until, tollgate};
+use crate::system::leases::fleet::Fleet;
 
 /// In the time of a test no lease returns by itself.
 const LONG: &str = ", lease: 60s";

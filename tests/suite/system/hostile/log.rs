@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
 
-use crate::hostile::UnderAttack;
 use crate::support::{
     Builder, Client, Code, PATIENCE, TestServer, eventually, limit_of, look_until,
 };
+use crate::system::hostile::UnderAttack;
 
 const DROPPED: &str = "tollgate_log_lines_dropped_total";
 /// Above what the pipe and the queue hold, with 1 KiB of a value in each line.

@@ -6,10 +6,10 @@ use std::thread;
 
 use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 
-use crate::hostile::{RESIDENT_MAX_KIB, UnderAttack};
 use crate::support::http::{Connection, Reply};
 use crate::support::xds::{Puppet, TYPE_URL, resource_of, response, rules_of};
 use crate::support::{Builder, TestServer, limit_of};
+use crate::system::hostile::{RESIDENT_MAX_KIB, UnderAttack};
 
 /// As long as `/check` takes, less the last brackets.
 const CHECKED_BYTES: usize = (1 << 20) - 1_024;

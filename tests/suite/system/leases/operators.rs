@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::leases::fleet::{Fleet, leased, per_year};
 use crate::support::{PATIENCE, TestServer, eventually, http};
+use crate::system::leases::fleet::{Fleet, leased, per_year};
 
 const LIMIT: u64 = 3_000;
 const TOKEN: &str = "s3cret-of-admins";

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::hostile::grpc::{Attacker, Call, SHOULD_RATE_LIMIT, WATCH, message};
-use crate::hostile::tls::tls_server;
 use crate::support::http::Connection;
 use crate::support::{Builder, Code, TestServer, eventually, raw_grpc};
+use crate::system::hostile::grpc::{Attacker, Call, SHOULD_RATE_LIMIT, WATCH, message};
+use crate::system::hostile::tls::tls_server;
 
 const SHUTDOWN_TIMEOUT: &str = "10m";
 /// Without the bound, the end takes 50 s: until a client that answers no PING is closed.

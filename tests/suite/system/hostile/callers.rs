@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::hostile::UnderAttack;
 use crate::support::counting::{Counting, answered_by_redis, rules};
 use crate::support::http::{self, Connection, Reply};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Code, TestServer, eventually, limit_of};
+use crate::system::hostile::UnderAttack;
 
 const TOKEN: &str = "s3cret-of-admins";
 const RESET: &str = r#"{"domain": "d", "descriptor": [["k", ""]]}"#;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::leases::GIVEN_BACK_AFTER;
-use crate::leases::fleet::{Fleet, leased, per_year, replica};
-use crate::leases::load::Load;
 use crate::local_share::{persistent, whole};
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually, request};
+use crate::system::leases::GIVEN_BACK_AFTER;
+use crate::system::leases::fleet::{Fleet, leased, per_year, replica};
+use crate::system::leases::load::Load;
 
 const LIMIT: u64 = 3_000;
 /// Of each of two processes, before the outage.

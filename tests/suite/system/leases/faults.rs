@@ -1,11 +1,11 @@
 //! Leases of processes that end or join, and of counters that Redis loses.
 
-use crate::leases::GIVEN_BACK_AFTER;
-use crate::leases::fleet::{Fleet, leased, per_year, replica};
-use crate::leases::load::Load;
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{TestServer, eventually, look_until};
+use crate::system::leases::GIVEN_BACK_AFTER;
+use crate::system::leases::fleet::{Fleet, leased, per_year, replica};
+use crate::system::leases::load::Load;
 
 const LIMIT: u64 = 6_000;
 const HELD: &str = "tollgate_leased_hits";

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 use crate::support::http::Connection;
 use crate::support::resident_peak_kib;
+use crate::system::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 
 /// A body of the largest size, full of empty objects.
 fn full_of(head: &str) -> String {
