@@ -26,7 +26,7 @@ const KEY: &str = "d_key_v_";
 /// What counts on the same value of the exact rule.
 const EXACT_KEY: &str = "d_exact_v_";
 /// Calls of one step of a load.
-const CALLS: usize = 10;
+const CALLS: usize = 6;
 
 /// A service with a leased and an exact rule, which has seen that Redis counts.
 async fn service(limit: &str, options: &str) -> Service {
