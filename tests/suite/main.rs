@@ -27,6 +27,7 @@ mod generated_protos;
 mod github_action;
 mod grpc_tls;
 mod hostile;
+mod idle_closes;
 mod in_process;
 mod json;
 mod keys;
