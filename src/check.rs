@@ -238,7 +238,7 @@ impl Check {
         match self.hits {
             Hits::Peek => false,
             Hits::Refund(_) => over || !is_blocked,
-            Hits::Add(_) if over => counts && (self.enforcing || !is_blocked),
+            Hits::Add(_) if over => counts,
             Hits::Add(_) => !is_blocked,
         }
     }

@@ -1,7 +1,7 @@
 //! All or nothing over the counters of one request.
 //!
 //! If an enforcing check is over limit, nothing is consumed of the others: they answer as a peek.
-//! Over-limit hits that count stay where the limit enforces, and so do refunds. Pure, so that every store runs the same code.
+//! Over-limit hits that count, and refunds, stay. Pure, so that every store runs the same code.
 
 use smallvec::SmallVec;
 
@@ -36,12 +36,7 @@ pub fn decide_all_or_nothing(
     counters.clone_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
-        counters[slot] = if check.is_charged(verdict.over, true) {
-            // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
-            counter.decide(&check.limit, now, check.call()).0
-        } else if verdict.over && Counter::charge(&check.limit, check.call()).drops {
-            counter
-        } else {
+        counters[slot] = if !verdict.over {
             let (counter, look) = counter.decide(
                 &check.limit,
                 now,
@@ -51,8 +46,12 @@ pub fn decide_all_or_nothing(
                 },
             );
             // The verdict is for the check's own hits, with which the caller may retry.
-            let over = verdict.over || look.over;
-            *verdict = counter.verdict(&check.limit, now, check.call(), over);
+            *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
+            counter
+        } else if !Counter::charge(&check.limit, check.call()).drops {
+            // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
+            counter.decide(&check.limit, now, check.call()).0
+        } else {
             counter
         };
     }

@@ -128,7 +128,8 @@ fn returned_in(limit: &Limit, time: Span) -> u64 {
 }
 
 /// The most units that can be spent: the capacity and slots booked ahead, and the capacity again as
-/// debt. Whatever a call says of its own hits over the limit: others of the same counter may settle.
+/// debt. Whatever a call says of its own hits over the limit: others of the same counter may
+/// settle.
 fn deepest(limit: &Limit) -> u64 {
     let full = limit.capacity * limit.period_ticks();
     let booked = full + returned_in(limit, limit.max_wait);

@@ -189,8 +189,8 @@ impl<'r> Planner<'_, '_, 'r> {
     }
 
     /// Adds the checks of all limits that decide a descriptor with this rule: those of the rules
-    /// above first. Hits over limit are dropped where they are not admitted; a settlement is charged
-    /// to all, each on its own.
+    /// above first. Hits over limit are dropped where they are not admitted; a settlement is
+    /// charged to all, each on its own.
     fn chain(
         &mut self,
         index: usize,
@@ -224,22 +224,7 @@ impl<'r> Planner<'_, '_, 'r> {
             for counted in stated.into_iter().chain(counters) {
                 let link = self.count(index, &counted)?;
                 links.push(link);
-                // A limit in the request may have the counter of one of the rule: one check.
-                let checks = &mut self.plan.request.checks;
-                let own = links[0..links.len() - 1]
-                    .iter()
-                    .position(|link| link.is_override);
-                if let Some(own) = own
-                    && checks[links[own].check].key == checks[checks.len() - 1].key
-                {
-                    let last = checks.pop().expect("the check that was added");
-                    let mut last_link = links.pop().expect("the link that was added");
-                    let stated = &mut checks[links[own].check];
-                    if rate(&last.limit) < rate(&stated.limit) {
-                        last_link.check = links[own].check;
-                        (*stated, links[own]) = (last, last_link);
-                    }
-                }
+                self.merge_last(&mut links);
             }
         }
         if links.is_empty() {
@@ -318,10 +303,7 @@ impl<'r> Planner<'_, '_, 'r> {
         let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
         let passes = in_shadow || is_quota || rule.is_some_and(Rule::degrades);
         check.enforcing = !passes && !matches!(descriptor.hits, Hits::Refund(_));
-        check.settles = passes || rule.is_some_and(|rule| rule.counts_over_limit());
-        if passes && !limit.algorithm.counts_holders() {
-            check.limit.over_limit_hits = OverLimitHits::Count;
-        }
+        charge_over_limit(&mut check, passes, rule);
         // A queue is only at the end of a chain.
         if !in_shadow && entries.len() == descriptor.entries.len() {
             check.book_ahead = self.book_ahead(limit);
@@ -347,6 +329,28 @@ impl<'r> Planner<'_, '_, 'r> {
         })
     }
 
+    /// A limit in the request may have the counter of the last of the rule's limits: they become
+    /// one check, with the lower limit.
+    fn merge_last(&mut self, links: &mut Vec<Link<'r>>) {
+        let checks = &mut self.plan.request.checks;
+        let (Some((_, others)), Some(check)) = (links.split_last(), checks.last()) else {
+            return;
+        };
+        let is_same = |link: &Link<'_>| link.is_override && checks[link.check].key == check.key;
+        let Some(own) = others.iter().position(is_same) else {
+            return;
+        };
+        let stated = others[own].check;
+        let is_lower = rate(&check.limit) < rate(&checks[stated].limit);
+        if let (Some(link), Some(check), true) = (links.pop(), checks.pop(), is_lower) {
+            links[own] = Link {
+                check: stated,
+                ..link
+            };
+            checks[stated] = check;
+        }
+    }
+
     /// Adds a check. Returns its index.
     fn push(&mut self, check: Check) -> Result<usize, InvalidRequest> {
         let checks = &mut self.plan.request.checks;
@@ -366,6 +370,14 @@ impl<'r> Planner<'_, '_, 'r> {
         self.query
             .deadline
             .map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
+    }
+}
+
+/// Says whether hits over the limit are usage: what passes is.
+fn charge_over_limit(check: &mut Check, passes: bool, rule: Option<&Rule>) {
+    check.settles = passes || rule.is_some_and(Rule::counts_over_limit);
+    if passes && !check.limit.algorithm.counts_holders() {
+        check.limit.over_limit_hits = OverLimitHits::Count;
     }
 }
 

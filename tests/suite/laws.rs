@@ -356,9 +356,8 @@ proptest! {
         let verdict = bench.ask(Hits::Add(hits));
         prop_assume!(verdict.over);
         let used = if limit.algorithm.is_bucket() {
-            // A bucket is never deeper in debt than one burst, and one hit more than fits is as good as any number more.
-            let capacity = limit.capacity;
-            (before + hits.min(capacity + 1)).min(2 * capacity)
+            // A bucket is never deeper in debt than one burst.
+            (before + hits).min(2 * limit.capacity)
         } else {
             before + hits
         };

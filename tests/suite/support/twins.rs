@@ -670,12 +670,9 @@ fn changed(checks: &[Check], slots: &[usize], counters: &[Counter], now: Time) -
     if !over.iter().any(|&index| checks[index].enforcing) {
         return changed;
     }
-    // Of those that are over, those count that do not drop their hits, and reject the request.
-    let counts = |index: usize| {
-        let check = &checks[index];
-        over.contains(&index)
-            && !Counter::charge(&check.limit, check.call()).drops
-            && (check.enforcing || !matches!(check.hits, Hits::Add(_)))
+    // Of those that are over, those count that do not drop their hits.
+    let counts = |index| {
+        over.contains(&index) && !Counter::charge(&checks[index].limit, checks[index].call()).drops
     };
     play(&counts).0
 }

@@ -26,16 +26,15 @@ impl RedisClient {
         let (mut indices, mut second) = (Vec::new(), Vec::new());
         for (index, (check, decision)) in checks.iter().zip(&decisions).enumerate() {
             let is_blocked = blocked.has(check);
-            let over = is_over(decision);
-            let is_charged = check.is_charged(over, is_blocked);
-            let stays_over = over && check.limit.over_limit_hits == OverLimitHits::Drop;
-            if decision.is_err() || (is_blocked && stays_over && !is_charged) {
+            let drops = check.limit.over_limit_hits == OverLimitHits::Drop;
+            let stays_over = is_blocked && is_over(decision) && drops;
+            if decision.is_err() || stays_over {
                 continue;
             }
-            indices.push((index, over && !is_charged));
+            indices.push(index);
             second.push(Check {
                 group: 0,
-                ..if is_blocked && !is_charged {
+                ..if is_blocked && !is_over(decision) {
                     as_peek(check)
                 } else {
                     check.clone()
@@ -48,11 +47,8 @@ impl RedisClient {
         };
         let mut batches = self.encode_by_redis_time(&mut second).await;
         let sent = self.send_batches(&second, &mut batches).await;
-        for ((index, was_over), decision) in indices.into_iter().zip(sent) {
-            decisions[index] = decision.map(|verdict| Verdict {
-                over: verdict.over || was_over,
-                ..verdict
-            });
+        for (index, decision) in indices.into_iter().zip(sent) {
+            decisions[index] = decision;
         }
         decisions
     }

@@ -114,7 +114,7 @@ local function decide(key, argument, tried, deleted, ahead)
 end
 
 -- All or nothing: decides on the loaded states, and writes them unless an enforcing check is over limit. Then they are loaded again, and
--- only the enforcing checks that are over limit, and refunds of such counters, are charged.
+-- only the checks that are over limit are charged.
 local function decide_all_or_nothing(first, arguments, count)
   local slots, checks, blocked = {}, {}, false
   local function slot_of(index)
@@ -142,15 +142,13 @@ local function decide_all_or_nothing(first, arguments, count)
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local check = checks[index]
-      if check.over and (drops or enforcing or cost < 0) then
-        if not drops then
-          local over, changed
-          slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
-          slot.changed = slot.changed or changed
-        end
-      else
+      if not check.over then
         -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
-        check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, check.over or slot.spent > full, cost, full)
+        check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
+      elseif not drops then
+        local over, changed
+        slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
+        slot.changed = slot.changed or changed
       end
     end
   end

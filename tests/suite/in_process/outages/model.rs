@@ -6,7 +6,7 @@ use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::counter::Kind;
 use tollgate::base::time::{Span, Time};
 use tollgate::check::{Call, Hits};
-use tollgate::limit::Limit;
+use tollgate::limit::{Limit, OverLimitHits};
 
 /// One counter.
 pub(super) struct Model {
@@ -200,10 +200,10 @@ impl Model {
             }
             (Hits::Add(hits), Outcome::NotSent) => {
                 if !over && !blocked {
-                    self.admit_here(call, hits, charge.cost, now);
-                } else if !is_dropped && self.kind() == Kind::Bucket {
-                    // It is not written back, but keeps what is from flowing back.
-                    self.charge_most(call, charge.cost, now);
+                    self.charge_here(call, hits, charge.cost, now);
+                    self.admit(call, charge.cost, now);
+                } else if !is_dropped && self.settles() {
+                    self.charge_here(call, hits, charge.cost, now);
                 }
             }
             (Hits::Add(hits), outcome) => {
@@ -224,8 +224,8 @@ impl Model {
         }
     }
 
-    /// Admitted without Redis, for certain.
-    fn admit_here(&mut self, call: Call<'_>, hits: u64, cost: i64, now: Time) {
+    /// Charged without Redis, for certain.
+    fn charge_here(&mut self, call: Call<'_>, hits: u64, cost: i64, now: Time) {
         self.charge_most(call, cost, now);
         if self.pending == 0 {
             self.pending_since = now;
@@ -237,7 +237,6 @@ impl Model {
             self.beyond += self.units(hits);
             self.holders.push(call.holder.to_vec());
         }
-        self.admit(call, cost, now);
     }
 
     /// Refunded without Redis, for certain.
@@ -394,6 +393,12 @@ impl Model {
 
     pub(super) fn kind(&self) -> Kind {
         Kind::of(&self.limit)
+    }
+
+    /// Whether hits over the limit are usage, because its rule says so. Those of other fixed windows
+    /// are counted as by envoyproxy/ratelimit.
+    fn settles(&self) -> bool {
+        self.kind() != Kind::FixedWindow && self.limit.over_limit_hits == OverLimitHits::Count
     }
 
     /// Whether hits that were decided here are written back.

@@ -392,13 +392,11 @@ pub(super) fn decide_all_or_nothing(
         slots = loaded;
         for ((key, argument), (over, reply)) in checks.iter().zip(&mut decided) {
             let wanted = Wanted::read(argument);
-            let is_charged = !wanted.charge.drops && (wanted.enforcing || wanted.charge.cost < 0);
-            if *over && is_charged {
-                charge(&mut slots, key, &wanted);
-            } else if !*over || !wanted.charge.drops {
+            if !*over {
                 let state = &slots[key].state;
-                let is_over = *over || state.spent_at(now) > wanted.charge.full;
-                *reply = wanted.reply(state, is_over, now);
+                *reply = wanted.reply(state, state.spent_at(now) > wanted.charge.full, now);
+            } else if !wanted.charge.drops {
+                charge(&mut slots, key, &wanted);
             }
         }
     }
