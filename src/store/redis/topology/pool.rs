@@ -138,6 +138,13 @@ impl NodePool {
         self.has_any(Health::was_reachable)
     }
 
+    /// Why a server did not reply, or is not found.
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        let nodes = &self.topology().nodes;
+        let of_node = nodes.iter().find_map(|node| node.health.last_failure());
+        of_node.or_else(|| self.discovery_error.lock().clone())
+    }
+
     /// Whether any server is in use.
     pub(crate) fn is_reachable(&self) -> bool {
         self.has_any(|health| health.was_reachable() && !health.breaker.is_open())
