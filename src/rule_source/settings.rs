@@ -1,7 +1,7 @@
 //! Settings of the rules and their source.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -225,11 +225,12 @@ impl Reading {
     }
 
     fn runtime_candidate(&self) -> Option<PathBuf> {
-        let below = self.candidate_subdirectory.as_ref();
-        let below = self
-            .runtime_root
-            .join(below.filter(|below| !below.is_empty())?);
-        Some(below.join(&self.runtime_appdirectory))
+        let below = self.candidate_subdirectory.as_deref();
+        let below = below.filter(|below| !below.is_empty())?;
+        Some(joined(
+            &self.runtime_root,
+            [below, &self.runtime_appdirectory],
+        ))
     }
 
     /// The directory on the command line, else that of RUNTIME_*; while none of [`LOCATION`] is set
@@ -254,7 +255,7 @@ impl Reading {
             String::new()
         };
         let below = self.runtime_subdirectory.as_deref().unwrap_or_default();
-        let path = self.runtime_root.join(below).join(app);
+        let path = joined(&self.runtime_root, [below, app]);
         Directory {
             excluded: self
                 .runtime_candidate()
@@ -265,6 +266,13 @@ impl Reading {
             ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(false),
         }
     }
+}
+
+/// A path below a directory. As in Go, parts that begin with a slash are below it, too.
+fn joined(root: &Path, parts: [&str; 2]) -> PathBuf {
+    let below = parts.map(|part| part.trim_start_matches('/'));
+    let below = below.iter().filter(|part| !part.is_empty());
+    below.fold(root.to_owned(), |path, part| path.join(part))
 }
 
 /// An algorithm that needs nothing but its name.
