@@ -33,6 +33,7 @@ pub(crate) struct Args {
     /// the same, which files are read, and which commands Redis must allow. FILE has a variable a
     /// line, as env prints it; - reads stdin [default: the environment of this process]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["paths", "config_dir", "format", "deny_warnings"])]
+    #[expect(clippy::option_option, reason = "the flag may have no value")]
     environment: Option<Option<PathBuf>>,
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
