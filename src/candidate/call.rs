@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 use crate::base::text::Text;
 use crate::base::time::Time;
 use crate::candidate::tally::Changed;
-use crate::candidate::{Undecided, Worker};
+use crate::candidate::{PENDING_BYTES, Undecided, Worker};
 use crate::check::{Decisions, Key};
 use crate::observe::redact::Quoted;
 use crate::report::comparison::OverLimitChange;
@@ -111,7 +111,8 @@ impl Call {
             }
             Progress::Deciding(deciding) => deciding,
         };
-        let Ok(permit) = worker.pending.clone().try_acquire_owned() else {
+        let weight = u32::try_from(1 + query.bytes() / PENDING_BYTES).unwrap_or(u32::MAX);
+        let Ok(permit) = worker.pending.clone().try_acquire_many_owned(weight) else {
             return worker.shared.count_undecided(Undecided::PendingMax);
         };
         worker.tasks.clone().spawn(async move {

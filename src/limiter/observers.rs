@@ -71,7 +71,7 @@ impl Observers {
             service_error: failed_calls("service_error", metrics),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
-                "Requests rejected with INVALID_ARGUMENT: more than descriptors_max descriptors or entries_max entries, \
+                "Requests rejected with INVALID_ARGUMENT: more than descriptors_max descriptors, entries_max entries or checks_max checks, \
                  a limit that cannot be counted, or a holder without a name.",
             ),
             global_shadow_mode: metrics.reference_counter(

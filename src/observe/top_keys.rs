@@ -36,12 +36,14 @@ pub(crate) mod entries;
 mod sketch;
 pub(crate) mod windows;
 
-/// Keys that one worker tracks until they are taken: about 4 MB.
-// bound pending_keys_max: left out; tollgate_top_keys_full_total
-const PENDING_KEYS_MAX: usize = 20_000;
-/// Keys in the slots of all rules and windows: at most about 40 MB.
-// bound slot_keys_max: left out; tollgate_top_keys_full_total
-const SLOT_KEYS_MAX: usize = 200_000;
+/// Bytes of the keys that one worker tracks until they are taken: some 20,000.
+// bound pending_keys_bytes_max: left out; tollgate_top_keys_full_total
+const PENDING_KEYS_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a tracked key, without its entries.
+const PENDING_KEY_BYTES: usize = 160;
+/// Bytes of the keys in the slots of all rules and windows: some 300,000.
+// bound slot_keys_bytes_max: left out; tollgate_top_keys_full_total
+const SLOT_KEYS_BYTES_MAX: usize = 40 << 20;
 /// The time between two takings without a reader, which is the shortest slot.
 const TAKE_INTERVAL: Span = Span::from_secs(10);
 /// The time between two takings by readers: after each the workers begin to track keys again.
@@ -81,7 +83,7 @@ struct Shared {
 struct Pending {
     /// By the address of a rule's path, which its sketches keep in use.
     rules: HashMap<usize, Sketches>,
-    keys: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -124,7 +126,7 @@ impl TopKeys {
             clock,
             full: metrics.counter(
                 "tollgate_top_keys_full_total",
-                "Hits that top keys leave out because too many keys of all rules are tracked (pending_keys_max, slot_keys_max).",
+                "Hits that top keys leave out because too many keys of all rules are tracked (pending_keys_bytes_max, slot_keys_bytes_max).",
             ),
         }))
     }
@@ -226,19 +228,28 @@ impl Recording<'_> {
             return;
         };
         let hash = self.worker.hasher.hash_one(key.as_bytes());
-        let Pending { rules: known, keys } = &mut *self.pending;
+        let Pending {
+            rules: known,
+            bytes,
+        } = &mut *self.pending;
         let address = Arc::as_ptr(&rule.path).addr();
         let sketches = known
             .entry(address)
             .or_insert_with(|| Sketches::new(domain, rule));
         let mut add = |sketch: &mut Sketch, weight| {
-            let capacity = match *keys {
-                PENDING_KEYS_MAX.. => Capacity::Full,
+            let capacity = match *bytes {
+                PENDING_KEYS_BYTES_MAX.. => Capacity::Full,
                 _ => Capacity::Free,
             };
-            let set = |entries: &mut Entries| write(entries, rules, domain, descriptor, link);
+            let set = |entries: &mut Entries| {
+                *bytes -= entries.bytes();
+                write(entries, rules, domain, descriptor, link);
+                *bytes += entries.bytes();
+            };
             let added = sketch.add(hash, weight, counts, capacity, set);
-            *keys += usize::from(added == Added::New);
+            if added == Added::New {
+                *bytes += PENDING_KEY_BYTES;
+            }
             added
         };
         if add(&mut sketches.by_hits, counts.hits) == Added::Left {
@@ -305,7 +316,7 @@ impl Shared {
             .map(|worker| mem::take(&mut *worker.pending.lock()))
             .collect();
         let mut totals = self.totals.lock();
-        let mut free = SLOT_KEYS_MAX.saturating_sub(totals.trim(since));
+        let mut free = SLOT_KEYS_BYTES_MAX.saturating_sub(totals.trim(since));
         for sketches in taken
             .into_iter()
             .flat_map(|pending| pending.rules.into_values())
@@ -330,18 +341,18 @@ impl Totals {
         rules.entry(rule.clone()).or_default()
     }
 
-    /// Removes what no window has any more, and returns how many keys of slots are left.
+    /// Removes what no window has any more, and returns the bytes of the keys that are left.
     fn trim(&mut self, now: Time) -> usize {
-        let mut keys = 0;
+        let mut bytes = 0;
         self.0.retain(|_, rules| {
             rules.retain(|_, windows| {
                 let of_rule = windows.trim(now);
-                keys += of_rule;
+                bytes += of_rule;
                 of_rule > 0
             });
             !rules.is_empty()
         });
-        keys
+        bytes
     }
 
     fn read(&self, selection: &Selection, window: Window, now: Time) -> Vec<RuleKeys> {
@@ -460,29 +471,41 @@ descriptors:
     }
 
     #[tokio::test]
-    async fn pending_keys_of_a_worker_are_bounded() {
-        let (top_keys, clock) = top_keys();
-        let descriptors: Vec<_> = (0..=PENDING_KEYS_MAX / TOP_KEYS_MAX)
-            .map(|key| {
-                format!("  - {{key: k{key}, rate_limit: {{unit: day, requests_per_unit: 5}}}}\n")
-            })
-            .collect();
-        let rules = rules_of(&format!(
-            "domain: d\ndescriptors:\n{}",
-            descriptors.concat()
-        ));
-        let worker = top_keys.open();
-        for rule in 0..descriptors.len() {
-            for value in 0..TOP_KEYS_MAX {
-                record(&worker, &rules, &format!("k{rule}={value}"), 1, 0);
+    async fn pending_keys_of_a_worker_are_bounded_in_bytes() {
+        const RULES: usize = 260;
+        let rules = (0..RULES).map(|key| {
+            format!("  - {{key: k{key}, rate_limit: {{unit: day, requests_per_unit: 5}}}}\n")
+        });
+        let rules = rules.collect::<String>();
+        let rules = rules_of(&format!("domain: d\ndescriptors:\n{rules}"));
+        for (value_bytes, keys_max) in [(10, 25_000), (300, 10_200)] {
+            let (top_keys, clock) = top_keys();
+            let worker = top_keys.open();
+            let long = "x".repeat(value_bytes);
+            let mut recorded = 0;
+            for rule in 0..RULES {
+                // All later ones are more often than the first, whose places they take.
+                for value in 0..TOP_KEYS_MAX + 3 {
+                    let entry = format!("k{rule}={value:06}{long}");
+                    let hits = 1 + value as u64;
+                    record(&worker, &rules, &entry, hits, 0);
+                    recorded += hits;
+                }
             }
+            let bytes = worker.pending.lock().bytes;
+            let most = PENDING_KEYS_BYTES_MAX + PENDING_KEY_BYTES + 2 * (2 + 256);
+            assert!((PENDING_KEYS_BYTES_MAX..most).contains(&bytes), "{bytes}");
+            clock.advance(READ_INTERVAL);
+            let kept = top_keys.read(Selection::default(), Window::Minute).await;
+            let kept: Vec<_> = kept.into_iter().flat_map(|rule| rule.keys).collect();
+            assert!(
+                (keys_max * 9 / 10..keys_max).contains(&kept.len()),
+                "{}",
+                kept.len()
+            );
+            let hits: u64 = kept.iter().map(|key| key.counts.hits).sum();
+            assert!(hits + top_keys.0.full.get() <= recorded);
+            assert_eq!(worker.pending.lock().bytes, 0);
         }
-        assert_eq!(top_keys.0.full.get(), TOP_KEYS_MAX as u64);
-        clock.advance(READ_INTERVAL);
-        assert_eq!(
-            read(&top_keys, Window::Minute).await.len(),
-            PENDING_KEYS_MAX
-        );
-        assert_eq!(worker.pending.lock().keys, 0);
     }
 }

@@ -11,7 +11,7 @@ use percent_encoding::{percent_decode, percent_encode_byte};
 use sha2::{Digest as _, Sha256};
 
 use crate::base::named_enum::named_enum;
-use crate::check::Key;
+use crate::check::{KEY_BYTES_MAX, Key};
 use crate::limit::{Limit, OverLimitHits, Windows};
 use crate::rules::query::Entry;
 
@@ -19,10 +19,6 @@ use crate::rules::query::Entry;
 // bound holder_bytes_max: replaced by a 128-bit hash; -
 pub const HOLDER_BYTES_MAX: usize = 128;
 
-/// Bytes of a safe key; the reference's format is bounded by the message. Clients choose the length
-/// of entries, and every store has to keep them.
-// bound key_bytes_max: the entries are replaced by a 128-bit hash; -
-pub const KEY_BYTES_MAX: usize = 512;
 /// Bytes of a key up to the end of its hash tag: half of [`KEY_BYTES_MAX`].
 // bound tag_bytes_max: the tagged entries are replaced by a 128-bit hash; -
 const TAG_BYTES_MAX: usize = 256;

@@ -21,6 +21,10 @@ pub use matched::InvalidRequest;
 
 mod matched;
 
+/// Checks of one request: its descriptors times the limits and the levels of their rules.
+// bound checks_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
+pub const CHECKS_MAX: usize = 1_000;
+
 /// A request matched with the rules.
 #[derive(Debug, Default)]
 pub struct Plan<'r> {
@@ -306,17 +310,28 @@ impl<'r> Planner<'_, '_, 'r> {
                 .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
             None => Some(metric_name::of_override(self.domain, key_entries())),
         };
-        self.plan.request.checks.push(check);
         Ok(Link {
             rule,
             further,
             is_override,
-            check: self.plan.request.checks.len() - 1,
+            check: self.push(check)?,
             entries: entries.len(),
             enforced,
             key_format: tail.format(),
             metric_name: metric_name.map(String::into_boxed_str),
         })
+    }
+
+    /// Adds a check. Returns its index.
+    fn push(&mut self, check: Check) -> Result<usize, InvalidRequest> {
+        let checks = &mut self.plan.request.checks;
+        if checks.len() == CHECKS_MAX {
+            return Err(InvalidRequest(format!(
+                "more than the {CHECKS_MAX} checks that one request may have (checks_max): one for each limit of each descriptor and of the levels above; send fewer descriptors"
+            )));
+        }
+        checks.push(check);
+        Ok(checks.len() - 1)
     }
 
     /// The longest delay of the call: `max_wait` of the limit, at most until the caller's deadline.

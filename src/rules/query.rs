@@ -106,6 +106,12 @@ impl OwnedQuery {
         }
     }
 
+    /// Bytes of its texts.
+    pub(crate) fn bytes(&self) -> usize {
+        let parts = self.entries.as_flattened().iter();
+        self.domain.len() + parts.map(|part| part.len()).sum::<usize>()
+    }
+
     pub(crate) fn query(&self) -> Query<'_> {
         let mut entries = self.entries.iter();
         self.shape.with_texts(&self.domain, |_| {

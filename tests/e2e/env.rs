@@ -419,7 +419,7 @@ impl Builder {
             rules,
             home,
         } = self;
-        let redis = (store == Store::Redis).then(RedisProcess::start);
+        let redis = (store == Store::Redis).then(|| RedisProcess::builder().in_own_group().start());
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         if is_patient && redis.is_some() {
             variables.push(("STORE_TIMEOUT", PATIENCE.to_owned()));

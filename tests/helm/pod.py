@@ -343,14 +343,20 @@ def publish(directory, files):
     (directory / "..data_tmp").rename(directory / "..data")
 
 
+# Ports that a check has, which others run beside.
+GIVEN_PORTS = set()
+
+
 def free_ports(count):
-    """Free ports, bound at the same time, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Free ports that no check had before."""
+    ports = []
+    while len(ports) < count:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        if port not in GIVEN_PORTS:
+            GIVEN_PORTS.add(port)
+            ports.append(port)
     return ports
 
 

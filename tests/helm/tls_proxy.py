@@ -26,6 +26,15 @@ class TlsProxy:
     def stop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+        self.loop.run_until_complete(cancel_others())
+        self.loop.close()
+
+
+async def cancel_others():
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def forward(reader, writer):

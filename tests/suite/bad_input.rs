@@ -26,6 +26,9 @@ descriptors:
   - key: bucket
     rate_limit: {unit: year, requests_per_unit: 10}
     metadata: {tollgate: {algorithm: token_bucket}}
+  - key: limits
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {limits: [{requests: 20, unit: day}]}}
   - key: detailed
     detailed_metric: true
     rate_limit: {unit: year, requests_per_unit: 10}
@@ -73,9 +76,9 @@ fn with_unit(domain: &str, unit: i32) -> RateLimitRequest {
     })
 }
 
-fn many(descriptors: usize) -> RateLimitRequest {
+fn many(key: &str, descriptors: usize) -> RateLimitRequest {
     RateLimitRequest {
-        descriptors: vec![descriptor(&[("alive", "")]); descriptors],
+        descriptors: vec![descriptor(&[(key, "")]); descriptors],
         ..request("d", &[])
     }
 }
@@ -91,7 +94,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
     let answered = [
         ("no unit in an unknown domain", with_unit("nowhere", 0)),
         ("a week, which only answers can name", with_unit("d", 7)),
-        ("a thousand descriptors", many(1_000)),
+        ("a thousand descriptors", many("alive", 1_000)),
         ("a descriptor without entries", request("d", &[&[]])),
         ("an entry without a name", request("d", &[&[("", "")]])),
         ("a domain of a mebibyte", request(&long, &[&[("k", "v")]])),
@@ -129,9 +132,10 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
             request("d", &[&[("place", "")]]),
             "descriptors[0] has no value for place",
         ),
-        bound(many(1_001), "more than the 1000 descriptors"),
-        bound(many(10_000), "descriptors_max"),
+        bound(many("alive", 1_001), "more than the 1000 descriptors"),
+        bound(many("alive", 10_000), "descriptors_max"),
         bound(request("d", &[&many_entries]), "entries_max"),
+        bound(many("limits", 501), "checks_max"),
         (
             request("d", &[&[("k", &long.repeat(10))]]),
             Grpc::ResourceExhausted,
@@ -154,7 +158,10 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         assert!(status.message().contains(&message), "{message}: {status:?}");
         assert_serving(&server, &mut client, &message).await;
     }
-    server.assert_metric("tollgate_invalid_requests_total", 8.0);
+    server.assert_metric("tollgate_invalid_requests_total", 9.0);
+    let first = client.call(request("d", &[&[("limits", "")]])).await;
+    let first = first.expect("a response").statuses[0].limit_remaining;
+    assert_eq!(first, 9, "nothing of an invalid request is counted");
 }
 
 #[tokio::test]

@@ -470,7 +470,7 @@ async fn candidate_and_trial_have_views() {
 
 #[tokio::test]
 async fn unreachable_redis_is_shown_without_a_call() {
-    let redis = RedisProcess::start();
+    let redis = RedisProcess::builder().in_own_group().start();
     let server = TestServer::with_rules(RULES)
         .with_env("REDIS_URL", &redis.url())
         .start();
@@ -536,7 +536,7 @@ fn runbook_has_every_section_that_it_links_to() {
 
 #[tokio::test]
 async fn faults_link_to_their_section_of_the_runbook() {
-    let redis = RedisProcess::start();
+    let redis = RedisProcess::builder().in_own_group().start();
     let bad = RULES.replace("unit: year", "unit: yaer");
     let without_redis = TestServer::with_rules(RULES)
         .with_env("REDIS_URL", &redis.url())
@@ -627,7 +627,8 @@ async fn fleet_shows_sums_of_replicas_and_names_a_dead_one() {
             ("DEBUG_HOST", "127.0.0.1"),
             ("POD_NAME", pod),
         ];
-        TestServer::with_rules(RULES).with_envs(&envs).start()
+        let replica = TestServer::with_rules(RULES).with_envs(&envs);
+        replica.in_own_group().start()
     });
     for server in &replicas {
         let mut client = server.client().await;

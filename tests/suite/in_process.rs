@@ -7,6 +7,7 @@
 
 mod batches;
 mod breaker;
+mod candidate;
 mod clocks;
 mod cluster;
 mod deadlines;

@@ -4,12 +4,12 @@
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
 use tollgate::base::time::Time;
-use tollgate::check::Key;
+use tollgate::check::{KEY_BYTES_MAX, Key};
 use tollgate::config::calendar::utc_months;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limit::{Algorithm, Consistency, Unit, Windows};
 use tollgate::rules::explain::explain;
-use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
+use tollgate::rules::key::HOLDER_BYTES_MAX;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::{Descriptor, Entry, Override};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};

@@ -34,6 +34,7 @@ const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]
 /// A Redis that keeps on disk whatever it says that it has counted.
 pub(crate) fn persistent() -> RedisProcess {
     RedisProcess::builder()
+        .in_own_group()
         .with_arguments(&["--appendonly", "yes", "--appendfsync", "always"])
         .start()
 }

@@ -78,12 +78,12 @@ async fn time_is_read_once_per_call() {
     let bench = bench(clock.clone()).await;
     bench
         .remote
-        .decide(&request_of(checks(64)), clock.now(), None)
+        .decide(&request_of(checks(24)), clock.now(), None)
         .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
     bench
         .remote
-        .decide(&atomic_request(checks(64)), clock.now(), None)
+        .decide(&atomic_request(checks(24)), clock.now(), None)
         .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
 }
@@ -112,7 +112,7 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
         (request_of(buckets(129)), (3, 3)),
         (request_of([windows(192), buckets(16)].concat()), (1, 1)),
         (request_of([windows(192), buckets(17)].concat()), (2, 2)),
-        // All or nothing is never split.
+        // All or nothing is one call.
         (atomic_request(checks(64)), (1, 1)),
         (atomic_request(checks(100)), (1, 1)),
     ] {
@@ -129,6 +129,89 @@ async fn a_request_of_256_windows_or_64_buckets_is_one_round_trip() {
             "{count} checks, in group {}",
             request.checks[0].group
         );
+    }
+}
+
+/// By what Redis takes for them: a call of the script decides less than what takes 10 ms.
+#[tokio::test]
+async fn calls_of_the_script_are_bounded_by_the_work_of_their_checks() {
+    let bench = bench_at_start().await;
+    let wide = Limit::new(&Terms {
+        buckets: Some(100),
+        ..Terms::new(9, Unit::Day, Algorithm::SlidingWindow)
+    });
+    let wide = wide.expect("a limit");
+    let of = |algorithm| limit(algorithm, 9, OverLimitHits::Drop);
+    // How many checks are sent alone with one call, and how many all or nothing.
+    for (name, limit, alone, together) in [
+        ("bucket", of(Algorithm::TokenBucket), 64, 1_000),
+        ("window", of(Algorithm::FixedWindow), 64, 1_000),
+        ("fading", of(Algorithm::SlidingWindow), 51, 819),
+        ("log", of(Algorithm::SlidingLog), 12, 204),
+        ("holders", of(Algorithm::Concurrency), 12, 204),
+        ("wide", wide, 8, 132),
+    ] {
+        let calls = async |count: usize, group: &str, hits: u64| {
+            let key = |number| format!("{name} {group} {count} {number}:");
+            let mut checks: Vec<Check> = (0..count)
+                .map(|number| check(&key(number), limit, Hits::Add(1)))
+                .collect();
+            checks[0].hits = Hits::Add(hits);
+            let request = match group {
+                "alone" => request_of(checks),
+                _ => atomic_request(checks),
+            };
+            bench.count_anew();
+            let decisions = bench.remote.decide(&request, START, None).await;
+            let used = decisions
+                .iter()
+                .map(|decision| decision.expect("Redis").used);
+            (bench.calls("evalsha"), used.sum::<u64>())
+        };
+        let used = |count: usize| count as u64;
+        assert_eq!(calls(alone, "alone", 1).await, (1, used(alone)), "{name}");
+        let more = alone + 1;
+        assert_eq!(calls(more, "alone", 1).await, (2, used(more)), "{name}");
+        let one = calls(together, "together", 1).await;
+        assert_eq!(one, (1, used(together)), "{name}");
+        if together < 1_000 {
+            // A dry run, then the charge: none of them has more than those alone.
+            let both = |count: usize| 2 * count.div_ceil(alone) as u64;
+            let more = together + 1;
+            let split = calls(more, "together", 1).await;
+            assert_eq!(split, (both(more), used(more)), "{name}");
+            let most = calls(1_000, "together", 1).await;
+            assert_eq!(most, (both(1_000), 1_000), "{name}");
+        }
+    }
+}
+
+/// Nothing is consumed for a request of more checks than one call may have, either.
+#[tokio::test]
+async fn all_or_nothing_of_several_calls_consumes_nothing_over_limit() {
+    let bench = bench_at_start().await;
+    let wide = Limit::new(&Terms {
+        buckets: Some(100),
+        ..Terms::new(9, Unit::Day, Algorithm::SlidingWindow)
+    });
+    let wide = wide.expect("a limit");
+    for (last, is_over) in [(10, true), (9, false), (1, true)] {
+        let checks = (0..200).map(|number| {
+            let hits = if number == 199 { last } else { 1 };
+            check(&format!("{number}:"), wide, Hits::Add(hits))
+        });
+        let request = atomic_request(checks);
+        let decisions = bench.remote.decide(&request, START, None).await;
+        let decided = decisions
+            .iter()
+            .map(|decision| decision.expect("Redis is there"));
+        let (used, over): (Vec<_>, Vec<_>) =
+            decided.map(|verdict| (verdict.used, verdict.over)).unzip();
+        assert_eq!(over, [vec![false; 199], vec![is_over]].concat());
+        assert_eq!(used[0], u64::from(last != 10), "{last}");
+        let keys = bench.server.command::<usize>(&["DBSIZE"]);
+        let was_admitted = last != 10;
+        assert_eq!(keys, if was_admitted { 200 } else { 0 }, "{last}");
     }
 }
 
@@ -308,12 +391,12 @@ async fn the_key_of_a_new_window_has_a_lifetime_when_it_is_answered() {
 async fn repeated_keys_are_charged_in_order() {
     let bench = bench_at_start().await;
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        let limit = limit(algorithm, 40, OverLimitHits::Drop);
+        let limit = limit(algorithm, 8, OverLimitHits::Drop);
         let caller = |caller: u8| Check {
             holder: Some([caller].into()),
             ..check(&format!("same{number}:"), limit, Hits::Add(1))
         };
-        let same: Vec<Check> = (0..64).map(caller).collect();
+        let same: Vec<Check> = (0..12).map(caller).collect();
         bench.count_anew();
         let answers = bench.ask_each(&same, START).await;
         assert_eq!(bench.calls("evalsha"), 1);
@@ -321,11 +404,11 @@ async fn repeated_keys_are_charged_in_order() {
             .iter()
             .map(|answer| answer.map(|verdict| (verdict.used, verdict.over)))
             .collect();
-        let expected: Vec<_> = (1..=64)
-            .map(|number| Ok((number.min(40), number > 40)))
+        let expected: Vec<_> = (1..=12)
+            .map(|number| Ok((number.min(8), number > 8)))
             .collect();
         assert_eq!(used, expected, "{algorithm}");
-        // In one request, and in one that takes two calls.
+        // In one request, and in one that takes several calls.
         let again: Vec<Check> = (0..100)
             .map(caller)
             .map(|check| Check {
@@ -340,7 +423,7 @@ async fn repeated_keys_are_charged_in_order() {
                 .iter()
                 .filter(|answer| answer.is_ok_and(|verdict| !verdict.over))
                 .count(),
-            40
+            8
         );
     }
 }

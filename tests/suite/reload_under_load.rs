@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::reload::has_limit;
 use crate::support::traffic::{Calls, Traffic};
-use crate::support::{TestServer, limit_of, look_until, resident_kib};
+use crate::support::{TestServer, limit_of, look_until, resident_peak_kib};
 
 /// Reloads before memory is compared: enough for what is allocated once and kept.
 const WARM_UP: u32 = 200;
@@ -55,7 +55,7 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
         count("fd"),
         count("task"),
         metric_lines(),
-        resident_kib(server.pid()),
+        resident_peak_kib(server.pid()),
     );
 
     let traffic = Traffic::start(
@@ -96,7 +96,7 @@ fn a_thousand_reloads_lose_no_request_reset_no_counter_and_leak_nothing() {
         count("fd") <= descriptors && count("task") <= threads
     });
     assert_eq!(metric_lines(), lines);
-    let grown = resident_kib(server.pid()).saturating_sub(resident);
+    let grown = resident_peak_kib(server.pid()).saturating_sub(resident);
     assert!(
         grown < GROWTH_MAX_KIB,
         "{grown} KiB more than the {resident} KiB before {RELOADS} reloads"

@@ -9,6 +9,7 @@ use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -323,6 +324,12 @@ impl Builder {
     pub(crate) fn with_envs(self, variables: &[(&str, &str)]) -> Self {
         let set = |builder: Self, (name, value): &(&str, &str)| builder.with_env(name, value);
         variables.iter().fold(self, set)
+    }
+
+    /// A process group of its own, for a test that stops it.
+    pub(crate) fn in_own_group(mut self) -> Self {
+        self.command.process_group(0);
+        self
     }
 
     /// Waits for Redis no longer than it does in production, for tests that look at what is late.
@@ -725,30 +732,21 @@ pub(crate) fn read_test_file(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Resident memory of a process.
-pub(crate) fn resident_kib(pid: u32) -> u64 {
-    status_kib(pid, "VmRSS:")
-}
-
-/// The most that it ever was.
+/// The most resident memory that a process ever had.
 pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
-    status_kib(pid, "VmHWM:")
-}
-
-/// Resets [`resident_peak_kib`] to the memory in use.
-pub(crate) fn forget_resident_peak(pid: u32) {
-    fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("it is our child");
-}
-
-fn status_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let words = status
         .lines()
-        .find_map(|line| line.strip_prefix(name))
+        .find_map(|line| line.strip_prefix("VmHWM:"))
         .expect("Linux says how much");
     words
         .trim()
         .trim_end_matches(" kB")
         .parse()
         .expect("it is a number")
+}
+
+/// Resets [`resident_peak_kib`] to the memory in use.
+pub(crate) fn forget_resident_peak(pid: u32) {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("it is our child");
 }

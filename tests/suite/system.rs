@@ -3,12 +3,16 @@
 
 mod clocks;
 mod console;
+mod hostile;
 mod lease_clocks;
+mod leases;
 mod long_faults;
+mod metric_export;
 mod mounts;
 mod namespaces;
 mod network;
 mod prometheus;
 mod redis_tls;
 mod silent_peers;
+mod traces;
 mod versions;

@@ -239,7 +239,7 @@ async fn feed_is_sampled_and_slow_readers_delay_nobody() {
 async fn fleet_adds_up_replicas_and_names_those_that_hang() {
     let redis = RedisProcess::start();
     let replica = || {
-        service().with_envs(&[
+        service().in_own_group().with_envs(&[
             ("REDIS_URL", &redis.url()),
             ("DEBUG_HOST", "0.0.0.0"),
             ("POD_IP", "127.0.0.1"),

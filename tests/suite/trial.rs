@@ -331,7 +331,7 @@ async fn an_upstream_that_ends_is_unavailable_until_it_is_back() {
 
 #[tokio::test]
 async fn an_upstream_that_does_not_reply_is_late() {
-    let upstream = TestServer::with_rules(&users(9)).start();
+    let upstream = TestServer::with_rules(&users(9)).in_own_group().start();
     let server = trial(9, &upstream.grpc).start();
     let deciding = trial(0, &upstream.grpc)
         .with_env("TRIAL_ON_UPSTREAM_ERROR", "decide")
@@ -351,7 +351,7 @@ async fn an_upstream_that_does_not_reply_is_late() {
         "a fifth of the time is for our answer"
     );
     let decided = r#"tollgate_trial_requests_total{domain="d",outcome="decided"}"#;
-    deciding.assert_metric(decided, 1.0);
+    deciding.metric_becomes(decided, 1.0).await;
     upstream.signal("CONT");
     eventually("it replies again", async || {
         error_within(&mut client, Duration::from_secs(5)).await == tonic::Code::Ok
@@ -497,7 +497,7 @@ async fn a_slow_upstream_is_waited_for_until_the_deadline() {
 async fn callers_do_not_notice_that_our_redis_stops_or_ends_under_load() {
     const CALLERS: usize = 8;
     let upstream = TestServer::with_rules(&users(200)).start();
-    let mut redis = RedisProcess::start();
+    let mut redis = RedisProcess::builder().in_own_group().start();
     let server = trial(200, &upstream.grpc)
         .with_env("REDIS_URL", &redis.url())
         .with_env("STORE_TIMEOUT", "50ms")
@@ -546,7 +546,7 @@ async fn callers_do_not_notice_that_our_redis_stops_or_ends_under_load() {
 #[tokio::test]
 async fn comparisons_are_bounded_and_dropped_beyond() {
     let upstream = TestServer::with_rules(&users(1_000_000)).start();
-    let redis = RedisProcess::start();
+    let redis = RedisProcess::builder().in_own_group().start();
     // Waits for a Redis that does not reply.
     let server = trial(1_000_000, &upstream.grpc)
         .with_env("REDIS_URL", &redis.url())

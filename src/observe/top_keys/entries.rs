@@ -23,6 +23,11 @@ impl Entries {
         }
     }
 
+    /// Bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
     /// The entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut rest = &self.0[..];

@@ -81,10 +81,10 @@ impl Sketch {
             tracked.counts.add(counts);
             return Added::Same;
         }
+        if capacity == Capacity::Full {
+            return Added::Left;
+        }
         if self.tracked.len() < TOP_KEYS_MAX {
-            if capacity == Capacity::Full {
-                return Added::Left;
-            }
             let mut entries = Entries::default();
             set(&mut entries);
             self.tracked.push(Tracked {

@@ -53,6 +53,9 @@ pub(crate) struct Counted {
     pub(crate) counts: HitCounts,
 }
 
+/// Bytes of a key in a slot, without its entries.
+const SLOT_KEY_BYTES: usize = 96;
+
 #[derive(Debug)]
 struct Slot {
     /// Its start, in lengths of a slot.
@@ -92,7 +95,7 @@ impl By {
 
 impl Windows {
     /// Adds hits of a key at a time that is not before that of earlier hits. `free` is how many
-    /// more keys slots may have. Returns whether all of them were counted.
+    /// more bytes of keys slots may have. Returns whether all of them were counted.
     pub(crate) fn add(&mut self, at: Time, hash: u64, key: &Counted, free: &mut usize) -> bool {
         let mut is_counted = true;
         for window in Window::ALL {
@@ -107,8 +110,8 @@ impl Windows {
             let slot = slots.back_mut().expect("there is a last one");
             if let Some(known) = slot.keys.get_mut(&hash) {
                 known.counts.add(key.counts);
-            } else if *free > 0 {
-                *free -= 1;
+            } else if let Some(less) = free.checked_sub(key.bytes()) {
+                *free = less;
                 slot.keys.insert(hash, key.clone());
             } else {
                 is_counted = false;
@@ -117,7 +120,8 @@ impl Windows {
         is_counted
     }
 
-    /// Removes the slots before all windows, and keys beyond the bound. Returns how many are left.
+    /// Removes the slots before all windows, and keys beyond the bound. Returns the bytes of
+    /// those that are left.
     pub(crate) fn trim(&mut self, now: Time) -> usize {
         for window in Window::ALL {
             let slots = &mut self.0[window as usize];
@@ -127,7 +131,8 @@ impl Windows {
                 last.trim();
             }
         }
-        self.0.iter().flatten().map(|slot| slot.keys.len()).sum()
+        let keys = self.0.iter().flatten().flat_map(|slot| slot.keys.values());
+        keys.map(Counted::bytes).sum()
     }
 
     /// The hits of a key in each slot of the last hour, the current one last. `None` if it is in
@@ -158,6 +163,12 @@ impl Windows {
             }
         }
         keys.into_values().collect()
+    }
+}
+
+impl Counted {
+    fn bytes(&self) -> usize {
+        SLOT_KEY_BYTES + self.entries.bytes()
     }
 }
 
@@ -196,7 +207,7 @@ mod tests {
             entries: entries.into(),
             counts: HitCounts { hits, over_limit },
         };
-        assert!(windows.add(at(secs), key, &key_hits, &mut 9));
+        assert!(windows.add(at(secs), key, &key_hits, &mut 9_000));
         windows.trim(at(secs));
     }
 
@@ -226,7 +237,9 @@ mod tests {
         ] {
             assert_eq!(hits(&windows, secs), expected, "after {secs} s");
         }
-        assert_eq!(windows.trim(at(3_899)), 1);
+        let entries = [2, "user".len(), 2, "1".len()];
+        let bytes = SLOT_KEY_BYTES + entries.into_iter().sum::<usize>();
+        assert_eq!(windows.trim(at(3_899)), bytes);
         assert_eq!(windows.trim(at(3_900)), 0);
     }
 
@@ -280,5 +293,20 @@ mod tests {
         assert!(windows.add(at(0), 1, &key, &mut 0));
         assert!(!windows.add(at(0), 2, &key, &mut 0));
         assert_eq!(hits(&windows, 0), [6, 6, 6]);
+        // Clients choose the length of a key, so it is counted.
+        let long = "x".repeat(200);
+        let mut entries = Entries::default();
+        entries.set(std::iter::once(Entry::new("user", &long)));
+        let long = Counted {
+            entries: entries.into(),
+            ..key
+        };
+        assert!(long.bytes() > SLOT_KEY_BYTES + 200);
+        let mut free = Window::ALL.len() * long.bytes();
+        assert!(windows.add(at(0), 3, &long, &mut free));
+        assert_eq!(free, 0);
+        let before = windows.trim(at(0));
+        assert!(!windows.add(at(0), 4, &long, &mut (long.bytes() - 1)));
+        assert_eq!(windows.trim(at(0)), before);
     }
 }

@@ -10,7 +10,8 @@ use crate::rules::rule::Rule;
 use crate::rules::tree::Domain;
 
 /// A request that cannot be counted, as text: a limit with an unknown unit or that the algorithm of
-/// its rule cannot count exactly, or a holder without a name, which could never release its slot.
+/// its rule cannot count exactly, a holder without a name, which could never release its slot, or
+/// more checks than [`CHECKS_MAX`](super::CHECKS_MAX).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRequest(pub(super) String);

@@ -22,6 +22,10 @@ descriptors:
         metadata: {tollgate: {algorithm: concurrency, lease_by: id}}
   - {key: leased, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {tollgate: {consistency: leased}}}
   - {key: other, value: o, rate_limit: {unlimited: true, replaces: [{name: replaced}]}}
+  - key: org
+    rate_limit: *five
+    descriptors:
+      - {key: user, rate_limit: *five, metadata: {tollgate: {parents: true, limits: [{requests: 9, unit: hour}]}}}
   - key: gone
     descriptors:
       - {key: id, rate_limit: {unit: day, requests_per_unit: 5, name: replaced}, metadata: {tollgate: {algorithm: concurrency, lease_by: id}}}
@@ -250,4 +254,26 @@ fn checks_of_a_leased_rule_may_use_leases_and_drop_over_limit_hits() {
     assert_eq!(leased(stated(0)), None, "there is nothing to take");
     let exact = asked(&["reject=1"], Modes::default(), |_| {});
     assert!(exact.checks[0].lease.is_none());
+}
+
+#[test]
+fn checks_of_one_request_are_bounded() {
+    let count = |chains: usize, others: usize| {
+        let chains = std::iter::repeat_n("org=1,user=1", chains);
+        let others = std::iter::repeat_n("reject=1", others);
+        let descriptors: Vec<_> = chains.chain(others).collect();
+        planned(
+            &descriptors,
+            Modes::default(),
+            |_| {},
+            |plan| plan.map(|plan| plan.request.checks.len()),
+        )
+    };
+    // Each of the chains has three.
+    assert_eq!(count(333, 1), Ok(CHECKS_MAX));
+    assert_eq!(count(0, CHECKS_MAX), Ok(CHECKS_MAX));
+    for (chains, others) in [(334, 0), (333, 2), (1_000, 0)] {
+        let error = count(chains, others).expect_err("they are too many");
+        assert!(error.to_string().contains("checks_max"), "{error}");
+    }
 }

@@ -39,6 +39,7 @@ pub(crate) mod pipeline;
 mod read_replies;
 pub(crate) mod repair;
 pub mod script;
+mod size;
 mod trace;
 pub mod waiting;
 

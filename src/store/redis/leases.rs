@@ -14,7 +14,7 @@ use crate::algorithm::lease::{
     Answer, Asked, Demand, GiveBack, LeasedCounter, Settled, Take, TakeReply,
 };
 use crate::base::time::{Span, Time};
-use crate::check::{Check, Effect, Hits, Key, Leased, Source, Verdict};
+use crate::check::{Check, Effect, Hits, KEY_BYTES_MAX, Key, Leased, Source, Verdict};
 use crate::limit::{LeaseTerms, Limit};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::store::redis::leases::metrics::LeaseMetrics;
@@ -23,8 +23,9 @@ use crate::telemetry::metric::Metrics;
 mod metrics;
 mod upkeep;
 
-/// Counters with leases: 24 MiB.
-// bound leases_max: further counters are exact; tollgate_leases_full_total
+/// Counters with leases: 24 MiB with short keys, 56 MiB with the longest.
+// bound leases_max: further counters are exact, and so are those with longer keys;
+// tollgate_leases_full_total
 const LEASES_MAX: usize = 65_536;
 /// Counters without leases whose demand is known: 1.5 MiB.
 // bound lease_demands_max: the newer one is kept, and a counter is hot later; -
@@ -294,7 +295,8 @@ impl Leases {
         if !demand.is_hot(now, terms.span()) {
             return;
         }
-        if self.entries.load(Relaxed) >= LEASES_MAX {
+        let is_full = self.entries.load(Relaxed) >= LEASES_MAX;
+        if is_full || check.key.len() > KEY_BYTES_MAX {
             self.metrics.full.inc();
             return;
         }

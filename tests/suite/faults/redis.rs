@@ -42,7 +42,7 @@ fn redis_stopped() {
 #[tokio::test]
 async fn stopped_redis_delays_no_answer_beyond_ten_seconds() {
     const ANSWER_MAX: Duration = Duration::from_secs(10);
-    let redis = RedisProcess::start();
+    let redis = RedisProcess::builder().in_own_group().start();
     let server = TestServer::with_rules(&limit_of(1_000))
         .with_env("REDIS_URL", &redis.url())
         .with_the_default_store_timeout()

@@ -21,6 +21,7 @@ fn behind_sentinel() -> FaultScenario<SentinelProcess> {
 
 fn on_cluster_with_replicas() -> FaultScenario<ClusterProcess> {
     let options = Options {
+        node: RedisProcess::builder().in_own_group(),
         replicas: 1,
         ..Options::default()
     };
@@ -28,7 +29,9 @@ fn on_cluster_with_replicas() -> FaultScenario<ClusterProcess> {
 }
 
 fn on_cluster_without_full_coverage() -> FaultScenario<ClusterProcess> {
-    let node = RedisProcess::builder().with_arguments(&["--cluster-require-full-coverage", "no"]);
+    let node = RedisProcess::builder()
+        .in_own_group()
+        .with_arguments(&["--cluster-require-full-coverage", "no"]);
     let options = Options {
         node,
         ..Options::default()

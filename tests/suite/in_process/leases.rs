@@ -14,6 +14,8 @@ use crate::support::in_process::{
 use crate::support::scripted_redis::Fault;
 
 mod bounds;
+mod commands;
+mod simulation;
 
 /// The lifetime of leases of a limit of a minute, by default.
 const LIFETIME: Duration = Duration::from_secs(2);
@@ -24,7 +26,7 @@ const KEY: &str = "d_key_v_";
 /// What counts on the same value of the exact rule.
 const EXACT_KEY: &str = "d_exact_v_";
 /// Calls of one step of a load.
-const CALLS: usize = 10;
+const CALLS: usize = 6;
 
 /// A service with a leased and an exact rule, which has seen that Redis counts.
 async fn service(limit: &str, options: &str) -> Service {

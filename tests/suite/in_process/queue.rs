@@ -241,7 +241,7 @@ async fn candidate_rules_reject_late_slots_as_rules_in_force_do() {
     let (network, metrics) = (network(), Metrics::new());
     let (clock, rules) = (
         network.clock.clone(),
-        Rules::load_with_candidate(RULES, &metrics),
+        Rules::load_with_candidate(RULES, RULES, &metrics),
     );
     let mut world = World {
         service: Service::with_loaded(&network, single(), clock, &rules, metrics),

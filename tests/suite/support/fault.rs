@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::proxy::Proxy;
 use super::redis::RedisProcess;
 use super::traffic::{Calls, Traffic};
-use super::{TestServer, http, look_until, resident_kib};
+use super::{TestServer, http, look_until, resident_peak_kib};
 
 mod report;
 mod servers;
@@ -68,12 +68,18 @@ struct Resources {
 impl FaultScenario<Single> {
     /// On one server.
     pub(crate) fn direct() -> Self {
-        Self::new(Single::direct(RedisProcess::start()), &[])
+        Self::new(
+            Single::direct(RedisProcess::builder().in_own_group().start()),
+            &[],
+        )
     }
 
     /// On one server behind a proxy.
     pub(crate) fn proxied(settings: &[(&str, &str)]) -> Self {
-        Self::new(Single::proxied(RedisProcess::start()), settings)
+        Self::new(
+            Single::proxied(RedisProcess::builder().in_own_group().start()),
+            settings,
+        )
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
@@ -258,7 +264,7 @@ impl<S: Servers> FaultScenario<S> {
     /// rounds; from then on nothing grows.
     pub(crate) fn leaves_nothing_behind(mut self, first: usize, mut round: impl FnMut(&mut Self)) {
         (0..first).for_each(|_| round(&mut self));
-        let (before, resident) = (self.resources(), resident_kib(self.server.pid()));
+        let (before, resident) = (self.resources(), resident_peak_kib(self.server.pid()));
         (0..ROUNDS).for_each(|_| round(&mut self));
         // Connections that were being made again may not have been counted. What every round leaks
         // adds up to more than those.
@@ -272,7 +278,7 @@ impl<S: Servers> FaultScenario<S> {
                     && self.has_few_connections()
             },
         );
-        let grown = resident_kib(self.server.pid()).saturating_sub(resident);
+        let grown = resident_peak_kib(self.server.pid()).saturating_sub(resident);
         assert!(
             grown < GROWTH_MAX_KIB,
             "{grown} KiB more than the {resident} KiB before {ROUNDS} rounds"

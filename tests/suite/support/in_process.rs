@@ -202,13 +202,13 @@ impl Rules {
         }
     }
 
-    /// One file, which has the candidate rules, too.
-    pub(crate) fn load_with_candidate(text: &str, metrics: &Metrics) -> Self {
+    /// One file, and one of candidate rules.
+    pub(crate) fn load_with_candidate(text: &str, candidate: &str, metrics: &Metrics) -> Self {
         let rules = Self::load(&[text.to_owned()], metrics);
         let source = Source {
             name: "candidate".into(),
             path: "candidate.yaml".into(),
-            text: text.into(),
+            text: candidate.into(),
         };
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
         let options = CompileOptions {

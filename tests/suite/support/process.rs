@@ -6,6 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, getpgid};
+
 /// How long anything may take that should happen at once. It only bounds a hang: the machine may be
 /// busy with anything else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -65,8 +67,16 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends a signal, such as `TERM`.
+    /// Sends a signal, such as `TERM`. A process that is stopped has a process group of its own: the
+    /// kernel ends a whole group in which one is stopped when it loses its last parent outside, as
+    /// the group of tests in the background does.
     pub(crate) fn signal(&self, name: &str) {
+        let pid = Pid::from_child(&self.child);
+        assert!(
+            name != "STOP" || getpgid(Some(pid)) == Ok(pid),
+            "start {} with in_own_group() to stop it",
+            self.name
+        );
         // It was not waited for, so its id is not reused.
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.pid())])

@@ -8,6 +8,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -61,6 +62,8 @@ pub(crate) struct Builder {
     /// The file of its users.
     users: Option<String>,
     arguments: Vec<String>,
+    /// The test stops it.
+    is_in_own_group: bool,
     /// It has a clock that the test sets.
     has_own_clock: bool,
 }
@@ -96,6 +99,7 @@ impl RedisProcess {
             password: None,
             users: None,
             arguments: Vec::new(),
+            is_in_own_group: false,
             has_own_clock: false,
         }
     }
@@ -288,6 +292,12 @@ impl Builder {
         self
     }
 
+    /// A process group of its own, for a test that stops it.
+    pub(crate) fn in_own_group(mut self) -> Self {
+        self.is_in_own_group = true;
+        self
+    }
+
     /// Nothing but a Unix socket.
     pub(crate) fn with_nothing_but_a_socket(mut self) -> Self {
         self.transport = Transport::Socket;
@@ -427,6 +437,9 @@ impl Builder {
         }
         command.args(&self.arguments);
         command.envs(home.clock.iter().flat_map(FakeTime::environment));
+        if self.is_in_own_group {
+            command.process_group(0);
+        }
         Process::start(self.version.name, command, home.log())
     }
 }

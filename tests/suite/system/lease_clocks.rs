@@ -2,11 +2,11 @@
 
 use tempfile::TempDir;
 
-use crate::leases::fleet::{Fleet, leased, replica};
 use crate::support::faketime::FakeTime;
 use crate::support::redis::RedisProcess;
 use crate::support::versions::VALKEY_9_1;
 use crate::support::{TestServer, eventually, request};
+use crate::system::leases::fleet::{Fleet, leased, replica};
 
 const HOUR: i64 = 3_600;
 const HELD: &str = "tollgate_leased_hits";

@@ -6,7 +6,8 @@ use crate::store::redis::client::encode::Mode;
 use crate::store::redis::client::{RedisClient, Request, as_peek};
 
 impl RedisClient {
-    /// All or nothing on several nodes: a dry run, then each check is charged or only read.
+    /// All or nothing on several nodes, or of more checks than one call may have: a dry run, then
+    /// each check is charged or only read.
     ///
     /// Not atomic: a concurrent request may consume quota between the two phases. Then a check is
     /// over limit in the second phase, and others are charged although the request is over limit.

@@ -12,6 +12,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{Check, HITS_MAX, Key};
 use crate::limit::{EXACT_MAX, Limit, Windows};
 use crate::store::redis::client::repair::{KeyState, Repair, key_cmd};
+use crate::store::redis::client::size::script_size;
 use crate::store::redis::topology::lifetimes::Lifetime;
 
 /// How the checks of a request are decided.
@@ -56,9 +57,6 @@ struct Marks {
     until: Option<Time>,
 }
 
-/// The cost of a check in the script, in commands.
-const SCRIPT_SIZE: usize = 4;
-
 /// A check in the form in which it is sent to Redis.
 #[derive(Debug, Clone)]
 pub struct EncodedCheck {
@@ -75,6 +73,8 @@ pub struct EncodedCheck {
     pub(crate) hash: u64,
     /// The price of a hit, in the counter's units.
     pub(crate) price: u64,
+    /// The size in the script.
+    script_size: usize,
     /// Boxed: few checks have some, and all are moved.
     marks: Option<Box<Marks>>,
     /// Whether the check changes its counter if it is not over limit.
@@ -129,6 +129,7 @@ impl EncodedCheck {
             at,
             hash,
             price: 1,
+            script_size: script_size(limit),
             marks: None,
             has_cost: charge.cost != 0,
         };
@@ -211,7 +212,11 @@ impl EncodedCheck {
 
     /// The size of the check in a batch, in commands.
     pub(crate) fn size(&self) -> usize {
-        if self.is_direct() { 1 } else { SCRIPT_SIZE }
+        if self.is_direct() {
+            1
+        } else {
+            self.script_size
+        }
     }
 
     /// Bytes on the heap, at most.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::check::{Check, runs};
 use crate::store::redis::client::encode::EncodedCheck;
-use crate::store::redis::client::waiting::BATCH_SIZE_MAX;
+use crate::store::redis::client::size::{ATOMIC_SIZE_MAX, BATCH_SIZE_MAX};
 use crate::store::redis::topology::cluster;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
@@ -52,18 +52,26 @@ pub(crate) fn are_in_one_call(batches: &[NodeBatch<'_>], checks: &[Check]) -> bo
     let place = |index: usize| {
         batches.iter().find_map(|batch| {
             let at = batch.indices.iter().position(|&other| other == index)?;
-            let slot = || cluster::slot(batch.checks[at].key.as_bytes());
-            Some((batch.node.id, batch.node.has_slots.then(slot)))
+            let check = &batch.checks[at];
+            let slot = || cluster::slot(check.key.as_bytes());
+            Some((
+                (batch.node.id, batch.node.has_slots.then(slot)),
+                check.size(),
+            ))
         })
     };
     let mut index = 0;
     runs(checks, |check| check.group).all(|group| {
         let mut places = (index..).take(group.len()).map(place);
         index += group.len();
-        group.len() == 1 || {
-            let first = places.next().flatten();
-            first.is_some() && places.all(|other| other == first)
-        }
+        let (mut first, mut all) = (None, 0);
+        group.len() == 1
+            || places.all(|found| {
+                found.is_some_and(|(place, size)| {
+                    all += size;
+                    *first.get_or_insert(place) == place && all <= ATOMIC_SIZE_MAX
+                })
+            })
     })
 }
 

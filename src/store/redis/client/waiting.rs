@@ -25,14 +25,11 @@ use crate::base::time::Time;
 use crate::check::{CheckError, StoreError};
 use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
+use crate::store::redis::client::size::BATCH_SIZE_MAX;
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 
-/// Commands of one batch: about a quarter of a millisecond of Redis, or half of one if the script
-/// decides. An all-or-nothing request is never split, so it may have more.
-// bound batch_size_max: sent with the next call; tollgate_store_batches_full_total
-pub const BATCH_SIZE_MAX: usize = 256;
 /// Requests of one worker that wait for one server or for its reply. More would wait longer than
 /// any timeout.
 // bound waiters_max: fallback, cause `crowded`; tollgate_store_fallbacks_total

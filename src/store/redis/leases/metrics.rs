@@ -48,7 +48,7 @@ impl LeaseMetrics {
             ),
             full: metrics.counter(
                 "tollgate_leases_full_total",
-                "Hot counters without leases because there are as many as there may be (leases_max).",
+                "Hot counters without leases because there are as many as there may be (leases_max), or with a longer key than they may have (key_bytes_max).",
             ),
         }
     }

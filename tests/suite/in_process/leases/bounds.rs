@@ -1,6 +1,7 @@
-//! More hot counters than the table of leases has room for: the further ones are exact, and nothing
-//! is lost.
+//! More hot counters than the table of leases has room for, and counters with longer keys: they are
+//! exact, and nothing is lost.
 
+use tollgate::check::KEY_BYTES_MAX;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use super::{LIFETIME, SWEEP_INTERVAL, assert_nothing_is_held, service};
@@ -54,8 +55,32 @@ async fn counters_beyond_leases_max_are_exact() {
     assert_eq!(full(), u64::from(FURTHER * (1 + CALLS)));
 }
 
+/// In the key format of envoyproxy/ratelimit a key has what a client sends.
+#[tokio::test(start_paused = true)]
+async fn counters_with_longer_keys_are_exact() {
+    let service = service("unit: hour, requests_per_unit: 100000", "").await;
+    let value = |key_bytes: usize| "x".repeat(key_bytes - "d_key__".len());
+    for (key_bytes, is_leased) in [
+        (KEY_BYTES_MAX, true),
+        (KEY_BYTES_MAX + 1, false),
+        (60_000, false),
+    ] {
+        let value = value(key_bytes);
+        for _ in 0..=CALLS {
+            admits(&service, &[&value]).await;
+            settle().await;
+        }
+        let charged = service.server.hits(&format!("d_key_{value}_"));
+        let admitted = i64::from((1 + CALLS) * HITS);
+        assert_eq!(charged > admitted, is_leased, "{key_bytes}: {charged}");
+        assert_eq!(service.metric("tollgate_leases"), 1, "{key_bytes}");
+    }
+    let full = service.metric("tollgate_leases_full_total");
+    assert_eq!(full, u64::from(2 * (1 + CALLS)));
+}
+
 /// Calls with hits of each of these.
-async fn admits(service: &Service, values: &[u32]) {
+async fn admits(service: &Service, values: &[impl ToString]) {
     let calls = values.iter().map(|value| {
         let mut call = descriptor(&[("key", &value.to_string())]);
         call.hits_addend = Some(HITS.into());

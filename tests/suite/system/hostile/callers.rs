@@ -1,0 +1,322 @@
+//! Callers of the admin port that are no operators: pages of other sites in an operator's browser,
+//! guesses of the token, readers who look for values of clients, and a network that loses answers.
+
+use serde_json::{Value, json};
+
+use crate::support::counting::{Counting, answered_by_redis, rules};
+use crate::support::http::{self, Connection, Reply};
+use crate::support::proxy::Proxy;
+use crate::support::redis::RedisProcess;
+use crate::support::{Builder, Code, TestServer, eventually, limit_of};
+use crate::system::hostile::UnderAttack;
+
+const TOKEN: &str = "s3cret-of-admins";
+const RESET: &str = r#"{"domain": "d", "descriptor": [["k", ""]]}"#;
+const NOSNIFF: &str = "x-content-type-options: nosniff";
+
+fn server() -> Builder {
+    TestServer::with_rules(&limit_of(1_000_000_000))
+        .with_envs(&[("WORKERS", "1"), ("ADMIN_TOKEN", TOKEN)])
+}
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}")
+}
+
+/// A response to a request with exactly these headers.
+fn send(addr: std::net::SocketAddr, line: &str, headers: &[&str], body: &str) -> Reply {
+    let headers: Vec<String> = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let headers = headers.concat();
+    let length = body.len();
+    let text = format!("{line} HTTP/1.1\r\n{headers}content-length: {length}\r\n\r\n{body}");
+    let mut connection = Connection::open(addr);
+    connection.write(text.as_bytes()).expect("it is connected");
+    connection.read("").expect("there is a response")
+}
+
+/// Every kind of path: pages, the API, the console and its files, probes, and unknown ones.
+const REQUESTS: [&str; 20] = [
+    "GET /",
+    "GET /metrics",
+    "GET /stats",
+    "GET /rlconfig",
+    "GET /ready",
+    "GET /live",
+    "GET /healthcheck",
+    "GET /explain?domain=d&descriptor=k%3Dv",
+    "GET /candidate",
+    "GET /console/rules",
+    "GET /console/console.js",
+    "GET /unknown",
+    "POST /metrics",
+    "GET /api/v1/rules",
+    "GET /api/v1/top",
+    "GET /api/v1/counters?domain=d&e=k%3D",
+    "GET /api/v1/unknown",
+    "POST /api/v1/counters/reset",
+    "PUT /api/v1/rules/rules.yaml",
+    "POST /api/v1/rules/rules.yaml/check",
+];
+
+/// Headers of requests that pages of other sites cause, and what the answer has.
+const FOREIGN: [(&[&str], &str); 5] = [
+    (&["host: evil.example"], "ADMIN_HOSTS"),
+    (&["host: 127.0.0.1.evil.example:6070"], "ADMIN_HOSTS"),
+    (
+        &["host: localhost", "origin: http://evil.example"],
+        "another origin",
+    ),
+    (&["host: localhost", "origin: null"], "another origin"),
+    (
+        &[
+            "host: localhost",
+            "sec-fetch-site: cross-site",
+            "sec-fetch-mode: no-cors",
+        ],
+        "another origin",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_other_sites_read_and_change_nothing() {
+    let attacked = UnderAttack::start(server().with_envs(&[
+        ("USE_PROMETHEUS", "true"),
+        ("ADMIN_HOSTS", "ratelimit.example.com, Other.example.com."),
+        ("DEBUG_HOST", "127.0.0.1"),
+    ]));
+    let server = &attacked.server;
+    let prometheus = server.prometheus.expect("it listens");
+    for (headers, text) in FOREIGN {
+        let bearer = bearer(TOKEN);
+        let headers = [headers, &[&bearer]].concat();
+        let of_admin = REQUESTS.map(|line| (server.admin, line));
+        for (addr, line) in of_admin.into_iter().chain([(prometheus, "GET /metrics")]) {
+            let reply = send(addr, line, &headers, RESET);
+            assert_eq!(reply.status, 403, "{line} {headers:?}: {reply:?}");
+            assert!(reply.body.contains(text), "{line} {headers:?}: {reply:?}");
+            assert_eq!(reply.body.lines().count(), 1, "{reply:?}");
+        }
+    }
+    let absolute = send(
+        server.admin,
+        "GET http://evil.example/",
+        &["host: localhost"],
+        "",
+    );
+    assert_eq!(absolute.status, 403, "{absolute:?}");
+    let rejected = |reason| {
+        let series = format!(r#"tollgate_admin_foreign_requests_total{{reason="{reason}"}}"#);
+        server.metric(&series)
+    };
+    assert_eq!(
+        (rejected("host"), rejected("origin")),
+        (Some(43.0), Some(63.0))
+    );
+    server.assert_not_logged("evil.example");
+    attacked.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_pages_links_and_programs_are_served() {
+    let server = server()
+        .with_envs(&[
+            ("USE_PROMETHEUS", "true"),
+            ("ADMIN_HOSTS", "ratelimit.example.com,other.example.com"),
+        ])
+        .start();
+    let port = server.admin.port();
+    let own = format!("http://localhost:{port}");
+    let (host, origin) = (format!("host: localhost:{port}"), format!("origin: {own}"));
+    let bearer = bearer(TOKEN);
+    let of_console = [
+        &*host,
+        &origin,
+        "sec-fetch-site: same-origin",
+        "sec-fetch-mode: cors",
+        "sec-fetch-dest: empty",
+        &bearer,
+    ];
+    let reset = "POST /api/v1/counters/reset";
+    assert_eq!(send(server.admin, reset, &of_console, RESET).status, 200);
+    let link = [
+        "sec-fetch-site: cross-site",
+        "sec-fetch-mode: navigate",
+        "sec-fetch-dest: document",
+    ];
+    for headers in [
+        &[&*host][..],
+        &[&*host, link[0], link[1], link[2]],
+        &["host: 10.0.0.1:6070", "user-agent: Prometheus/3.0"],
+        &["host: tollgate.shop.svc.cluster.local:6070"],
+        &["host: OTHER.example.com"],
+    ] {
+        let reply = send(server.admin, "GET /metrics", headers, "");
+        assert_eq!(reply.status, 200, "{headers:?}");
+        let prometheus = server.prometheus.expect("it listens");
+        assert_eq!(
+            send(prometheus, "GET /metrics", headers, "").status,
+            200,
+            "{headers:?}"
+        );
+    }
+    let mut connection = Connection::open(server.admin);
+    connection
+        .write(b"GET /live HTTP/1.0\r\n\r\n")
+        .expect("it is connected");
+    assert_eq!(
+        connection.read("GET").expect("there is a response").status,
+        200
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_locked_out_by_others_of_the_same_address() {
+    let attacked = UnderAttack::start(server().with_env("RULES_WRITABLE", "true"));
+    let server = &attacked.server;
+    let reset = |headers: &[String]| {
+        http::post_with(headers, server.admin, "/api/v1/counters/reset", RESET).status
+    };
+    for _ in 0..30 {
+        assert_eq!(reset(&[]), 401, "it is no attempt");
+    }
+    let guesses: Vec<u16> = (0..30)
+        .map(|guess| reset(&[bearer(&format!("guess-{guess}"))]))
+        .collect();
+    assert_eq!(guesses[..10], [401; 10]);
+    assert!(guesses[12..].contains(&429), "{guesses:?}");
+    assert_eq!(reset(&[bearer(TOKEN)]), 200);
+    let rollback = |token: &str| {
+        let path = "/api/v1/rules/rules.yaml/rollback";
+        http::post_with(&[bearer(token)], server.admin, path, r#"{"version": 7}"#).status
+    };
+    assert_eq!((rollback("guess"), rollback(TOKEN)), (429, 404));
+    attacked.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn control_characters_of_clients_are_escaped_and_no_response_is_sniffed() {
+    let detailed = "  - key: user\n    detailed_metric: true\n    rate_limit: {unit: day, requests_per_unit: 10}\n";
+    let rules = format!("{}{detailed}", limit_of(1_000_000_000));
+    let attacked =
+        UnderAttack::start(TestServer::with_rules(&rules).with_env("ADMIN_REDACT", "none"));
+    let server = &attacked.server;
+    let value = "\u{1b}]0;x\u{7}\u{9b}2J\r\nlive: 1";
+    let mut client = server.client().await;
+    assert_eq!(client.ask("d", &[("user", value)]).await, Code::Ok);
+    let encoded = "%1b%5d0;x%07%c2%9b2J%0d%0alive:+1";
+    let explain = [
+        format!("GET /explain?domain=d&descriptor=user%3D{encoded}"),
+        format!("GET /explain?domain=d&descriptor=unknown%3D{encoded}"),
+        format!("GET /explain?domain={encoded}&descriptor=user%3D1"),
+        format!("GET /explain?domain=d&descriptor=%3D{encoded}"),
+        format!("GET /rlconfig?format={encoded}"),
+    ];
+    for line in explain.iter().map(String::as_str).chain(REQUESTS) {
+        let reply = send(server.admin, line, &["host: localhost"], "{}");
+        assert!(reply.has_header(NOSNIFF), "{line}: {reply:?}");
+        let is_bad = |letter: char| letter.is_control() && letter != '\n';
+        let is_text = reply
+            .headers
+            .iter()
+            .any(|header| header.starts_with("content-type: text/plain"));
+        assert!(
+            !is_text || !reply.body.contains(is_bad),
+            "{line}: {reply:?}"
+        );
+        assert!(
+            !reply.body.lines().any(|line| line == "live: 1"),
+            "{line}: {reply:?}"
+        );
+    }
+    let body =
+        json!({"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": value}]}]});
+    let by_body = http::post(server.admin, "/explain", &body.to_string());
+    assert!(
+        by_body
+            .body
+            .contains(r"descriptor user=\u{1b}]0;x\u{7}\u{9b}2J\u{d}\u{a}live: 1"),
+        "{by_body:?}"
+    );
+    let field = format!("{{\"{value}\": 1}}").replace(['\r', '\n'], "");
+    for (addr, path) in [(server.admin, "/explain"), (server.http, "/json")] {
+        let reply = http::post(addr, path, &field.replace('\u{1b}', "\\u001b"));
+        assert_eq!(reply.status, 400, "{reply:?}");
+        assert!(
+            !reply
+                .body
+                .trim_end()
+                .contains(|letter: char| letter.is_control() && letter != '\n'),
+            "{reply:?}"
+        );
+    }
+    attacked.finish().await;
+}
+
+/// Hits that a counter admits.
+const LIMIT: u32 = 5;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_idempotency_key_is_done_once_whichever_reply_is_lost() {
+    let redis = RedisProcess::start();
+    let proxy = Proxy::before(redis.port());
+    let settings = [("REDIS_URL", proxy.addr().to_string())];
+    let server = TestServer::with_rules(&rules(LIMIT, "")).with_env("ADMIN_TOKEN", TOKEN);
+    let server = answered_by_redis(server, &settings).start();
+    let mut counting = Counting::at(&server).await;
+    for algorithm in ["counted", "token"] {
+        counting.wait_for_verdicts(&[(algorithm, "first")]).await;
+        for (action, hits, after) in [("grant", 2, 2), ("reset", 0, LIMIT)] {
+            let act = |value: &str| {
+                let mut body =
+                    json!({"domain": "d", "descriptor": [[algorithm, value], ["caller", ""]]});
+                if hits > 0 {
+                    body["hits"] = hits.into();
+                }
+                let headers = [bearer(TOKEN), format!("idempotency-key: {value}")];
+                let path = format!("/api/v1/counters/{action}");
+                let reply = http::post_with(&headers, server.admin, &path, &body.to_string());
+                let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+                (reply.status, answer)
+            };
+            let warm_up = format!("{algorithm}-{action}");
+            eventually("Redis knows the script", async || act(&warm_up).0 == 200).await;
+            // A read, the action and a read.
+            for lost in 0..4 {
+                let value = format!("{algorithm}-{action}-{lost}");
+                counting.wait_for_verdicts(&[(algorithm, "first")]).await;
+                assert_eq!(counting.admitted(algorithm, &value, LIMIT).await, LIMIT);
+                proxy.drop_reply_to(value.as_bytes(), lost);
+                let (status, answer) = act(&value);
+                assert_eq!(
+                    proxy.has_dropped_reply(),
+                    lost < 3,
+                    "{value}: {status} {answer}"
+                );
+                let (first, repeated) = match lost {
+                    // The repetition acts as soon as Redis is reachable.
+                    0 => (503, 200),
+                    1 => (503, 409),
+                    _ => (200, 200),
+                };
+                assert_eq!(status, first, "{value}: {answer}");
+                assert_eq!(answer["note"].is_string(), lost == 2, "{answer}");
+                eventually("the key is answered", async || act(&value).0 == repeated).await;
+                counting.wait_for_verdicts(&[(algorithm, "first")]).await;
+                for _ in 0..3 {
+                    let (status, again) = act(&value);
+                    assert_eq!(status, repeated, "{value}: {again}");
+                    if first == 200 {
+                        assert_eq!(again, answer);
+                    } else if repeated == 409 {
+                        assert!(again["error"].to_string().contains("is unknown"), "{again}");
+                    }
+                }
+                assert_eq!(
+                    counting.admitted(algorithm, &value, LIMIT + 3).await,
+                    after,
+                    "{value}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What operators see of leases: counters, console, over-limit feed and log, spans, trial.
+
+use std::io::BufRead as _;
+
+use serde_json::{Value, json};
+
+use crate::support::http::{self, Connection};
+use crate::support::otlp::Collector;
+use crate::support::redis::RedisProcess;
+use crate::support::{Code, TestServer, eventually, look_until, tollgate};
+use crate::system::leases::fleet::Fleet;
+
+/// In the time of a test no lease returns by itself.
+const LONG: &str = ", lease: 60s";
+const COUNTER: &str = "/api/v1/counters?domain=d&e=key%3Dhot";
+
+fn rules(requests: u32, options: &str) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  - key: key\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n    metadata: {{tollgate: {{{options}}}}}\n"
+    )
+}
+
+fn json_of(server: &TestServer, path: &str) -> Value {
+    let reply = http::get(server.admin, path);
+    assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    serde_json::from_str(&reply.body).expect("it is JSON")
+}
+
+#[tokio::test]
+async fn counters_and_console_show_what_is_held() {
+    let limit = "rate_limit: {unit: year, requests_per_unit: 1_000_000}";
+    let fleet = Fleet::of(2, limit, LONG).await;
+    let calls: u64 = 300;
+    for call in 0..calls {
+        let service = usize::try_from(call % 2).expect("one of two");
+        assert_eq!(fleet.ask(service, "hot").await, 1);
+    }
+    let [one, other] = &fleet.services[..] else {
+        panic!("two services");
+    };
+    let held = |server: &TestServer| json_of(server, COUNTER)["leased"].as_u64();
+    let scope = format!("{COUNTER}&scope=fleet");
+    // No take is in flight any more.
+    eventually("each hit was used or is held", async || {
+        let counter = json_of(one, &scope);
+        counter["used"].as_u64() == counter["leased"].as_u64().map(|held| held + calls)
+    })
+    .await;
+    let (here, there) = (held(one).expect("a number"), held(other).expect("a number"));
+    assert!(here > 0 && there > 0, "{here} and {there}");
+    one.assert_metric("tollgate_leased_hits", figure(here));
+    let names = [one, other].map(|server| json_of(server, COUNTER)["replica"].clone());
+    let counter = json_of(one, &scope);
+    assert_eq!(counter["leased"], here + there);
+    assert_eq!(
+        (&counter["replicas"], &counter["missing"]),
+        (&json!(names), &json!([]))
+    );
+
+    let url = format!("http://{}", one.admin);
+    let get = ["counter", "get", "d", "key=hot", "--fleet", "--url", &url];
+    let ran = tollgate(&get);
+    let is_sum = |line: &str| {
+        line.split_whitespace()
+            .eq(["leased", &(here + there).to_string()])
+    };
+    assert!(ran.stdout.lines().any(is_sum), "{ran:?}");
+    let explained = tollgate(&["explain", "--live", "--url", &url, "d", "key=hot"]);
+    let is_own = |line: &str| line.split_whitespace().eq(["leased", &here.to_string()]);
+    assert!(explained.stdout.lines().any(is_own), "{explained:?}");
+
+    let taken =
+        one.metric(r#"tollgate_rule_lease_hits_total{domain="d",key1="key",event="taken"}"#);
+    let taken = taken.expect("hits were taken");
+    for (path, shown) in [
+        (
+            "key?domain=d&e=key%3Dhot",
+            format!(">{here}</dd><dd class=\"note\">of used, held by this replica<"),
+        ),
+        (
+            "key?domain=d&e=key%3Dhot&scope=fleet",
+            format!(
+                ">{}</dd><dd class=\"note\">of used, held by 2 replicas<",
+                here + there
+            ),
+        ),
+        (
+            "rule?domain=d&rule=d.key",
+            format!(">{here}</dd><dd class=\"note\">unused, of {taken} taken by this replica"),
+        ),
+    ] {
+        let page = http::get(one.admin, &format!("/console/{path}")).body;
+        assert!(page.contains(&shown), "{shown}: {page}");
+    }
+}
+
+/// Values never leave a replica: the others find the hash among their top keys.
+#[tokio::test]
+async fn hits_of_the_fleet_are_added_up_by_hashes() {
+    let redis = RedisProcess::start();
+    let services = [(); 2].map(|()| {
+        TestServer::with_rules(&rules(1_000_000, &format!("consistency: leased{LONG}")))
+            .with_envs(&[("REDIS_URL", &*redis.url()), ("ADMIN_REDACT", "hash")])
+            .start()
+    });
+    for service in &services {
+        service.metric_becomes("tollgate_replicas", 2.0).await;
+        let mut client = service.client().await;
+        for _ in 0..150 {
+            assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
+        }
+    }
+    eventually("each hit was used or is held", async || {
+        let counter = json_of(&services[0], &format!("{COUNTER}&scope=fleet"));
+        let leased = counter["leased"].as_u64();
+        counter["missing"] == json!([]) && counter["used"].as_u64() == leased.map(|held| held + 300)
+    })
+    .await;
+    for service in &services {
+        assert!(json_of(service, COUNTER)["leased"].as_u64() > Some(0));
+    }
+}
+
+/// Reads until a line has this part.
+fn find_line(connection: &mut Connection, part: &str) {
+    let mut line = String::new();
+    while !line.contains(part) {
+        line.clear();
+        let read = connection.0.read_line(&mut line).expect("it goes on");
+        assert!(read > 0, "it ended before {part}");
+    }
+}
+
+fn figure(count: u64) -> f64 {
+    u32::try_from(count).expect("a few").into()
+}
+
+#[tokio::test]
+async fn feed_log_and_spans_name_leases_as_source() {
+    let (redis, collector) = (RedisProcess::start(), Collector::start());
+    let server = TestServer::with_rules(&rules(200, "consistency: leased"))
+        .with_envs(&[
+            ("REDIS_URL", &redis.url()),
+            ("REFUSALS_LOG_SAMPLE_RATE", "1"),
+            ("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000"),
+            ("TRACING_ENABLED", "true"),
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                &format!("http://{}", collector.http),
+            ),
+        ])
+        .start();
+    server.metric_becomes("tollgate_replicas", 1.0).await;
+    let mut feed = Connection::open(server.admin);
+    feed.write(b"GET /api/v1/over-limit HTTP/1.1\r\nhost: test\r\n\r\n")
+        .expect("it is open");
+    find_line(&mut feed, "text/event-stream");
+    let mut client = server.client().await;
+    let mut admitted = 0;
+    for _ in 0..300 {
+        let code = client.ask("d", &[("key", "hot")]).await;
+        admitted += u32::from(code == Code::Ok);
+    }
+    assert_eq!(admitted, 200);
+    let held = || server.metric("tollgate_lease_held_answers_total");
+    assert!(held() > Some(0.0), "each call over limit asked Redis");
+    look_until("each answer without Redis is logged as such", || {
+        let lines = server.log().matches(" source=lease ").count();
+        held() == Some(figure(lines as u64))
+    });
+    find_line(&mut feed, r#""source":"lease""#);
+    for code in ["OK", "OVER_LIMIT"] {
+        let span = collector.wait_for(&format!("{code} by a lease is traced"), |span| {
+            let is =
+                |name: &str, value: &str| span.attributes.get(name).is_some_and(|one| one == value);
+            is("tollgate.code", code) && is("tollgate.source", "lease")
+        });
+        let children = collector.spans();
+        assert!(
+            children.iter().all(|child| child.parent != span.id),
+            "Redis was not called: {span:#?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn trial_has_a_class_for_leased_verdicts() {
+    let redis = RedisProcess::start();
+    let leased = rules(400, "consistency: leased");
+    let on_redis = |rules: &str| TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
+    {
+        let before = on_redis(&rules(400, "")).with_env("CACHE_KEY_PREFIX", "trial:");
+        let before = before.start();
+        let mut client = before.client().await;
+        for _ in 0..200 {
+            client.ask("d", &[("key", "hot")]).await;
+        }
+    }
+    let upstream = TestServer::with_rules(&rules(400, "")).start();
+    let server = on_redis(&leased)
+        .with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string())
+        .start();
+    server.metric_becomes("tollgate_replicas", 1.0).await;
+    let mut client = server.client().await;
+    for _ in 0..400 {
+        assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
+    }
+    eventually("requests are compared", async || {
+        json_of(&server, "/trial")["requests"] == 400
+    })
+    .await;
+    let shown = json_of(&server, "/trial");
+    let rule = &shown["rules"][0];
+    assert_eq!(
+        (&rule["over_here"], &rule["over_there"]),
+        (&json!(200), &json!(0))
+    );
+    let held = server
+        .metric("tollgate_lease_held_answers_total")
+        .expect("it is exposed");
+    assert!(held > 0.0);
+    assert_eq!(rule["classes"]["leased"].as_f64(), Some(held), "{rule}");
+}
