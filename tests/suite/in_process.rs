@@ -13,6 +13,7 @@ mod cluster;
 mod deadlines;
 mod durability;
 mod fault_log;
+mod idle_closes;
 mod leases;
 mod outages;
 mod outcomes;

@@ -28,6 +28,7 @@ mod generated_docs;
 mod generated_protos;
 mod github_action;
 mod grpc_tls;
+mod idle_closes;
 mod in_process;
 mod json;
 mod keys;

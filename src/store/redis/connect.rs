@@ -12,4 +12,5 @@ pub mod parse;
 pub(crate) mod relocation;
 pub(crate) mod reply_bound;
 pub(crate) mod resolver;
+pub(crate) mod subscription;
 pub(crate) mod tls;

@@ -196,7 +196,6 @@ impl World {
             assert!(replica.write_back(&mut self.server, self.now));
             assert!(!replica.local.has_pending());
             replica.epoch += 1;
-            replica.local.forget_before(replica.epoch);
         }
         replica.away = !replica.away;
     }

@@ -299,6 +299,11 @@ impl ScriptedRedis {
             database.counters = snapshot.0;
             database.knows_script = false;
         }
+        self.close_connections();
+    }
+
+    /// Closes all connections, as after an idle time. New ones are accepted.
+    pub(crate) fn close_connections(&self) {
         *self.connections.lock() = JoinSet::new();
     }
 

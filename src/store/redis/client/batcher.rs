@@ -6,21 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8::PooledConnection;
 use redis::{Pipeline, RedisError, Value};
-use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::base::time::Time;
-use crate::check::{CheckError, StoreError};
+use crate::base::time::{Span, Time};
+use crate::check::{CheckError, Effect, StoreError};
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
-use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
+use crate::store::redis::client::pipeline::{BatchReply, BatchRequest, keep_order};
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::waiting::{
     Batch, Caller, NodeReply, PendingRequest, Reservation, Reserved, Waiting, until,
 };
-use crate::store::redis::connect::connection::{Connection, WorkerConnection};
+use crate::store::redis::connect::connection::{Connection, Connector, WorkerConnection};
 use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
@@ -29,8 +29,9 @@ use crate::store::redis::topology::node::Node;
 /// batch follows soon, and a lifetime for each key that may be new would cost Redis more.
 // bound expire_at_once_max: set directly after it; -
 const EXPIRE_AT_ONCE_MAX: usize = 8;
-/// Checks of a batch that the script decides, in most batches.
-const SCRIPTED: usize = 64;
+/// A connection without a call for this long may have been closed by its peer. Servers and proxies
+/// count idle time in seconds.
+const IDLE_AFTER: Span = Span::from_micros(500_000);
 
 /// Sends one worker's batches to one server, one at a time, until it is dropped.
 #[derive(Debug)]
@@ -47,6 +48,13 @@ struct Task {
     batch: Batch,
     /// Repairs of keys of earlier batches, until Redis has confirmed them.
     repairs: Vec<Repair>,
+}
+
+/// A batch without a reply.
+struct Failure {
+    /// `None` if there was none in time.
+    cause: Option<RedisError>,
+    effect: Effect,
 }
 
 struct Server {
@@ -141,7 +149,7 @@ impl Task {
         }
         // The batch is what waits when there is a connection, which bounds the time of connecting.
         let connecting = self.server.connection.get();
-        let mut connection = match waiting.during(&mut [], None, connecting).await {
+        let connection = match waiting.during(&mut [], None, connecting).await {
             Some(Ok(connection)) => connection,
             Some(Err(error)) => {
                 node.health.record_failure(&error, node.address());
@@ -167,29 +175,31 @@ impl Task {
             shared.metrics.checks.observe(checks.into());
         }
         shared.metrics.in_flight.inc();
-        let call = self.server.call(&mut connection, &request);
-        let deadline = Some(until(self.server.timeout));
-        let result = waiting.during(callers, deadline, call).await;
+        let server = &self.server;
+        let result = server.exchange(waiting, callers, connection, &request);
+        let result = result.await;
         shared.metrics.in_flight.dec();
-        drop(connection);
         match result {
-            Some(Ok(mut reply)) => {
+            Ok(mut reply) => {
                 node.health.record_success();
                 self.repairs = std::mem::take(&mut reply.repairs);
                 self.server.dispatch(std::mem::take(&mut self.batch), reply);
             }
-            Some(Err(error)) if !error.is_timeout() => {
-                node.health.record_failure(&error, node.address());
-                self.fail(StoreError::Unreachable);
-            }
-            Some(Err(_)) | None => {
-                // Without it, the slowest calls would be missing.
-                shared
-                    .metrics
-                    .seconds
-                    .observe(self.server.timeout.as_secs_f64());
-                node.health.record_timeout();
-                self.fail(StoreError::TimedOut);
+            Err(Failure { cause, effect }) => {
+                let error = match cause.filter(|error| !error.is_timeout()) {
+                    Some(error) => {
+                        node.health.record_failure(&error, node.address());
+                        StoreError::Unreachable
+                    }
+                    None => {
+                        // Without it, the slowest calls would be missing.
+                        let timeout = self.server.timeout.as_secs_f64();
+                        shared.metrics.seconds.observe(timeout);
+                        node.health.record_timeout();
+                        StoreError::TimedOut
+                    }
+                };
+                self.fail(CheckError { error, effect });
             }
         }
     }
@@ -220,14 +230,19 @@ impl Task {
         self.repairs = again;
     }
 
-    /// Redis may have decided the checks, but there is no reply.
-    fn fail(&mut self, error: StoreError) {
-        let groups = self.batch.groups.iter();
-        let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
-        let metrics = &self.server.shared.metrics;
-        metrics.ambiguous.inc_by(requests as u64);
+    /// There is no reply.
+    fn fail(&mut self, error: CheckError) {
+        if error.effect == Effect::Unknown {
+            let groups = self.batch.groups.iter();
+            let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
+            let metrics = &self.server.shared.metrics;
+            metrics.ambiguous.inc_by(requests as u64);
+        } else {
+            // It has created no key.
+            std::mem::take(&mut self.batch).fail(error);
+        }
         self.keep_lifetimes();
-        std::mem::take(&mut self.batch).fail(error.maybe_counted());
+        std::mem::take(&mut self.batch).fail(error);
     }
 
     /// Lets the lifetimes that Redis has not confirmed be set in the background: of keys that the
@@ -246,6 +261,48 @@ impl Drop for Task {
 }
 
 impl Server {
+    /// Sends a batch and waits for its reply. A call that failed before a part of it was sent was
+    /// not executed, as on a connection that its peer has closed: it is sent again, once.
+    async fn exchange(
+        &self,
+        waiting: &mut Waiting,
+        callers: &mut [Caller],
+        mut connection: PooledConnection<'_, Connector>,
+        request: &BatchRequest<'_>,
+    ) -> Result<BatchReply, Failure> {
+        let deadline = Some(until(self.timeout));
+        let mut is_repeated = false;
+        loop {
+            let sent = connection.sent();
+            let call = self.call(&mut connection, request);
+            let result = waiting.during(callers, deadline, call).await;
+            let is_sent = connection.sent() != sent;
+            drop(connection);
+            let effect = if is_sent {
+                Effect::Unknown
+            } else {
+                Effect::None
+            };
+            let cause = match result {
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(error)) => Some(error),
+                None => None,
+            };
+            if is_sent || is_repeated || cause.is_none() {
+                return Err(Failure { cause, effect });
+            }
+            is_repeated = true;
+            let connecting = self.connection.get();
+            connection = match waiting.during(callers, deadline, connecting).await {
+                Some(Ok(connection)) => connection,
+                failed => {
+                    let cause = failed.and_then(Result::err);
+                    return Err(Failure { cause, effect });
+                }
+            };
+        }
+    }
+
     async fn call(
         &self,
         connection: &mut Connection,
@@ -253,9 +310,14 @@ impl Server {
     ) -> Result<BatchReply, RedisError> {
         let (shared, node) = (&*self.shared, &self.node);
         let sent = shared.clock.now();
+        if sent.since(connection.used_at) > IDLE_AFTER {
+            // Lets the runtime notice a close that has arrived.
+            tokio::task::yield_now().await;
+        }
         let on_noscript = || shared.metrics.unknown_script.inc();
         let values = request.send(connection, on_noscript).await?;
         let received = shared.clock.now();
+        connection.used_at = received;
         let seconds = received.since(sent).as_secs_f64();
         shared.metrics.seconds.observe(seconds);
         let read = request.read(values);
@@ -331,20 +393,6 @@ impl Server {
                 Err(ReplyError::Rejected(text)) => self.node.health.record_error_reply(text),
                 _ => {}
             }
-        }
-    }
-}
-
-/// Commands are executed before the script. A check of a counter that an earlier check needs the
-/// script for is moved into the script.
-fn keep_order(groups: &mut [(Mode, Vec<EncodedCheck>)]) {
-    let mut scripted: SmallVec<[u64; SCRIPTED]> = SmallVec::new();
-    for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
-        if check.is_direct() && scripted.contains(&check.hash) {
-            check.use_script();
-        }
-        if !check.is_direct() {
-            scripted.push(check.hash);
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::store::redis::topology::{clock, cluster};
 // bound noscript_retries_max: fallback, cause `refused`; tollgate_store_fallbacks_total
 const NOSCRIPT_RETRIES_MAX: usize = 2;
 
+/// Checks of a batch that the script decides, in most batches.
+const SCRIPTED: usize = 64;
+
 /// The pipeline of a batch.
 #[derive(Debug)]
 pub(crate) struct BatchRequest<'b> {
@@ -267,4 +270,18 @@ impl BatchReply {
 
 fn is_noscript(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// Commands are executed before the script. A check of a counter that an earlier check needs the
+/// script for is moved into the script.
+pub(crate) fn keep_order(groups: &mut [(Mode, Vec<EncodedCheck>)]) {
+    let mut scripted: SmallVec<[u64; SCRIPTED]> = SmallVec::new();
+    for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
+        if check.is_direct() && scripted.contains(&check.hash) {
+            check.use_script();
+        }
+        if !check.is_direct() {
+            scripted.push(check.hash);
+        }
+    }
 }

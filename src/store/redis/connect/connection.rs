@@ -4,6 +4,10 @@
 //! Whether a connection is broken is known from its calls, replies have a time-out (that of a
 //! worker's calls is in `client/waiting.rs`) and a bound, and callers learn at once why connecting
 //! failed.
+//!
+//! A peer may close a connection that is idle. The task that reads the connection ends then, so a
+//! connection is replaced before its next call. That task reads before it writes: a call that meets
+//! the close is not sent.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
+use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, OptionFuture};
-use futures_util::{FutureExt as _, StreamExt as _};
-use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
-use redis::{AsyncConnectionConfig, ErrorKind, Msg, Pipeline, RedisError, Value};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::backoff::jittered;
+use crate::base::time::Time;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection_metrics::{ConnectionGuard, ConnectionMetrics};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::relocation::ConnectionId;
 use crate::store::redis::connect::reply_bound::{
-    BoundedStream, DISCOVERY_BYTES_MAX, OversizedReplies, REPLY_BYTES_MAX, Received,
+    BoundedStream, DISCOVERY_BYTES_MAX, OversizedReplies, REPLY_BYTES_MAX, Transferred,
 };
+use crate::store::redis::connect::subscription::Subscription;
 
 /// After how long a background attempt gets a second one beside it, and how often that one is
 /// replaced. The first packet may have been lost in an outage: TCP sends it again after 1 s, 3 s,
@@ -61,19 +67,13 @@ pub(crate) struct Timeouts {
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     multiplexed: MultiplexedConnection,
-    received: Received,
+    transferred: Transferred,
     broken: bool,
-    /// Reads and writes until the connection is dropped.
-    _driver: AbortOnDropHandle<()>,
+    /// When the last reply of a worker's call arrived.
+    pub(crate) used_at: Time,
+    /// Reads and writes until the connection is dropped or closed by its peer.
+    driver: AbortOnDropHandle<()>,
     _guard: Option<ConnectionGuard>,
-}
-
-/// The messages of a channel.
-pub(crate) struct Subscription {
-    messages: PubSubStream,
-    received: Received,
-    /// Whether messages were read since `received` was reset.
-    has_read: bool,
 }
 
 /// The one connection of a worker to a server. Its calls go one after the other.
@@ -145,14 +145,10 @@ impl Connector {
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, RedisError> {
         let subscribe = || {
             async {
-                let (stream, received) = self.open().await?;
+                let (stream, transferred) = self.open().await?;
                 let mut connection = PubSub::new(&self.address.session(), stream).await?;
                 connection.subscribe(channel).await?;
-                Ok(Subscription {
-                    messages: connection.into_on_message(),
-                    received,
-                    has_read: false,
-                })
+                Ok(Subscription::new(connection, transferred))
             }
             .boxed()
         };
@@ -188,19 +184,21 @@ impl Connector {
     async fn dial(&self) -> Result<Connection, RedisError> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let connecting = async {
-            let (stream, received) = self.open().await?;
+            let (stream, transferred) = self.open().await?;
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
             let (multiplexed, driver) =
                 MultiplexedConnection::new_with_config(&self.address.session(), stream, config)
                     .await?;
+            transferred.mark_replied();
             #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
             let driver = AbortOnDropHandle::new(tokio::spawn(driver));
             Ok(Connection {
                 id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
                 multiplexed,
-                received,
+                transferred,
                 broken: false,
-                _driver: driver,
+                used_at: Time::from_micros(0),
+                driver,
                 _guard: None,
             })
         };
@@ -209,15 +207,19 @@ impl Connector {
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
-    async fn open(&self) -> Result<(BoundedStream, Received), RedisError> {
-        let received = Received::default();
+    async fn open(&self) -> Result<(BoundedStream, Transferred), RedisError> {
+        let transferred = Transferred::default();
         let stream = BoundedStream {
             stream: self.dialer.open(&self.address).await?,
-            received: received.clone(),
+            transferred: transferred.clone(),
             bytes_max: self.reply_bytes_max,
             oversized: self.oversized.clone(),
+            closed_idle: self
+                .metrics
+                .as_ref()
+                .map(|metrics| metrics.closed_idle.clone()),
         };
-        Ok((stream, received))
+        Ok((stream, transferred))
     }
 
     /// Runs an attempt to its end. Beside it there is at most one fresh attempt: after each restart
@@ -270,7 +272,7 @@ impl ManageConnection for Connector {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.broken
+        connection.broken || connection.is_closed()
     }
 }
 
@@ -282,13 +284,23 @@ impl Connection {
     pub(crate) async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // A cancelled call leaves replies unread.
         let was_broken = std::mem::replace(&mut self.broken, true);
-        self.received.reset();
+        self.transferred.reset();
         let values = self
             .multiplexed
             .send_packed_commands(commands, 0, commands.len())
             .await?;
         self.broken = was_broken;
+        self.transferred.mark_replied();
         Ok(values)
+    }
+
+    /// Bytes sent so far. A call that failed without a change of it was certainly not executed.
+    pub(crate) fn sent(&self) -> u64 {
+        self.transferred.sent()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.driver.is_finished()
     }
 
     /// Returns the replies, or the first that is an error.
@@ -314,24 +326,6 @@ impl Connection {
     }
 }
 
-impl Subscription {
-    /// The next message; `None` if the connection has ended.
-    pub(crate) async fn next(&mut self) -> Option<Msg> {
-        let next = match self.messages.next().now_or_never() {
-            Some(next) => next,
-            None => {
-                // All complete messages were read.
-                if std::mem::take(&mut self.has_read) {
-                    self.received.reset();
-                }
-                self.messages.next().await
-            }
-        };
-        self.has_read = true;
-        next
-    }
-}
-
 impl WorkerConnection {
     /// Starts to connect in the background, on the current runtime.
     pub(crate) fn open(connector: Connector, timeout: Duration) -> Self {
@@ -349,11 +343,20 @@ impl WorkerConnection {
         Self { pool, errors }
     }
 
-    /// Waits for the connection.
+    /// Waits for the connection. One that its peer has closed is replaced.
     ///
     /// # Errors
     /// Connecting failed or timed out.
     pub(crate) async fn get(&self) -> Result<PooledConnection<'_, Connector>, RedisError> {
+        loop {
+            let connection = self.take().await?;
+            if !connection.is_closed() {
+                return Ok(connection);
+            }
+        }
+    }
+
+    async fn take(&self) -> Result<PooledConnection<'_, Connector>, RedisError> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time").into();
         let mut errors = self.errors.clone();
         errors.mark_unchanged();

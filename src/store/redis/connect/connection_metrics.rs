@@ -9,6 +9,8 @@ pub(crate) struct ConnectionMetrics {
     made: Counter,
     open: Gauge,
     closed: Counter,
+    /// Closed by the peer while no call was in flight.
+    pub(crate) closed_idle: Counter,
 }
 
 /// Counts as an open connection until it is dropped.
@@ -39,6 +41,11 @@ impl ConnectionMetrics {
             made,
             open: metrics.reference_gauge(&active, &escaped(&active), open),
             closed: metrics.reference_counter(&local_close, &escaped(&local_close), closed, &[]),
+            closed_idle: metrics.counter_with(
+                "tollgate_store_connections_closed_idle_total",
+                "Connections closed by Redis, or by a proxy before it, while no call was in flight.",
+                &[("pool", pool)],
+            ),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Closes a connection to Redis whose replies exceed their bound.
+//! Closes a connection to Redis whose replies exceed their bound, and notices a peer's close of an
+//! idle one.
 //!
 //! The client library buffers bytes until a reply is complete, and replies until all of a pipeline
 //! have arrived. Neither has a bound, so what is read is counted here, from one call to the next:
@@ -12,7 +13,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use memchr::{memchr_iter, memrchr};
@@ -51,9 +52,10 @@ pub(crate) struct OversizedReplies {
     last: Arc<Mutex<Option<String>>>,
 }
 
-/// Bytes received on a connection since its last call.
+/// Bytes received on a connection since its last call, and bytes sent. The calls and the stream of
+/// the connection share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Received(Arc<Counts>);
+pub(crate) struct Transferred(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -61,14 +63,20 @@ struct Counts {
     lines: AtomicUsize,
     /// Since the last line began.
     line_bytes: AtomicUsize,
+    /// Bytes sent since the connection was opened.
+    sent: AtomicU64,
+    /// Those of them whose replies have all arrived.
+    replied: AtomicU64,
 }
 
 /// A stream that fails beyond the bound.
 pub(crate) struct BoundedStream {
     pub(crate) stream: Stream,
-    pub(crate) received: Received,
+    pub(crate) transferred: Transferred,
     pub(crate) bytes_max: usize,
     pub(crate) oversized: OversizedReplies,
+    /// Counts the connection if its peer closes it while no reply is due.
+    pub(crate) closed_idle: Option<Counter>,
 }
 
 impl OversizedReplies {
@@ -98,7 +106,22 @@ impl OversizedReplies {
     }
 }
 
-impl Received {
+impl Transferred {
+    /// Bytes sent since the connection was opened. If a call fails and this has not changed, the
+    /// server has received no part of it.
+    pub(crate) fn sent(&self) -> u64 {
+        self.0.sent.load(Relaxed)
+    }
+
+    /// All replies have arrived.
+    pub(crate) fn mark_replied(&self) {
+        self.0.replied.store(self.sent(), Relaxed);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sent() == self.0.replied.load(Relaxed)
+    }
+
     /// A new call begins.
     pub(crate) fn reset(&self) {
         self.0.bytes.store(0, Relaxed);
@@ -130,9 +153,16 @@ impl AsyncRead for BoundedStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(self.stream.as_mut().poll_read(context, buffer))?;
+        let read = ready!(self.stream.as_mut().poll_read(context, buffer));
+        if (read.is_err() || buffer.filled().len() == before)
+            && self.transferred.is_idle()
+            && let Some(closed_idle) = self.closed_idle.take()
+        {
+            closed_idle.inc();
+        }
+        read?;
         if self
-            .received
+            .transferred
             .add(&buffer.filled()[before..], self.bytes_max)
         {
             return Poll::Ready(Ok(()));
@@ -152,7 +182,11 @@ impl AsyncWrite for BoundedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write(context, bytes)
+        let written = ready!(self.stream.as_mut().poll_write(context, bytes))?;
+        let sent = &self.transferred.0.sent;
+        // The stream has one writer.
+        sent.store(sent.load(Relaxed) + written as u64, Relaxed);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

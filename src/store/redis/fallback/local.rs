@@ -5,11 +5,13 @@
 //! (`pending.rs`) until Redis is back; then each replica writes its part back, whatever the limit
 //! says, so that Redis goes on from what all of them admitted, and no full bucket waits at the end
 //! of an outage. Holders are not written back: their leases expire.
+//!
+//! Counters stay when Redis is back: hits whose outcome is unknown are known only here, and the
+//! next outage of the same window goes on from them.
 
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
@@ -42,8 +44,6 @@ pub struct LocalFallback {
     pending: PendingHits,
     /// A limit that is smaller than the number of replicas is logged once.
     small_limits: Once,
-    /// The epoch in which `counters` was last emptied.
-    emptied: AtomicU64,
     written_back: metric::Counter,
 }
 
@@ -56,7 +56,8 @@ pub struct Undecided<'c> {
     pub effect: Effect,
     /// The last known usage in hits, and when that was by the server's clock.
     pub seen: Option<(u64, Time)>,
-    /// The number of recoveries of the server. No local counter outlives its epoch.
+    /// The number of recoveries of the server. Slots that are held locally do not outlive their
+    /// epoch, because Redis gets their releases.
     pub epoch: u64,
 }
 
@@ -104,7 +105,6 @@ impl LocalFallback {
             counters: Counters::new(FALLBACK_BYTES_MAX, "fallback", metrics),
             pending: PendingHits::new(metrics),
             small_limits: Once::new(),
-            emptied: AtomicU64::new(0),
             written_back: metrics.counter(
                 "tollgate_write_back_hits_total",
                 "Hits that this process admitted while Redis was unavailable, and wrote back to it afterwards.",
@@ -201,14 +201,6 @@ impl LocalFallback {
         true
     }
 
-    /// Every local counter is of an earlier epoch, and no server is away: unless something is
-    /// pending, they are dropped.
-    pub fn forget_before(&self, epoch: u64) {
-        if !self.has_pending() && self.emptied.swap(epoch, Relaxed) != epoch {
-            self.counters.clear();
-        }
-    }
-
     /// Removes expired counters, for as long as the process lives.
     pub async fn sweep(&self, clock: Clock) {
         self.counters.sweep_on(clock).await;
@@ -263,25 +255,16 @@ impl LocalFallback {
         sent: &Sent,
         arrived: &mut impl Iterator<Item = (&'w WriteBack, Result<(), CheckError>)>,
     ) {
-        let mut is_unknown = false;
         let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
             Some((write_back, Ok(()))) => {
                 self.written_back.inc_by(write_back.hits());
                 0
             }
             Some((_, Err(failed))) if failed.effect == Effect::None => part,
-            _ => {
-                is_unknown |= part > 0;
-                0
-            }
+            _ => 0,
         };
         let (refund, hits) = (left_of(sent.refund), left_of(sent.hits));
         self.pending.settle(&sent.key, refund, hits, sent.at);
-        // The counter goes on from what the server replied. If it did not reply, this process' own
-        // count is the better one.
-        if !is_unknown && !self.pending.contains(&sent.key) {
-            self.counters.forget(&sent.key);
-        }
     }
 
     /// A check against this replica's share.
@@ -293,7 +276,11 @@ impl LocalFallback {
                 tracing::warn!(whole, replicas, "limit is lower than the replica count; each replica admits 1 during a store outage");
             });
         }
-        let key = local_key(&check.key, share.replicas(), *epoch);
+        let epoch = match Kind::of(&check.limit) {
+            Kind::Concurrency => *epoch,
+            _ => 0,
+        };
+        let key = local_key(&check.key, share.replicas(), epoch);
         // No slot is booked where the bookings of other replicas are unknown.
         Check {
             key,

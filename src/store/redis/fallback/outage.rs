@@ -125,21 +125,14 @@ impl Redis {
                 _ = interval.tick() => {}
                 _ = select_all(pools().map(|pool| Box::pin(pool.topology_changed()))) => {}
             }
-            let mut all_in_use = true;
             for pool in pools() {
                 let topology = Arc::clone(&pool.topology());
                 for node in &topology.nodes {
-                    if node.health.breaker.is_open() || !node.clock.is_known() {
-                        all_in_use = false;
-                    } else {
+                    if !node.health.breaker.is_open() && node.clock.is_known() {
                         let no_limit = Span::from_secs(u64::MAX);
                         self.write_back(pool, node, no_limit).await;
                     }
                 }
-            }
-            if all_in_use {
-                self.local
-                    .forget_before(pools().map(NodePool::recoveries).sum());
             }
         }
     }

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -39,7 +38,6 @@ pub(crate) struct NodePool {
     /// Why the last discovery failed, if it did.
     discovery_error: Mutex<Option<String>>,
     changed: Notify,
-    recoveries: AtomicU64,
     metrics: TopologyMetrics,
 }
 
@@ -87,7 +85,6 @@ impl NodePool {
             nodes: Mutex::default(),
             discovery_error: Mutex::default(),
             changed: Notify::new(),
-            recoveries: AtomicU64::new(0),
             metrics,
         }
     }
@@ -174,11 +171,6 @@ impl NodePool {
         self.topology().nodes.iter().any(|node| has(&node.health))
     }
 
-    /// The number of recoveries of a server.
-    pub(crate) fn recoveries(&self) -> u64 {
-        self.recoveries.load(Relaxed)
-    }
-
     /// The deployment and its active faults, for `/ready`.
     pub(crate) fn summary(&self) -> String {
         let mut faults = Vec::new();
@@ -208,7 +200,6 @@ impl NodePool {
         if node.health.breaker.is_open() {
             node.health.breaker.close();
             node.mark_recovered();
-            self.recoveries.fetch_add(1, Relaxed);
         }
     }
 
@@ -236,7 +227,6 @@ impl NodePool {
         if !before.nodes.is_empty() {
             self.metrics.changes.inc();
             if !topology.has_same_nodes(&before) {
-                self.recoveries.fetch_add(1, Relaxed);
                 let addresses = topology.nodes.iter().map(|node| node.address().to_string());
                 let nodes = addresses.collect::<Vec<_>>().join(", ");
                 tracing::warn!(deployment = %self.deployment, nodes, "Redis topology changed");
