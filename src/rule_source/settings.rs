@@ -1,7 +1,7 @@
 //! Settings of the rules and their source.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -73,7 +73,8 @@ pub struct Reading {
     /// [default: false; true for DIR]
     #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_ignoredotfiles: Option<bool>,
-    /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are always watched
+    /// Read all files below RUNTIME_SUBDIRECTORY whose paths, with dots for slashes, begin with
+    /// RUNTIME_APPDIRECTORY and a dot, and name them so in messages. Changes are always watched
     #[arg(long, env, default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: bool,
     /// Merge domains that several files have
@@ -217,8 +218,10 @@ impl Reading {
                 ..rules
             });
         }
+        let path = self.runtime_candidate()?;
         Some(Directory {
-            path: self.runtime_candidate()?,
+            base: self.base_of(&path),
+            path,
             excluded: None,
             ..rules
         })
@@ -233,6 +236,17 @@ impl Reading {
         ))
     }
 
+    /// The directory above RUNTIME_APPDIRECTORY in this path, if all files below it are selected by
+    /// their names.
+    fn base_of(&self, path: &Path) -> Option<PathBuf> {
+        let app = Path::new(&self.runtime_appdirectory);
+        let mut parts = app.components();
+        let is_name = self.runtime_watch_root && !self.runtime_appdirectory.is_empty();
+        let is_plain = is_name && parts.all(|part| matches!(part, Component::Normal(_)));
+        let above = path.ancestors().nth(app.components().count())?;
+        is_plain.then(|| above.to_owned())
+    }
+
     /// The directory on the command line, else that of RUNTIME_*; while none of [`LOCATION`] is set
     /// `./config`, if it exists.
     fn directory(&self, argument: Option<PathBuf>, environment: &Environment) -> Directory {
@@ -245,6 +259,7 @@ impl Reading {
                 path,
                 root: None,
                 name_prefix: String::new(),
+                base: None,
                 ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(true),
             };
         }
@@ -260,6 +275,7 @@ impl Reading {
             excluded: self
                 .runtime_candidate()
                 .filter(|candidate| *candidate != path),
+            base: self.base_of(&path),
             path,
             root: Some(self.runtime_root.clone()),
             name_prefix,
