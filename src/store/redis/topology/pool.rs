@@ -194,15 +194,6 @@ impl NodePool {
         format!("{}{separator}{}", self.deployment, faults.join("; "))
     }
 
-    /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
-    /// a second.
-    pub(crate) fn mark_recovered(&self, node: &Node) {
-        if node.health.breaker.is_open() {
-            node.health.breaker.close();
-            node.mark_recovered();
-        }
-    }
-
     /// Records the result of a discovery; the first failure and the first success are logged.
     pub(crate) fn record_discovery(&self, failure: Option<String>) {
         let failure = failure.map(|cause| short(&cause).to_owned());
