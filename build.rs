@@ -1,4 +1,5 @@
-//! Renders `docs/operations.md` as the runbook of the console.
+//! Renders `docs/operations.md` as the runbook of the console, and has `check --environment` read
+//! what pages say of settings and of Redis' commands.
 
 use std::env;
 use std::error::Error;
@@ -14,7 +15,43 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR for a build script")?);
     let page = fs::read_to_string("docs/operations.md")?;
     fs::write(out.join("operations.html"), rendered(&page))?;
+    for (page, table, headings) in [
+        ("compatibility", "settings", "| setting | default | here |"),
+        ("redis", "commands", "| commands | used for |"),
+    ] {
+        let page = format!("docs/{page}.md");
+        println!("cargo:rerun-if-changed={page}");
+        let rows = rows(&fs::read_to_string(&page)?, headings);
+        if rows.is_empty() {
+            return Err(format!("{page} has no table {headings}").into());
+        }
+        fs::write(
+            out.join(format!("{table}.rs")),
+            format!("&{rows:?}").replace("[\"", "&[\""),
+        )?;
+    }
     Ok(())
+}
+
+/// The cells of all tables of a page whose headings begin with these, as plain text.
+fn rows(page: &str, headings: &str) -> Vec<Vec<String>> {
+    let mut is_in = false;
+    let rows = page.lines().filter(|line| {
+        is_in = line.starts_with(headings) || is_in && line.starts_with('|');
+        is_in && !line.starts_with(headings) && !line.starts_with("|---")
+    });
+    rows.map(|row| row.trim_matches('|').split('|').map(plain).collect())
+        .collect()
+}
+
+/// Markdown without its code and links.
+fn plain(cell: &str) -> String {
+    let events = Parser::new(cell).filter_map(|event| match event {
+        Event::Text(text) | Event::Code(text) => Some(text.to_string()),
+        Event::SoftBreak => Some(" ".to_owned()),
+        _ => None,
+    });
+    events.collect()
 }
 
 /// Sets the variables that `src/report/build.rs` reads.

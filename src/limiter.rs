@@ -160,6 +160,10 @@ impl Limiter {
                     span.fail(error.to_string());
                 }
                 self.count(&error);
+                if let Some(observers) = &self.observers {
+                    let rules = self.shared.parts.rules.load();
+                    observers.log_failed(query, rules.as_ref(), &error, now);
+                }
                 Err(error)
             }
         }

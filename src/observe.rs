@@ -1,5 +1,6 @@
 //! Statistics of decisions for operators.
 
+pub(crate) mod call_log;
 pub mod feed;
 pub(crate) mod history;
 pub mod record;

@@ -112,11 +112,11 @@ impl Backend {
         matches!(self, Self::Memory(_))
     }
 
-    /// Whether the store was reachable at some time.
-    pub fn was_reachable(&self) -> bool {
+    /// Why the store has never been reachable, with its address; `None` if it was.
+    pub(crate) fn never_reached(&self) -> Option<String> {
         match self {
-            Self::Memory(_) => true,
-            Self::Redis(redis) => redis.was_reachable(),
+            Self::Memory(_) => None,
+            Self::Redis(redis) => redis.never_reached(),
         }
     }
 

@@ -7,13 +7,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::verify_server_name;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::ServerConfig;
+use rustls::pki_types::ServerName;
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 
 use crate::api::tls::Tls;
 use crate::file_watch::{FileSet, Loads, Reloaded};
@@ -49,13 +46,6 @@ pub(crate) struct Loaded {
     expires_at: i64,
 }
 
-/// Accepts client certificates of an authority with a name.
-#[derive(Debug)]
-struct NamedClients {
-    any: Arc<dyn ClientCertVerifier>,
-    name: ServerName<'static>,
-}
-
 impl Files {
     /// Loads the files, at startup also to check them with the other settings.
     ///
@@ -69,7 +59,10 @@ impl Files {
             .with_safe_default_protocol_versions();
         let builder = versions.expect("the provider has ciphers of TLS 1.2 and 1.3");
         let builder = match &self.clients {
-            Some(clients) => builder.with_client_cert_verifier(clients.verifier()?),
+            Some(clients) => {
+                let trusted = clients.ca.trusted()?;
+                builder.with_client_cert_verifier(trusted.clients(clients.name.clone()))
+            }
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
@@ -88,63 +81,6 @@ impl Files {
         [&self.identity.cert, &self.identity.key]
             .into_iter()
             .chain(self.clients.as_ref().map(|clients| &clients.ca))
-    }
-}
-
-impl Clients {
-    fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, PemError> {
-        let authorities = Arc::new(self.ca.authorities()?);
-        let built =
-            WebPkiClientVerifier::builder_with_provider(authorities, tls::provider()).build();
-        let any = built.expect("there are authorities, and no lists of revoked certificates");
-        Ok(match &self.name {
-            Some(name) => Arc::new(NamedClients {
-                any,
-                name: name.clone(),
-            }),
-            None => any,
-        })
-    }
-}
-
-impl ClientCertVerifier for NamedClients {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.any.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .any
-            .verify_client_cert(end_entity, intermediates, now)?;
-        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.any.verify_tls12_signature(message, cert, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.any.verify_tls13_signature(message, cert, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.any.supported_verify_schemes()
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::net::peers;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Time for a client to send its ClientHello, which every client sends at once.
@@ -91,6 +92,7 @@ impl Tls {
         };
         let reason = reason_of(&error);
         self.count(reason);
+        let error = peers::explain(error);
         tracing::debug!(reason, %error, "a TLS handshake failed");
         None
     }

@@ -59,8 +59,8 @@ impl App {
             tokio::select! {
                 signal = stop() => break signal,
                 () = reload() => background.reload(),
-                within = &mut unreachable => {
-                    bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", core.backend);
+                (within, cause) = &mut unreachable => {
+                    bail!("Redis was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME): {cause}");
                 }
             }
         };
@@ -101,15 +101,14 @@ async fn drain(core: &Core, requests: api::Running, mut background: Running, sig
     }
 }
 
-/// Returns when the store was not reached within a time after the start; never otherwise.
-async fn unreachable(backend: &Backend, within: Option<Span>) -> Span {
+/// Returns when the store was not reached within a time after the start, and why; never otherwise.
+async fn unreachable(backend: &Backend, within: Option<Span>) -> (Span, String) {
     let Some(within) = within else {
         return pending().await;
     };
     tokio::time::sleep(within.into()).await;
-    if backend.was_reachable() {
-        pending().await
-    } else {
-        within
+    match backend.never_reached() {
+        Some(cause) => (within, cause),
+        None => pending().await,
     }
 }

@@ -13,6 +13,7 @@ use crate::config::{self, Source};
 use crate::report::Severity;
 use crate::rule_source::settings::Reading;
 
+mod environment;
 mod format;
 mod notes;
 mod report;
@@ -28,6 +29,12 @@ pub(crate) struct Args {
     /// The same, as in envoyproxy/ratelimit's tool
     #[arg(long, value_name = "DIR", conflicts_with = "paths")]
     config_dir: Option<PathBuf>,
+    /// Check the environment of a deployment of envoyproxy/ratelimit instead: which variables mean
+    /// the same, which files are read, and which commands Redis must allow. FILE has a variable a
+    /// line, as env prints it; - reads stdin [default: the environment of this process]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["paths", "config_dir", "format", "deny_warnings"])]
+    #[expect(clippy::option_option, reason = "the flag may have no value")]
+    environment: Option<Option<PathBuf>>,
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -43,6 +50,9 @@ pub(crate) struct Args {
 /// # Errors
 /// Invalid rules, with every problem; with --deny-warnings also rules with a warning.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
+    if let Some(file) = &args.environment {
+        return environment::run(file.as_deref(), environment);
+    }
     let paths = match &args.config_dir {
         Some(directory) => std::slice::from_ref(directory),
         None => &args.paths,

@@ -13,6 +13,7 @@ use crate::limiter::over_limit_log::OverLimitLog;
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
+use crate::observe::call_log::CallLog;
 use crate::observe::feed::{Crossing, Event, OverLimitFeed};
 use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
@@ -32,6 +33,8 @@ pub struct Observers {
     /// `None` without RECORD_FILE.
     pub(crate) recorder: Option<Recorder>,
     log: OverLimitLog,
+    /// `None` unless LOG_LEVEL is debug or lower.
+    calls: Option<CallLog>,
     service_error: Counter,
     invalid: Counter,
     global_shadow_mode: Counter,
@@ -64,6 +67,7 @@ impl Observers {
                 settings.refusals_log_lines_per_second_max.get(),
                 metrics,
             ),
+            calls: CallLog::new(metrics),
             service_error: failed_calls("service_error", metrics),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
@@ -183,6 +187,10 @@ impl Worker {
         if let Some(span) = span {
             describe::end_span(span, decision, response, fallback);
         }
+        if let Some(calls) = &observers.calls {
+            let answer = || Ok((decision.outcomes(), response.over_limit));
+            calls.log(query, decision.rules, now, &observers.feed, answer);
+        }
         let Some(index) = response.rejected_by else {
             return;
         };
@@ -249,6 +257,21 @@ impl Worker {
             LimiterError::Invalid(_) => self.invalid(),
             // Counted by the fallback.
             LimiterError::Store(_) => {}
+        }
+    }
+
+    /// Logs a request that has no response, if calls are logged.
+    pub(crate) fn log_failed(
+        &self,
+        query: &Query<'_>,
+        rules: Option<&Arc<RuleSet>>,
+        error: &LimiterError,
+        now: Time,
+    ) {
+        let Observers { calls, feed, .. } = &*self.shared;
+        if let Some(calls) = calls {
+            let rules = rules.map_or_else(Arc::default, Arc::clone);
+            calls.log(query, &rules, now, feed, || Err(error.to_string()));
         }
     }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -21,6 +20,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 use crate::base::regular_file;
+use crate::net::peers::{self, Names, Trusted};
+
+pub use crate::net::peers::provider;
 
 /// A PEM file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,18 +58,6 @@ pub struct ClientTls {
     pub name: Option<String>,
 }
 
-/// The cryptography of all TLS connections.
-pub fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
-/// Invalid certificates of the system are ignored.
-fn system_authorities() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
-}
-
 /// When the first certificate of a chain expires, in seconds since the epoch; `None` if it is
 /// unknown.
 ///
@@ -100,11 +90,20 @@ impl ClientTls {
     /// # Errors
     /// A file cannot be used.
     pub fn config(&self) -> Result<ClientConfig, PemError> {
+        self.config_for(Names::Own)
+    }
+
+    /// The same for servers with these names.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub(crate) fn config_for(&self, names: Names) -> Result<ClientConfig, PemError> {
         let builder =
             ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder
             .expect("the provider has what both versions need")
-            .with_root_certificates(self.authorities()?);
+            .dangerous()
+            .with_custom_certificate_verifier(self.trusted()?.servers(names));
         Ok(match &self.identity {
             Some(identity) => builder
                 .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
@@ -112,13 +111,11 @@ impl ClientTls {
         })
     }
 
-    /// The trusted authorities.
-    ///
-    /// # Errors
-    /// Their file cannot be read, or contains none.
-    pub(crate) fn authorities(&self) -> Result<RootCertStore, PemError> {
+    fn trusted(&self) -> Result<Trusted, PemError> {
+        // Invalid certificates of the system are ignored.
+        let of_system = || Trusted::new(rustls_native_certs::load_native_certs().certs);
         let authority = self.authority.as_ref();
-        authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)
+        authority.map_or_else(|| Ok(of_system()), PemFile::trusted)
     }
 }
 
@@ -143,7 +140,8 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     config.alpn_protocols = vec![protocol.to_vec()];
     let plain = plain.await?;
     let encrypted = TlsConnector::from(Arc::new(config)).connect(name, plain);
-    Ok(TokioIo::new(Either::Right(encrypted.await.context("TLS")?)))
+    let encrypted = encrypted.await.map_err(peers::explain).context("TLS")?;
+    Ok(TokioIo::new(Either::Right(encrypted)))
 }
 
 impl PemFile {
@@ -163,18 +161,14 @@ impl PemFile {
         regular_file::read(&self.path).map_err(|error| PemError(format!("{self}: {error}")))
     }
 
-    /// Reads the authorities in the file.
+    /// Reads the trusted certificates in the file.
     ///
     /// # Errors
-    /// The file cannot be read, or contains none.
-    pub fn authorities(&self) -> Result<RootCertStore, PemError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in self.certificates()? {
-            roots
-                .add(certificate)
-                .map_err(|_| self.missing("authority's certificate"))?;
-        }
-        Ok(roots)
+    /// The file cannot be read, or one of them.
+    pub(crate) fn trusted(&self) -> Result<Trusted, PemError> {
+        Some(Trusted::new(self.certificates()?))
+            .filter(Trusted::are_valid)
+            .ok_or_else(|| self.missing("authority's certificate"))
     }
 
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
@@ -230,8 +224,18 @@ impl Identity {
     /// A file cannot be read or has other content, or the key is of another certificate.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
-        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| {
+        let first = peers::readable(&chain[0]).into_owned().into_owned();
+        let certified = CertifiedKey::from_der(vec![first], key, &provider());
+        let certified = certified.map(|certified| CertifiedKey {
+            cert: chain,
+            ..certified
+        });
+        certified.map_err(|error| {
             let Self { cert, key } = self;
+            let error = match error {
+                rustls::Error::InvalidCertificate(error) => peers::reason(&error),
+                error => error.to_string(),
+            };
             PemError(format!(
                 "{} and {}: {} and {} cannot be used together: {error}",
                 cert.setting,

@@ -140,9 +140,19 @@ impl OverLimitFeed {
         event: &Event<'_, '_>,
         show: impl FnOnce(&Query<'_>) -> T,
     ) -> T {
+        self.redacted_query(&event.query(), event.rules, show)
+    }
+
+    /// Shows a request as ADMIN_REDACT says, with these rules in force.
+    pub(crate) fn redacted_query<T>(
+        &self,
+        query: &Query<'_>,
+        rules: &RuleSet,
+        show: impl FnOnce(&Query<'_>) -> T,
+    ) -> T {
         match &self.0.redaction {
-            None => show(&event.query()),
-            Some(redaction) => show(&redaction.of(&event.query(), event.rules).query()),
+            None => show(query),
+            Some(redaction) => show(&redaction.of(query, rules).query()),
         }
     }
 }

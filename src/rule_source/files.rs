@@ -1,6 +1,9 @@
 //! A directory of rules files: all files in it and below, of any name, as in the reference, except
-//! for test cases.
+//! for test cases. With RUNTIME_WATCH_ROOT also what has the same prefix beside it, as in the
+//! reference, where a file is known by its path below RUNTIME_SUBDIRECTORY with `.` for `/`:
+//! `config/a.yaml`, `config.d/a.yaml` and `config.yaml` begin with `config.`.
 
+use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct Directory {
     pub(crate) root: Option<PathBuf>,
     /// The prefix of the names of its files in messages.
     pub(crate) name_prefix: String,
+    /// A directory above: all files below it whose names have the prefix are rules.
+    pub(crate) base: Option<PathBuf>,
     pub(crate) ignore_dot_files: bool,
     /// A directory below, whose files are other rules.
     pub(crate) excluded: Option<PathBuf>,
@@ -107,18 +112,25 @@ impl Directory {
     }
 
     fn source(&self, path: &Path, text: Arc<str>) -> Source {
-        let below = path.strip_prefix(&self.path).unwrap_or(path);
-        let below = below.to_string_lossy().replace('/', ".");
         Source {
-            name: format!("{}{below}", self.name_prefix).into(),
+            name: self.name(path).into(),
             path: path.to_string_lossy().into(),
             text,
         }
     }
 
+    /// A file's name in messages.
+    fn name(&self, path: &Path) -> String {
+        match (path.strip_prefix(&self.path), &self.base) {
+            (Err(_), Some(base)) => dotted(path.strip_prefix(base).unwrap_or(path)),
+            (below, _) => format!("{}{}", self.name_prefix, dotted(below.unwrap_or(path))),
+        }
+    }
+
     /// Whether the directory has files, or cannot be read.
     pub(crate) fn has_files(&self) -> bool {
-        self.path.is_dir() && self.files().map_or(true, |files| !files.is_empty())
+        let files = self.files();
+        files.map_or(self.path.is_dir(), |files| !files.is_empty())
     }
 
     /// The metadata of all files. Opens none of them.
@@ -128,21 +140,59 @@ impl Directory {
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let mut files = walk(&self.path, "rules", |entry| self.is_ignored(entry))?;
+        let mut files = walk(self.start(), "rules", |entry| self.is_ignored(entry))?;
         files.retain(|path| !has_cases(path));
+        if self.base.is_none() {
+            return Ok(files);
+        }
+        if files.is_empty() {
+            // An error if it is missing.
+            walk(&self.path, "rules", |entry| self.is_ignored(entry))?;
+        }
+        let mut names = HashMap::new();
+        for path in &files {
+            let name = self.name(path);
+            if let Some(other) = names.insert(name, path) {
+                let (other, path, name) = (other.display(), path.display(), self.name(path));
+                bail!(
+                    "{other} and {path} are both {name}, so one would replace the other in envoyproxy/ratelimit; rename one"
+                );
+            }
+        }
         Ok(files)
     }
 
+    /// Where files are searched.
+    fn start(&self) -> &Path {
+        let base = self.base.as_deref().filter(|base| base.is_dir());
+        base.unwrap_or(&self.path)
+    }
+
     fn is_ignored(&self, entry: &DirEntry) -> bool {
-        let below = entry.path().strip_prefix(&self.path);
-        below.is_ok_and(|below| self.ignores(below))
+        let path = entry.path();
+        if let Ok(below) = path.strip_prefix(&self.path) {
+            return self.ignores(below);
+        }
+        let base = self.base.as_deref();
+        base.and_then(|base| path.strip_prefix(base).ok())
+            .is_some_and(|below| {
+                let (name, is_folder) = (dotted(below), entry.file_type().is_dir());
+                let folder = format!("{name}.");
+                let selected = name.starts_with(&self.name_prefix)
+                    || is_folder && folder.starts_with(&self.name_prefix);
+                let leads = is_folder && (name.is_empty() || self.name_prefix.starts_with(&folder));
+                self.leaves_out(path, below) || !(selected || leads)
+            })
     }
 
     /// Whether a path below the directory is left out.
     pub(crate) fn ignores(&self, below: &Path) -> bool {
+        self.leaves_out(&self.path.join(below), below)
+    }
+
+    fn leaves_out(&self, path: &Path, below: &Path) -> bool {
         let excluded = self.excluded.as_deref();
-        let is_excluded =
-            excluded.is_some_and(|excluded| self.path.join(below).starts_with(excluded));
+        let is_excluded = excluded.is_some_and(|excluded| path.starts_with(excluded));
         let is_dot = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
         let is_own = |part: Component<'_>| part.as_os_str() == OWN_FOLDER;
         is_excluded
@@ -161,6 +211,11 @@ pub(crate) fn read_cases(path: &Path) -> anyhow::Result<Vec<Source>> {
     })?;
     files.retain(|file| file == path || has_cases(file));
     files.iter().map(|file| read_source(file)).collect()
+}
+
+/// A path with `.` for `/`.
+fn dotted(path: &Path) -> String {
+    path.to_string_lossy().replace('/', ".")
 }
 
 /// The files of a directory and below, sorted.

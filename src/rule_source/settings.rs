@@ -1,7 +1,7 @@
 //! Settings of the rules and their source.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -73,7 +73,8 @@ pub struct Reading {
     /// [default: false; true for DIR]
     #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_ignoredotfiles: Option<bool>,
-    /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are always watched
+    /// Read all files below RUNTIME_SUBDIRECTORY whose paths, with dots for slashes, begin with
+    /// RUNTIME_APPDIRECTORY and a dot, and name them so in messages. Changes are always watched
     #[arg(long, env, default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: bool,
     /// Merge domains that several files have
@@ -217,19 +218,33 @@ impl Reading {
                 ..rules
             });
         }
+        let path = self.runtime_candidate()?;
         Some(Directory {
-            path: self.runtime_candidate()?,
+            base: self.base_of(&path),
+            path,
             excluded: None,
             ..rules
         })
     }
 
     fn runtime_candidate(&self) -> Option<PathBuf> {
-        let below = self.candidate_subdirectory.as_ref();
-        let below = self
-            .runtime_root
-            .join(below.filter(|below| !below.is_empty())?);
-        Some(below.join(&self.runtime_appdirectory))
+        let below = self.candidate_subdirectory.as_deref();
+        let below = below.filter(|below| !below.is_empty())?;
+        Some(joined(
+            &self.runtime_root,
+            [below, &self.runtime_appdirectory],
+        ))
+    }
+
+    /// The directory above RUNTIME_APPDIRECTORY in this path, if all files below it are selected by
+    /// their names.
+    fn base_of(&self, path: &Path) -> Option<PathBuf> {
+        let app = Path::new(&self.runtime_appdirectory);
+        let mut parts = app.components();
+        let is_name = self.runtime_watch_root && !self.runtime_appdirectory.is_empty();
+        let is_plain = is_name && parts.all(|part| matches!(part, Component::Normal(_)));
+        let above = path.ancestors().nth(app.components().count())?;
+        is_plain.then(|| above.to_owned())
     }
 
     /// The directory on the command line, else that of RUNTIME_*; while none of [`LOCATION`] is set
@@ -244,6 +259,7 @@ impl Reading {
                 path,
                 root: None,
                 name_prefix: String::new(),
+                base: None,
                 ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(true),
             };
         }
@@ -254,17 +270,25 @@ impl Reading {
             String::new()
         };
         let below = self.runtime_subdirectory.as_deref().unwrap_or_default();
-        let path = self.runtime_root.join(below).join(app);
+        let path = joined(&self.runtime_root, [below, app]);
         Directory {
             excluded: self
                 .runtime_candidate()
                 .filter(|candidate| *candidate != path),
+            base: self.base_of(&path),
             path,
             root: Some(self.runtime_root.clone()),
             name_prefix,
             ignore_dot_files: self.runtime_ignoredotfiles.unwrap_or(false),
         }
     }
+}
+
+/// A path below a directory. As in Go, parts that begin with a slash are below it, too.
+fn joined(root: &Path, parts: [&str; 2]) -> PathBuf {
+    let below = parts.map(|part| part.trim_start_matches('/'));
+    let below = below.iter().filter(|part| !part.is_empty());
+    below.fold(root.to_owned(), |path, part| path.join(part))
 }
 
 /// An algorithm that needs nothing but its name.

@@ -329,8 +329,7 @@ impl<'r> Planner<'_, '_, 'r> {
         })
     }
 
-    /// A limit in the request may have the counter of the last of the rule's limits: they become
-    /// one check, with the lower limit.
+    /// A limit in the request and the last of the rule may have one counter: the lower decides.
     fn merge_last(&mut self, links: &mut Vec<Link<'r>>) {
         let checks = &mut self.plan.request.checks;
         let (Some((_, others)), Some(check)) = (links.split_last(), checks.last()) else {
@@ -341,7 +340,8 @@ impl<'r> Planner<'_, '_, 'r> {
             return;
         };
         let stated = others[own].check;
-        let is_lower = rate(&check.limit) < rate(&checks[stated].limit);
+        let rate = |check: &Check| (check.limit.requests, check.limit.capacity);
+        let is_lower = rate(check) < rate(&checks[stated]);
         if let (Some(link), Some(check), true) = (links.pop(), checks.pop(), is_lower) {
             links[own] = Link {
                 check: stated,
@@ -379,11 +379,6 @@ fn charge_over_limit(check: &mut Check, passes: bool, rule: Option<&Rule>) {
     if passes && !check.limit.algorithm.counts_holders() {
         check.limit.over_limit_hits = OverLimitHits::Count;
     }
-}
-
-/// Orders limits of one counter.
-fn rate(limit: &Limit) -> (u64, u64) {
-    (limit.requests, limit.capacity)
 }
 
 /// The name of the holder that takes or releases a slot: the value of the last entry.

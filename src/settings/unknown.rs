@@ -1,4 +1,7 @@
-//! Variables whose names resemble a setting: a misspelled setting is a warning.
+//! Variables whose names resemble a setting: a misspelled setting is a warning, and so is one that
+//! other software calls so.
+
+use std::collections::BTreeSet;
 
 /// Envoy Gateway sets it in every deployment. envoyproxy/ratelimit never reads it, and neither does
 /// Tollgate: as the clients' authority it would reject clients without a certificate.
@@ -9,6 +12,21 @@ const IGNORED_PREFIX: &str = "OTEL_";
 
 /// Shorter names resemble too many others.
 const NAME_BYTES_MIN: usize = 7;
+
+/// Words of settings, and those of other software.
+const SYNONYMS: [(&str, &str); 5] = [
+    ("AUTH", "PASSWORD PASSWD PASS USERNAME USER"),
+    ("CACERT", "CA"),
+    ("CERT", "CERTIFICATE"),
+    ("TLS", "SSL"),
+    ("URL", "HOST HOSTNAME ADDR ADDRESS ENDPOINT DATABASE"),
+];
+
+/// Words that names have or not.
+const OPTIONAL_WORDS: [&str; 5] = ["USE", "ENABLE", "ENABLED", "CLIENT", "SERVER"];
+
+/// A second Redis has few settings of its own: the others are those of the first.
+const OF_SECOND_REDIS: &str = "_PERSECOND";
 
 /// A sentence for each variable that is set, is not a setting, and resembles one.
 pub(crate) fn warnings(environment: &[(String, String)], known: &[String]) -> Vec<String> {
@@ -22,13 +40,47 @@ pub(crate) fn warnings(environment: &[(String, String)], known: &[String]) -> Ve
     let candidates = environment
         .iter()
         .filter(|(name, value)| is_candidate(name, value));
-    let warned = candidates.filter_map(|(name, _)| {
-        Some(format!(
-            "{name} is not a setting; did you mean {}?",
-            nearest(name, known)?
-        ))
+    let settings: Vec<_> = environment
+        .iter()
+        .filter(|(name, _)| known.contains(name))
+        .collect();
+    // Kubernetes expands `redis://:$(REDIS_PASSWORD)@redis` from a variable beside it.
+    let is_expanded = |value: &str, meant: &str| {
+        settings.iter().any(|(name, set)| {
+            !set.is_empty() && name == meant || set.len() > value.len() && set.contains(value)
+        })
+    };
+    let warned = candidates.filter_map(|(name, value)| {
+        let meant = match same_words(name, known) {
+            Some(meant) if is_expanded(value, meant) => return None,
+            Some(meant) => meant,
+            None => nearest(name, known)?,
+        };
+        Some(format!("{name} is not a setting; did you mean {meant}?"))
     });
     warned.collect()
+}
+
+/// The setting whose name has words of the same meaning, in any order.
+fn same_words<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
+    let has_words_of = |name: &str| {
+        let wanted = words(name);
+        let mut known = known.iter().map(String::as_str);
+        known.find(|known| wanted.len() > 1 && words(known) == wanted)
+    };
+    has_words_of(name).or_else(|| has_words_of(&name.replacen(OF_SECOND_REDIS, "", 1)))
+}
+
+fn words(name: &str) -> BTreeSet<&str> {
+    let words = name
+        .split('_')
+        .filter(|word| !OPTIONAL_WORDS.contains(word));
+    let words = words.map(|word| {
+        let is_meant = |others: &str| others.split(' ').any(|other| other == word);
+        let own = SYNONYMS.iter().find(|(_, others)| is_meant(others));
+        own.map_or(word, |(own, _)| own)
+    });
+    words.collect()
 }
 
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
@@ -75,6 +127,10 @@ mod tests {
     use super::*;
 
     fn warned(name: &str, value: &str) -> Vec<String> {
+        warned_of(&[(name, value)])
+    }
+
+    fn warned_of(environment: &[(&str, &str)]) -> Vec<String> {
         let known = [
             "HOST",
             "PORT",
@@ -88,8 +144,12 @@ mod tests {
         let known: Vec<String> = [
             &known[..],
             &[
+                "REDIS_AUTH",
+                "REDIS_PERSECOND_AUTH",
+                "REDIS_PERSECOND_TLS",
                 "REDIS_TLS",
                 "REDIS_TLS_CACERT",
+                "REDIS_TLS_CLIENT_KEY",
                 "RUNTIME_ROOT",
                 "REPLICAS",
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -99,7 +159,24 @@ mod tests {
         .iter()
         .map(ToString::to_string)
         .collect();
-        warnings(&[(name.to_owned(), value.to_owned())], &known)
+        let environment = environment.iter();
+        let environment = environment.map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        warnings(&environment.collect::<Vec<_>>(), &known)
+    }
+
+    #[test]
+    fn a_variable_that_is_expanded_in_a_setting_is_not_warned_about() {
+        let password = ("REDIS_PASSWORD", "s3cret");
+        for setting in [
+            ("REDIS_AUTH", "s3cret"),
+            ("REDIS_AUTH", "user:s3cret"),
+            ("REDIS_URL", "redis://:s3cret@redis:6379"),
+        ] {
+            assert_eq!(warned_of(&[password, setting]), [""; 0], "{setting:?}");
+        }
+        for setting in [("REDIS_URL", "redis:6379"), ("REDIS_AUTH", "")] {
+            assert_eq!(warned_of(&[password, setting]).len(), 1, "{setting:?}");
+        }
     }
 
     #[test]
@@ -112,6 +189,18 @@ mod tests {
             ("RUNTIM_ROOT", "RUNTIME_ROOT"),
             ("REPLICA", "REPLICAS"),
             ("LOG_LÉVÈL", "LOG_LEVEL"),
+            ("REDIS_PASSWORD", "REDIS_AUTH"),
+            ("REDIS_USERNAME", "REDIS_AUTH"),
+            ("REDIS_PERSECOND_PASSWORD", "REDIS_PERSECOND_AUTH"),
+            ("REDIS_USE_TLS", "REDIS_TLS"),
+            ("REDIS_TLS_ENABLED", "REDIS_TLS"),
+            ("REDIS_SSL", "REDIS_TLS"),
+            ("REDIS_HOST", "REDIS_URL"),
+            ("REDIS_TLS_CA", "REDIS_TLS_CACERT"),
+            ("REDIS_TLS_KEY", "REDIS_TLS_CLIENT_KEY"),
+            ("REDIS_PERSECOND_TLS_CACERT", "REDIS_TLS_CACERT"),
+            ("REDIS_PERSECOND_TLS_KEY", "REDIS_TLS_CLIENT_KEY"),
+            ("GRPC_TLS_CERT", "GRPC_SERVER_TLS_CERT"),
         ] {
             assert_eq!(
                 warned(name, "x"),
@@ -124,8 +213,8 @@ mod tests {
     fn settings_and_unrelated_variables_are_not_warned_about() {
         for (name, value) in [
             ("REDIS_URL", "redis:6379"),
-            ("REDIS_HOST", "10.0.0.5"),
-            ("REDIS_PASSWORD", "x"),
+            ("TLS_CERT", "/tls/tls.crt"),
+            ("REDIS_SERVICE_HOST", "10.96.0.3"),
             ("REDIS_URI", ""),
             ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
             ("GRPC_VERBOSITY", "debug"),

@@ -102,9 +102,12 @@ impl Redis {
         self.pools().any(NodePool::fails_late)
     }
 
-    /// Whether every server was reachable at some time, or one node of each cluster.
-    pub(crate) fn was_reachable(&self) -> bool {
-        self.pools().all(NodePool::was_reachable)
+    /// Why a server, or every node of a cluster, has never been reachable; `None` if none is so.
+    pub(crate) fn never_reached(&self) -> Option<String> {
+        let mut pools = self.pools();
+        let unreached = pools.find(|pool| !pool.was_reachable())?;
+        let cause = unreached.last_failure();
+        Some(cause.unwrap_or_else(|| format!("{}: no reply", unreached.deployment)))
     }
 }
 

@@ -114,9 +114,8 @@ impl Format {
         let mut timestamp = String::new();
         // Writing to a string cannot fail.
         let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-        let level = level.as_str();
         match self {
-            Self::Text => format!("{timestamp} {level:>5}{}\n", text(&fields)),
+            Self::Text => format!("{timestamp} {:>5}{}\n", level.as_str(), text(&fields)),
             Self::Json => {
                 let named = fields.into_iter().map(|(name, value)| match name {
                     "message" => ("@message".to_owned(), value),
@@ -124,7 +123,12 @@ impl Format {
                 });
                 let mut line: Map<String, Value> = named.collect();
                 line.insert("@timestamp".to_owned(), timestamp.into());
-                line.insert("level".to_owned(), level.to_ascii_lowercase().into());
+                // As envoyproxy/ratelimit's library names it.
+                let level = match level {
+                    tracing::Level::WARN => "warning".to_owned(),
+                    level => level.as_str().to_ascii_lowercase(),
+                };
+                line.insert("level".to_owned(), level.into());
                 format!("{}\n", Value::Object(line))
             }
         }

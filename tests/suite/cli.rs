@@ -342,7 +342,7 @@ fn json_log_has_the_keys_of_the_reference() {
     let ran = ran.start_and_fail();
     let line = ran.stderr.lines().next().expect("there is a line");
     let line: serde_json::Value = serde_json::from_str(line).expect("it is JSON");
-    assert_eq!(line["level"], "warn");
+    assert_eq!(line["level"], "warning", "as logrus names it");
     let message = "REDIS_URI is not a setting; did you mean REDIS_URL?";
     assert_eq!(line["@message"], message);
     let time = line["@timestamp"].as_str();

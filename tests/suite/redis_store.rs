@@ -273,22 +273,55 @@ async fn redis_may_come_later() {
 }
 
 #[tokio::test]
-async fn a_redis_that_has_to_come_in_time_ends_the_service_if_it_does_not() {
-    let port = RedisProcess::start().port();
-    let started = |redis: &str, within: &str| {
-        on_redis(&limit_of(2), redis)
-            .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", within)
-            .start()
-    };
-    let mut server = started(&format!("127.0.0.1:{port}"), "300ms");
-    assert_eq!(server.exit_code().await, Some(1));
-    let expected = format!(
-        "tollgate: redis://127.0.0.1:{port} was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME)"
-    );
-    server.assert_logged(&expected);
+async fn a_start_that_gives_up_says_why_and_what_to_do() {
+    let closed = RedisProcess::start().port();
+    let redis = RedisProcess::builder().with_password("s3cret").start();
+    let (closed, address) = (format!("127.0.0.1:{closed}"), redis.address());
+    let sentinel = format!("mymaster,{closed}");
+    for (settings, cause) in [
+        (
+            &[("REDIS_URL", &*closed)][..],
+            "redis://CLOSED: Connection refused (os error 111); check that it runs, and REDIS_URL",
+        ),
+        (
+            &[("REDIS_URL", &sentinel), ("REDIS_TYPE", "sentinel")],
+            "redis://CLOSED: Connection refused (os error 111); check that it runs, and REDIS_URL",
+        ),
+        (
+            &[("REDIS_URL", &closed), ("REDIS_TYPE", "cluster")],
+            "redis://CLOSED: Connection refused (os error 111); check that it runs, and REDIS_URL",
+        ),
+        (
+            &[("REDIS_URL", &address)],
+            "redis://ADDRESS requires a password (NOAUTH); set REDIS_AUTH",
+        ),
+        (
+            &[("REDIS_URL", &address), ("REDIS_AUTH", "wrong")],
+            "redis://ADDRESS rejects the user or password (WRONGPASS), or has none; check REDIS_AUTH and REDIS_URL",
+        ),
+    ] {
+        let server = TestServer::with_rules(&limit_of(2))
+            .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms");
+        let with = |server: Builder, (name, value): &(&str, &str)| server.with_env(name, value);
+        let mut server = settings.iter().fold(server, with).start();
+        assert_eq!(server.exit_code().await, Some(1), "{cause}");
+        let cause = cause
+            .replace("CLOSED", &closed)
+            .replace("ADDRESS", &address);
+        let expected = format!(
+            "tollgate: Redis was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME): {cause}"
+        );
+        let log = server.log();
+        assert_eq!(log.lines().last(), Some(&*expected), "{log}");
+    }
+}
 
+#[tokio::test]
+async fn a_redis_that_comes_in_time_lets_the_service_run() {
     let redis = RedisProcess::start();
-    let mut server = started(&redis.address(), "3s");
+    let mut server = on_redis(&limit_of(2), &redis.address())
+        .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "3s")
+        .start();
     look_until("the time is over", || {
         server
             .metric("process_start_time_seconds")

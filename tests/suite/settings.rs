@@ -454,6 +454,77 @@ fn rules_are_read_and_named_by_runtime_settings() {
     }
 }
 
+/// As envoyproxy/ratelimit selects them: by their paths with dots for slashes.
+#[tokio::test]
+async fn rules_are_selected_by_their_names_below_the_subdirectory() {
+    let rules =
+        |domain: &str| limit_of(2).replacen("domain: d\n", &format!("domain: {domain}\n"), 1);
+    // RUNTIME_SUBDIRECTORY, the files, and how many are domains in force.
+    let cases: [(&str, &[&str], usize); 8] = [
+        ("config", &["config/config.yaml"], 1),
+        ("ratelimit", &["ratelimit/config.one.yaml"], 1),
+        (".", &["config.yaml"], 1),
+        ("", &["config.yaml"], 1),
+        ("ratelimit", &["ratelimit/config.d/a.yaml"], 1),
+        (
+            "ratelimit",
+            &["ratelimit/config/a.yaml", "ratelimit/config.b.yaml"],
+            2,
+        ),
+        // Others are not rules, and neither are test cases.
+        (
+            "ratelimit",
+            &[
+                "ratelimit/config.yaml",
+                "ratelimit/config.test.yaml",
+                "ratelimit/configs/a.yaml",
+                "ratelimit/configs.yaml",
+                "ratelimit/other/config.yaml",
+                "config.yaml",
+            ],
+            1,
+        ),
+        ("", &["config/a.yaml", "config/b/c.yaml"], 2),
+    ];
+    for (below, files, domains) in cases {
+        let root = TempDir::new().expect("a temporary directory can be made");
+        for (number, file) in files.iter().enumerate() {
+            let domain = ["d", "d1", "d2", "d3", "d4", "d5"][number];
+            write(&root.path().join(file), &rules(domain));
+        }
+        let server = TestServer::with_runtime_root(root.path())
+            .with_env("RUNTIME_SUBDIRECTORY", below)
+            .start();
+        assert_eq!(server.get("/healthcheck").status, 200, "{files:?}");
+        let statuses = [(); 3].map(|()| server.json(K).status);
+        assert_eq!(statuses, [200, 200, 429], "{files:?}");
+        let text = format!("from {}", root.path().display());
+        let announced = server.announcement();
+        assert!(announced.contains(&text), "{announced}");
+        let of = format!(" in {domains} domain");
+        assert!(announced.contains(&of), "{files:?}: {announced}");
+    }
+}
+
+#[tokio::test]
+async fn rules_beside_the_directory_are_reloaded_and_have_one_name_each() {
+    let root = TempDir::new().expect("a temporary directory can be made");
+    write(&root.path().join("config/a.yaml"), &limit_of(2));
+    let start = |watch_root| {
+        let server = TestServer::with_runtime_root(root.path());
+        server.with_env("RUNTIME_WATCH_ROOT", watch_root).start()
+    };
+    let (all, folder) = (start("true"), start("false"));
+    let other = limit_of(2).replacen("domain: d\n", "domain: d2\n", 1);
+    write(&root.path().join("config.b.yaml"), &other);
+    all.metric_becomes("tollgate_rule_domains", 2.0).await;
+    write(&root.path().join("config.a.yaml"), &other);
+    all.metric_becomes("tollgate_rules_rejected", 1.0).await;
+    all.assert_logged("are both config.a.yaml");
+    assert_eq!(folder.metric("tollgate_rule_domains"), Some(1.0));
+    assert_eq!(folder.metric("tollgate_rules_rejected"), Some(0.0));
+}
+
 pub(crate) const K: &str =
     r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
 

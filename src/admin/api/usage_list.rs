@@ -160,7 +160,7 @@ impl Counters {
                 break;
             }
             // The reads of counters take less of the server than this.
-            pause += (Duration::from(took) + now.since(found_at).into()) * PAUSES;
+            pause += (Duration::from(took) + Duration::from(now.since(found_at))) * PAUSES;
             if pause >= PAUSE_MIN {
                 let left = TIME_MAX.less(now.since(began));
                 tokio::time::sleep(pause.min(left.into())).await;

@@ -146,7 +146,7 @@ impl RuleStats {
             && limit < after;
         let rejected = if splits { after - limit } else { hits };
         self.add(Count::OverLimit, rejected);
-        if verdict.source != Source::Store {
+        if verdict.source == Source::OverLimitCache {
             self.add(Count::OverLimitWithLocalCache, hits);
         }
         if splits {

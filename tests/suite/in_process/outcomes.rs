@@ -191,3 +191,17 @@ async fn lifetimes_are_set_before_the_process_ends() {
     redis.finish().await;
     assert!(server.immortal_keys().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn over_limit_answers_of_the_fallback_are_not_of_the_local_cache() {
+    let service = Service::started().await;
+    service.server.fail(Fault::CloseBeforeRunning);
+    let limit = usize::try_from(LIMIT).expect("it is small");
+    assert_eq!(passed(&service, limit + 3, None).await, LIMIT);
+    let series = |count| service.metric(&format!("ratelimit_service_rate_limit_{count}"));
+    assert_eq!(series("over_limit{domain=\"d\",key1=\"local\"}"), 3);
+    let page = service.metrics.page();
+    let mut lines = page.lines();
+    let cached = lines.find(|line| line.contains("_local_over_limit_with_local_cache "));
+    assert!(cached.is_none_or(|line| line.ends_with(" 0")), "{cached:?}");
+}

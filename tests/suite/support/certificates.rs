@@ -60,6 +60,10 @@ impl Authority {
         let mut params = params("tollgate test authority", "");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        Self::of(params, form)
+    }
+
+    fn of(params: CertificateParams, form: KeyForm) -> Self {
         let issuer =
             CertifiedIssuer::self_signed(params, form.key()).expect("the parameters are right");
         let authority = Self {
@@ -68,6 +72,21 @@ impl Authority {
         };
         authority.write("ca.pem", &authority.issuer.pem());
         authority
+    }
+
+    /// A certificate for these names that signs itself, as `openssl req -x509` makes it: it is that
+    /// of an authority. The authority that has its files, and it.
+    pub(crate) fn self_signed(names: &str) -> (Self, Identity) {
+        let mut params = params("tollgate self-signed", names);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = Self::of(params, KeyForm::Pkcs8);
+        authority.write("ca.key", &authority.issuer.key().serialize_pem());
+        let identity = Identity {
+            cert: authority.cacert(),
+            key: authority.path("ca.key"),
+            ca: authority.cacert(),
+        };
+        (authority, identity)
     }
 
     /// Its own certificate.

@@ -94,6 +94,67 @@ async fn a_server_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
+    let (_files, identity) = Authority::self_signed("DNS:localhost,IP:127.0.0.1");
+    let server = RedisProcess::builder().with_tls(&identity, "no").start();
+    let (url, cert) = (server.url(), text(&identity.cert));
+    for skip in ["false", "true"] {
+        let settings = [
+            ("REDIS_URL", &*url),
+            ("REDIS_TLS_CACERT", cert),
+            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
+        ];
+        reach(&server, &settings).await;
+    }
+    let other = Authority::new();
+    let ca = other.cacert();
+    let settings = [("REDIS_URL", &*url), ("REDIS_TLS_CACERT", text(&ca))];
+    let error = connect_error(&settings).await;
+    assert!(error.contains("; trust it, or make it with"), "{error}");
+}
+
+#[tokio::test]
+async fn version_1_is_accepted_where_it_is_trusted_and_names_do_not_count() {
+    let support = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/support/");
+    let file = |name: &str| Path::new(support).join(name);
+    let cert = file("version-1-for-tests-only.pem");
+    let identity = Identity {
+        key: file("rsa-key-for-tests-only.pem"),
+        ca: cert.clone(),
+        cert,
+    };
+    let server = RedisProcess::builder().with_tls(&identity, "no").start();
+    let url = server.url();
+    let settings = |skip| {
+        [
+            ("REDIS_URL", &*url),
+            ("REDIS_TLS_CACERT", text(&identity.cert)),
+            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
+        ]
+    };
+    reach(&server, &settings("true")).await;
+    let error = connect_error(&settings("false")).await;
+    assert!(
+        error.contains("X.509 version 1, which has no names"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_start_that_gives_up_names_a_certificate() {
+    let (_files, identity) = Authority::self_signed("DNS:redis.example");
+    let redis = RedisProcess::builder().with_tls(&identity, "no").start();
+    let mut server = TestServer::with_rules(&limit_of(2))
+        .with_env("REDIS_URL", &redis.url())
+        .with_env("REDIS_TLS_CACERT", text(&identity.cert))
+        .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")
+        .start();
+    assert_eq!(server.exit_code().await, Some(1));
+    server.assert_logged("(REDIS_STARTUP_MAX_ELAPSED_TIME): rediss://");
+    server.assert_logged("make it with -addext subjectAltName=DNS:HOST");
+}
+
+#[tokio::test]
 async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
     let authority = Authority::new();
     let server = with_tls(&authority, "DNS:redis.example", "no").start();

@@ -53,7 +53,11 @@ async fn mtls_works_with_certificates_of_envoy_gateway() {
         .with_env("SSL_CERT_FILE", &text(&own.ca))
         .start();
     // It has the name of the one that is not trusted, so it is the signature that is wrong.
-    logged(&distrusting, "invalid peer certificate: BadSignature").await;
+    logged(
+        &distrusting,
+        "invalid peer certificate: the trusted authority of that name did not sign it",
+    )
+    .await;
     let anonymous = with_authority(named()).start();
     logged(&anonymous, "CertificateRequired").await;
     let in_plain_text = asking(plane.addr).start();
@@ -61,6 +65,36 @@ async fn mtls_works_with_certificates_of_envoy_gateway() {
     for server in [unnamed, distrusting, anonymous, in_plain_text] {
         assert_eq!(server.admin("/rlconfig"), "");
     }
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_accepted_where_it_is_trusted() {
+    let (_files, identity) = Authority::self_signed(GATEWAY);
+    let plane = ControlPlane::start_with_tls(&identity);
+    plane.serve("1", &json!([resource("d", 3)]));
+    let [cert, key] =
+        [&identity.cert, &identity.key].map(|path| path.to_str().expect("a plain name"));
+    // The server wants certificates of clients, too.
+    let by_tls = || {
+        asking(plane.addr)
+            .with_env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")
+            .with_env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway")
+            .with_env("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert)
+            .with_env("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key)
+    };
+    for trusting in ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "SSL_CERT_FILE"] {
+        let server = by_tls().with_env(trusting, cert).start();
+        has_limit(&server, "d.k", 3).await;
+    }
+    let other = Authority::new();
+    let ca = other.cacert();
+    let distrusting = by_tls()
+        .with_env(
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+            ca.to_str().expect("a plain name"),
+        )
+        .start();
+    logged(&distrusting, "(CA:TRUE), and not itself trusted; trust it").await;
 }
 
 #[tokio::test]

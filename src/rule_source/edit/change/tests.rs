@@ -28,6 +28,7 @@ impl World {
                 path: folder.path().to_owned(),
                 root: None,
                 name_prefix: String::new(),
+                base: None,
                 ignore_dot_files: false,
                 excluded: None,
             },

@@ -150,6 +150,9 @@ impl Address {
         }
         match error.code() {
             Some("NOAUTH") => format!("{self} requires a password (NOAUTH); set {auth}"),
+            None if error.is_connection_refusal() => {
+                format!("{self}: {error}; check that it runs, and {url}")
+            }
             _ => format!("{self}: {}", short(&error.to_string())),
         }
     }

@@ -18,6 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
+use crate::net::peers;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::resolver::Resolver;
 
@@ -76,6 +77,6 @@ async fn encrypted(
 ) -> io::Result<Stream> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let stream = tcp(address).await?;
-    let stream = TlsConnector::from(config).connect(name, stream).await?;
-    Ok(Box::pin(stream))
+    let stream = TlsConnector::from(config).connect(name, stream).await;
+    Ok(Box::pin(stream.map_err(peers::explain)?))
 }

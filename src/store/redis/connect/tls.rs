@@ -4,12 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::ClientConfig;
 
-use crate::net::tls::{ClientTls, Identity, PemFile, provider};
+use crate::net::peers::Names;
+use crate::net::tls::{ClientTls, Identity, PemFile};
 
 /// The values of REDIS_TLS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,10 +22,6 @@ pub(crate) struct Tls {
 /// TLS configuration of a client, from its files.
 #[derive(Clone)]
 pub struct TlsClient(pub(crate) Arc<ClientConfig>);
-
-/// Verifies all of a server's certificate but its name.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
 
 impl Tls {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
@@ -47,63 +41,14 @@ impl Tls {
             identity: self.client.clone(),
             name: None,
         };
-        let mut config = client.config().map_err(|error| error.to_string())?;
-        if self.accepts_any_name {
-            let authorities = client.authorities().map_err(|error| error.to_string())?;
-            let verifier =
-                WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider())
-                    .build()
-                    .map_err(|error| format!("REDIS_TLS: {error}"))?;
-            let verifier = Arc::new(AnyName(verifier));
-            config.dangerous().set_certificate_verifier(verifier);
-        }
+        let names = if self.accepts_any_name {
+            Names::Any
+        } else {
+            Names::Own
+        };
+        let config = client.config_for(names);
+        let config = config.map_err(|error| error.to_string())?;
         Ok(TlsClient(Arc::new(config)))
-    }
-}
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        // The name is verified last.
-        match self
-            .0
-            .verify_server_cert(certificate, intermediates, name, ocsp, now)
-        {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
 

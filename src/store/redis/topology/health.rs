@@ -223,6 +223,15 @@ impl Health {
         self.was_reachable.load(Relaxed)
     }
 
+    /// Why the server did not serve the last time, if it ever did not.
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        let kinds = [FaultKind::Unreachable, FaultKind::ErrorReplies];
+        let records = kinds.map(|kind| &self.faults[kind as usize]);
+        let failed = records.into_iter().filter(|one| one.last.load(Relaxed) > 0);
+        let last = failed.max_by_key(|one| one.last.load(Relaxed));
+        last.map(|record| record.cause.lock().clone())
+    }
+
     /// Records the result of a probe; a failure may open the breaker.
     pub(crate) fn record_probe(&self, probed: &Result<(), RedisError>, address: &Address) {
         match probed {

@@ -98,8 +98,13 @@ impl Node {
         probed
     }
 
-    /// The node is in use again.
+    /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
+    /// a second.
     pub(crate) fn mark_recovered(&self) {
+        if !self.health.breaker.is_open() {
+            return;
+        }
+        self.health.breaker.close();
         self.recoveries.fetch_add(1, Relaxed);
         self.connector.restart_connecting();
     }

@@ -135,6 +135,13 @@ impl NodePool {
         self.has_any(Health::was_reachable)
     }
 
+    /// Why a server did not reply, or is not found.
+    pub(crate) fn last_failure(&self) -> Option<String> {
+        let nodes = &self.topology().nodes;
+        let of_node = nodes.iter().find_map(|node| node.health.last_failure());
+        of_node.or_else(|| self.discovery_error.lock().clone())
+    }
+
     /// Whether any server is in use.
     pub(crate) fn is_reachable(&self) -> bool {
         self.has_any(|health| health.was_reachable() && !health.breaker.is_open())
@@ -185,15 +192,6 @@ impl NodePool {
         }
         let separator = if faults.is_empty() { "" } else { ": " };
         format!("{}{separator}{}", self.deployment, faults.join("; "))
-    }
-
-    /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
-    /// a second.
-    pub(crate) fn mark_recovered(&self, node: &Node) {
-        if node.health.breaker.is_open() {
-            node.health.breaker.close();
-            node.mark_recovered();
-        }
     }
 
     /// Records the result of a discovery; the first failure and the first success are logged.

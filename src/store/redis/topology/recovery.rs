@@ -54,7 +54,7 @@ async fn recover<B: Future<Output = bool> + Send>(
         let began = Instant::now();
         let pause_max = match probe(&node).await {
             Ok(()) if !node.health.breaker.is_open() || before_use(node.clone()).await => {
-                pool.mark_recovered(&node);
+                node.mark_recovered();
                 break;
             }
             Err(error) if node.address().is_tls() && !error.is_connection_refusal() => {
