@@ -271,7 +271,7 @@ fn what_a_soft_limit_admits_is_charged() {
     }
 }
 
-const CHAINS: &str = r#"
+const CHAINS: &str = r"
 domain: d
 descriptors:
 - key: org
@@ -287,7 +287,7 @@ descriptors:
 - key: u
   rate_limit: {unit: second, requests_per_unit: 1000}
   metadata: {tollgate: {limits: [{requests: 100, unit: day}]}}
-"#;
+";
 
 fn chain(entries: &str, limit: Option<(u32, Unit, i32)>) -> Vec<Check> {
     let rules = rules_of(CHAINS);
