@@ -82,6 +82,23 @@ impl Process {
             .args(["-c", &format!("kill -{name} {}", self.pid())])
             .status();
         assert!(sent.expect("there is a shell").success(), "send SIG{name}");
+        if name == "STOP" {
+            // The kernel stops one thread after the other.
+            look_until(&format!("{} is stopped", self.name), || self.is_stopped());
+        }
+    }
+
+    /// Whether each of its threads is stopped.
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it is our child");
+        threads.flatten().all(|thread| {
+            let state = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // Behind the name, which is in parentheses.
+            state
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.starts_with(" T"))
+        })
     }
 }
 
