@@ -2,8 +2,8 @@
 //!
 //! `openssl req -x509` makes certificates that sign themselves and are marked as those of an
 //! authority. Go and OpenSSL accept one from the peer that has it if it is itself among the trusted
-//! ones; webpki, which follows the purpose of each certificate, does not. Whoever can prove to have
-//! its key is the peer that was meant.
+//! ones; webpki, which follows the purpose of each certificate, does not. The handshake proves that the
+//! peer has its key.
 
 use std::borrow::Cow;
 use std::io;
@@ -113,9 +113,9 @@ impl Trusted {
         }
         let parsed = readable(certificate);
         let parsed = ParsedCertificate::try_from(&*parsed)?;
-        let nobody = RootCertStore::empty();
+        let no_roots = RootCertStore::empty();
         // The times are verified first, so any other error is about who signed it, and for what.
-        match verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], now, &[]) {
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &no_roots, &[], now, &[]) {
             Err(
                 error @ Error::InvalidCertificate(
                     CertificateError::Expired
@@ -213,7 +213,7 @@ const VERSION_3: [u8; 5] = [0xa0, 0x03, 0x02, 0x01, 0x02];
 const SEQUENCE: u8 = 0x30;
 
 /// A certificate of version 1 as one of version 3 with the same fields, which webpki reads; others
-/// as they are. The signature on it is another matter: nobody signed version 3.
+/// as they are. The signature of the authority is that on version 1.
 pub(crate) fn readable<'c>(certificate: &'c CertificateDer<'_>) -> Cow<'c, CertificateDer<'c>> {
     let of_version_3 = || {
         let (body, _) = sequence(certificate)?;
