@@ -2,8 +2,8 @@
 //!
 //! `openssl req -x509` makes certificates that sign themselves and are marked as those of an
 //! authority. Go and OpenSSL accept one from the peer that has it if it is itself among the trusted
-//! ones; webpki, which follows the purpose of each certificate, does not. The handshake proves that the
-//! peer has its key.
+//! ones; webpki, which follows the purpose of each certificate, does not. The handshake proves that
+//! the peer has its key.
 
 use std::borrow::Cow;
 use std::io;
