@@ -142,7 +142,7 @@ PARTS = {
     "silent-peers": system((), ["silent_peers::"]),
     "mutants": Part([make("mutants")]),
     "leases": system((), ["leases::"]),
-    "histories": Part([make("leases"), make("outages")]),
+    "histories": Part([make("leases")]),
 }
 
 
