@@ -141,7 +141,7 @@ PARTS = {
     "long-faults": system((), ["long_faults::"]),
     "silent-peers": system((), ["silent_peers::"]),
     "mutants": Part([make("mutants")]),
-    "leases": system((), ["leases::"]),
+    "leases": system((), ["leases::"], ("suite", "otel")),
     "histories": Part([make("leases")]),
 }
 

@@ -49,7 +49,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 const REPLY_BYTES_MAX: usize = 2 << 20;
 /// Bytes of the replies to one request, of which each replica has the same part.
 // bound fleet_replies_bytes_max: the replica is missing in the answer; -
-const REPLIES_BYTES_MAX: usize = 16 << 20;
+const REPLIES_BYTES_MAX: usize = 8 << 20;
 /// Entries of keys, or rules, in the replies to one request.
 // bound fleet_entries_max: the replica is missing in the answer; -
 const ENTRIES_MAX: usize = 200_000;

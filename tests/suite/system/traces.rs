@@ -3,6 +3,9 @@
 use std::net::{SocketAddr, TcpListener};
 
 use tokio::task::JoinSet;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
@@ -586,4 +589,40 @@ async fn gzip_is_warned_about_and_empty_trace_settings_are_unset() {
     trace(&collector, CALL);
     let off = traced(&collector).with_env("TRACING_ENABLED", "").start();
     assert_eq!(off.metric("tollgate_spans_sent_total"), None);
+}
+
+/// Requests of bytes that are not UTF-8 are shown percent-encoded.
+#[tokio::test]
+async fn bytes_are_traced_as_text() {
+    let collector = Collector::start();
+    let server = traced(&collector).start();
+    let mut client = server.client().await;
+    let descriptor = |value: &[u8]| RateLimitDescriptor {
+        entries: vec![Entry {
+            key: b"k".to_vec(),
+            value: value.to_vec(),
+        }],
+        ..RateLimitDescriptor::default()
+    };
+    for (domain, value, attribute, expected) in [
+        (
+            &b"d"[..],
+            &b"user_\xff%\n"[..],
+            "request string",
+            r#"domain:"d" descriptors:{entries:{key:"k" value:"user_%FF%25\n"}}"#,
+        ),
+        (b"\xff", b"", "domain", "%FF"),
+    ] {
+        let request = RateLimitRequest {
+            domain: domain.to_vec(),
+            descriptors: vec![descriptor(value)],
+            hits_addend: 0,
+        };
+        client.call(request).await.expect("there is an answer");
+        collector.wait_for(expected, |span| {
+            span.attributes
+                .get(attribute)
+                .is_some_and(|text| text == expected)
+        });
+    }
 }
