@@ -19,9 +19,11 @@
 //!   received are written back. Hits with an unknown result are not. Neither are holders, nor hits
 //!   of a window that is over.
 //! - d: Clients are never admitted more than the limit and what the model accounts for: hits with
-//!   an unknown result, hits that a failover lost, hits that are not written back, and hits that
+//!   an unknown result (of a window or log no more than the limit once more, in any number of outages), hits that a failover lost, hits that are not written back, and hits that
 //!   Redis admitted before others were written back to it.
-//! - e: No key is left without an expiry, except one that a failover brought back.
+//! - e: A call while nothing fails is decided by Redis, whatever ended the connections before it. Only
+//!   the first one after they were lost without a close may have an unknown result.
+//! - f: No key is left without an expiry, except one that a failover brought back.
 //!
 //! The test plays the same histories each time; `make outages` plays many others.
 
@@ -61,6 +63,8 @@ enum Step {
     },
     Outage(Fault),
     OutageEnds,
+    /// All connections end, and new ones are accepted.
+    Disconnect(Disconnect),
     /// What a Redis replica has from now on.
     Snapshot,
     FailOver(Data),
@@ -87,6 +91,17 @@ enum Loss {
     Reply,
     /// Redis runs it, and no reply comes.
     ReplyLate,
+}
+
+/// How connections end while no call uses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disconnect {
+    /// The close has arrived before the next step.
+    Closed,
+    /// It arrives with the next step.
+    Closing,
+    /// Nothing arrives: the peer has forgotten them.
+    Silent,
 }
 
 /// What the server has that takes over.
@@ -152,6 +167,16 @@ fn hit() -> impl Strategy<Value = Hit> {
     })
 }
 
+/// Faults of outages.
+const FAULTS: [Fault; 6] = [
+    Fault::RefuseConnections,
+    Fault::Stopped,
+    Fault::Unreachable,
+    Fault::NoReply,
+    Fault::CloseBeforeRunning,
+    Fault::CloseInReply,
+];
+
 fn step() -> impl Strategy<Value = Step> {
     let loss = prop_oneof![
         8 => Just(Loss::Nothing),
@@ -160,16 +185,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Loss::Reply),
         1 => Just(Loss::ReplyLate),
     ];
-    let fault = prop::sample::select(
-        &[
-            Fault::RefuseConnections,
-            Fault::Stopped,
-            Fault::Unreachable,
-            Fault::NoReply,
-            Fault::CloseBeforeRunning,
-            Fault::CloseInReply,
-        ][..],
-    );
+    let fault = prop::sample::select(&FAULTS[..]);
+    let disconnect =
+        prop::sample::select(&[Disconnect::Closed, Disconnect::Closing, Disconnect::Silent][..]);
     let wait = prop_oneof![
         2 => (1..=8_u64).prop_map(|tenths| Wait::Millis(tenths * 100)),
         1 => (1..=90_u64).prop_map(Wait::Seconds),
@@ -180,15 +198,38 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (prop::collection::vec(hit(), 1..=3), loss).prop_map(|(hits, loss)| Step::Call { hits, loss }),
         2 => fault.prop_map(Step::Outage),
         2 => Just(Step::OutageEnds),
+        2 => disconnect.prop_map(Step::Disconnect),
         1 => Just(Step::Snapshot),
         1 => prop::sample::select(&[Data::Same, Data::Older, Data::None][..]).prop_map(Step::FailOver),
         4 => wait.prop_map(Step::Wait),
     ]
 }
 
+/// Short outages of one kind, with calls in each.
+fn outages() -> impl Strategy<Value = Vec<Step>> {
+    let calls = prop::collection::vec(hit(), 1..=4);
+    let waits = (prop::collection::vec(1..=15_u64, 1..=10), 1..=15_u64);
+    (prop::sample::select(&FAULTS[..]), calls, waits).prop_map(|(fault, hits, (waits, between))| {
+        let outage = |tenths| {
+            let calls = hits.iter().map(|&hit| Step::Call {
+                hits: vec![hit],
+                loss: Loss::Nothing,
+            });
+            let begin = [Step::Wait(Wait::Millis(between * 100)), Step::Outage(fault)];
+            let end = [Step::Wait(Wait::Millis(tenths * 100)), Step::OutageEnds];
+            begin.into_iter().chain(calls).chain(end)
+        };
+        waits.into_iter().flat_map(outage).collect()
+    })
+}
+
 fn history() -> impl Strategy<Value = History> {
     let counters = prop::collection::vec(0..world::COUNTERS, 1..=3);
-    let steps = prop::collection::vec(step(), 5..=40);
+    let part = prop_oneof![
+        30 => step().prop_map(|step| vec![step]),
+        1 => outages(),
+    ];
+    let steps = prop::collection::vec(part, 5..=40).prop_map(|parts| parts.concat());
     (any::<bool>(), counters, steps).prop_map(|(all_or_nothing, mut counters, steps)| {
         counters.sort_unstable();
         counters.dedup();

@@ -62,6 +62,8 @@ pub(crate) struct ScriptedRedis {
     /// What arrived, by command, and when.
     received: Mutex<BTreeMap<String, Vec<Time>>>,
     opened: AtomicUsize,
+    /// Connections with a number below this are half open: nothing that they send is read.
+    half_open: AtomicUsize,
     accepting: Mutex<Accepting>,
     connections: Mutex<JoinSet<()>>,
 }
@@ -168,6 +170,7 @@ impl ScriptedRedis {
             plan: watch::Sender::new(Plan::default()),
             received: Mutex::default(),
             opened: AtomicUsize::new(0),
+            half_open: AtomicUsize::new(0),
             accepting: Mutex::default(),
             connections: Mutex::default(),
         }
@@ -305,6 +308,12 @@ impl ScriptedRedis {
     /// Closes all connections, as after an idle time. New ones are accepted.
     pub(crate) fn close_connections(&self) {
         *self.connections.lock() = JoinSet::new();
+    }
+
+    /// Loses all connections without closing them, as a firewall that forgets them does. New ones are
+    /// accepted.
+    pub(crate) fn lose_connections(&self) {
+        self.half_open.store(self.opened(), Relaxed);
     }
 
     /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER
@@ -498,6 +507,9 @@ impl Connection {
             })
             .await;
             let commands = self.read_commands().await?;
+            if number < self.server.half_open.load(Relaxed) {
+                return pending().await;
+            }
             let fault = self.server.fault_of(number, &commands);
             if fault == Some(Fault::CloseBeforeRunning) {
                 return Ok(());

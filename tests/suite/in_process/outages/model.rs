@@ -23,6 +23,8 @@ pub(super) struct Model {
     /// Units that clients may have been admitted beyond the limit, since `admitted` was last
     /// untouched.
     beyond: u64,
+    /// The part of them whose result is unknown.
+    unknown: u64,
     /// Hits that Redis did not receive and is to be told.
     pending: u64,
     /// Hits with an unknown result that Redis may be told of.
@@ -84,6 +86,7 @@ impl Model {
             least_without_pending: untouched(),
             admitted: untouched(),
             beyond: 0,
+            unknown: 0,
             pending: 0,
             maybe_pending: 0,
             pending_since: now,
@@ -128,7 +131,7 @@ impl Model {
         }
         self.at = now;
         if self.unsure == 0 && self.admitted.spent_at(&self.limit, now) == 0 {
-            (self.beyond, self.admitted_in_doubt) = (0, false);
+            (self.beyond, self.unknown, self.admitted_in_doubt) = (0, 0, false);
         }
     }
 
@@ -217,7 +220,7 @@ impl Model {
                     self.holders.push(call.holder.to_vec());
                 }
                 if !over && !blocked {
-                    self.beyond += self.units(hits);
+                    self.unknown += self.units(hits);
                     self.admit(call, charge.cost, now);
                 }
             }
@@ -382,12 +385,18 @@ impl Model {
             self.admitted.spent_at(&self.limit, now),
             Counter::charge(&self.limit, Hits::Add(1)).full,
         );
-        if admitted <= full + self.beyond || self.admitted_in_doubt {
+        // The replica counts what it admitted by itself until the window ends.
+        let unknown = match self.kind() {
+            Kind::FixedWindow | Kind::SlidingLog => self.unknown.min(full),
+            _ => self.unknown,
+        };
+        let beyond = self.beyond + unknown;
+        if admitted <= full + beyond || self.admitted_in_doubt {
             return Ok(());
         }
         Err(format!(
-            "{admitted} units were admitted of {full}, and {} beyond are accounted for: {:?}",
-            self.beyond, self.admitted
+            "{admitted} units were admitted of {full}, and {beyond} beyond are accounted for: {:?}",
+            self.admitted
         ))
     }
 

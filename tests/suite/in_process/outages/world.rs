@@ -18,7 +18,7 @@ use tollgate::rules::query::{Descriptor, Entry, Query};
 use tollgate::telemetry::metric::Metrics;
 
 use super::model::{Checked, Model, Outcome};
-use super::{Data, History, Hit, Loss, Step, Wait};
+use super::{Data, Disconnect, History, Hit, Loss, Step, Wait};
 use crate::support::in_process::{ADDRESS, Rules, START, Service, millis, single};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
 
@@ -93,6 +93,12 @@ struct World {
     counters: Vec<Counting>,
     fault: Option<Fault>,
     failures: u32,
+    /// Nothing is pending, and nothing has failed since then.
+    is_settled: bool,
+    /// Redis has decided a call since then.
+    is_calm: bool,
+    /// The connections may be half open.
+    is_silent: bool,
     snapshot: Snapshot,
 }
 
@@ -179,6 +185,7 @@ impl Replica {
     /// Ends all that the last history left behind.
     async fn reset(self) -> Self {
         self.server.evict("");
+        self.server.close_connections();
         self.server.forget_received();
         jump(BETWEEN_HISTORIES).await;
         self
@@ -231,6 +238,9 @@ impl World {
             counters,
             fault: None,
             failures: 0,
+            is_settled: true,
+            is_calm: false,
+            is_silent: false,
             snapshot: Snapshot::default(),
         }
     }
@@ -241,6 +251,7 @@ impl World {
             Step::Call { hits, loss } => self.call(hits, *loss).await?,
             Step::Outage(fault) => self.outage(*fault).await,
             Step::OutageEnds => self.end_outage().await,
+            Step::Disconnect(disconnect) => self.disconnect(*disconnect).await,
             Step::Snapshot => self.snapshot = self.replica.server.snapshot(),
             Step::FailOver(data) => self.fail_over(*data).await,
             Step::Wait(wait) => self.wait(*wait).await?,
@@ -293,6 +304,8 @@ impl World {
         let is_lost = fault.is_some() || self.fault.is_some();
         let outcome = match () {
             () if loss == Loss::NoTime => Outcome::NotSent,
+            // They closed the connections, so nothing was written into one.
+            () if self.fault == Some(Fault::RefuseConnections) => Outcome::NotSent,
             () if self.failures >= FAILURES_MAX && !has_decided && fault.is_none() => {
                 Outcome::NotSent
             }
@@ -300,6 +313,13 @@ impl World {
             () if self.fault.is_some_and(keeps_input) => Outcome::MayArriveLater,
             () => Outcome::Unknown,
         };
+        let is_disturbed = is_lost || loss == Loss::NoTime;
+        self.is_settled &= !is_disturbed;
+        if self.is_calm && !is_disturbed && !self.is_silent && outcome != Outcome::Served {
+            return Err(format!("nothing fails, but the call is {outcome:?}"));
+        }
+        self.is_silent &= outcome == Outcome::NotSent;
+        self.is_calm = self.is_settled && (self.is_calm || outcome == Outcome::Served);
         match outcome {
             Outcome::Served => self.failures = 0,
             Outcome::Unknown | Outcome::MayArriveLater => self.failures += 1,
@@ -406,6 +426,7 @@ impl World {
         }
         self.replica.server.fail(fault);
         self.fault = Some(fault);
+        (self.is_settled, self.is_calm) = (false, false);
         settle().await;
     }
 
@@ -414,6 +435,22 @@ impl World {
         (self.fault, self.failures) = (None, 0);
         settle().await;
         self.arrive();
+    }
+
+    async fn disconnect(&mut self, disconnect: Disconnect) {
+        // What a stopped server has not read is lost with its connection.
+        self.arrive();
+        match disconnect {
+            Disconnect::Silent => {
+                self.replica.server.lose_connections();
+                self.is_silent = true;
+            }
+            Disconnect::Closing => self.replica.server.close_connections(),
+            Disconnect::Closed => {
+                self.replica.server.close_connections();
+                settle().await;
+            }
+        }
     }
 
     async fn fail_over(&mut self, data: Data) {
@@ -466,7 +503,7 @@ impl World {
     /// Redis has been there for long enough, and holds what it should.
     async fn settle(&mut self) -> Result<(), String> {
         pass(SETTLED_AFTER).await;
-        self.failures = 0;
+        (self.failures, self.is_settled) = (0, true);
         self.pass();
         let now = self.replica.clock.now();
         for counting in &mut self.counters {
