@@ -109,7 +109,8 @@ impl CheckReply {
         self.number < 0
     }
 
-    fn spent(&self) -> u64 {
+    /// Units in use after the check.
+    pub(crate) fn spent(&self) -> u64 {
         if self.is_over() {
             (-1 - self.number).unsigned_abs()
         } else {

@@ -72,12 +72,12 @@ pub trait WriteBackTarget {
     /// Connects to it, unless it is connected. `false` if that failed.
     fn connect(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// Sends all of them at once, in order. Returns for each whether it is counted, or why not:
-    /// those that certainly are not stay pending.
+    /// Sends all of them at once, in order. Returns for each the units in use after it, or why it
+    /// is not counted: those that certainly are not stay pending.
     fn send(
         &mut self,
         write_backs: &[WriteBack],
-    ) -> impl Future<Output = Vec<Result<(), CheckError>>> + Send;
+    ) -> impl Future<Output = Vec<Result<u64, CheckError>>> + Send;
 }
 
 /// A pending change as it is sent.
@@ -92,8 +92,11 @@ pub struct WriteBack {
 /// Hits of one counter that are being written back.
 struct Sent {
     key: Key,
+    /// Sent as a peek, which tells what there is to give back, and the refund.
     refund: u64,
     hits: u64,
+    /// Whether what cannot be given back stays pending.
+    keeps_refund: bool,
     /// See [`Pending::at`].
     at: Time,
 }
@@ -150,7 +153,7 @@ impl LocalFallback {
                 self.pending.add(
                     &own.key,
                     change(own),
-                    Pending::none(&check.limit, &own.limit, now),
+                    Pending::none(&check.limit, &own.limit, share.replicas().get() > 1, now),
                 );
             }
         }
@@ -207,7 +210,7 @@ impl LocalFallback {
         self.counters.sweep_on(clock).await;
     }
 
-    /// Takes what is pending of one counter, as up to two write-backs: a refund, then hits.
+    /// Takes what is pending of one counter: a refund, then hits.
     fn take(&self, key: &Key, now: Time, write_backs: &mut Vec<WriteBack>) -> Option<Sent> {
         let pending = self.pending.take(key)?;
         let Pending { whole, own, at, .. } = pending;
@@ -236,6 +239,7 @@ impl LocalFallback {
             });
         };
         if refund > 0 {
+            add(Hits::Peek, 0);
             add(Hits::Refund(1), -cost_of(&whole, &own, refund));
         }
         if hits > 0 {
@@ -245,26 +249,38 @@ impl LocalFallback {
             key: key.clone(),
             refund,
             hits,
+            // A bucket is full again after a while, and has no window that ends.
+            keeps_refund: pending.has_peers && now.since(at) < whole.period,
             at,
         })
     }
 
-    /// Keeps pending what did not arrive. `arrived` has the outcomes of what was sent of this
-    /// counter next.
+    /// Keeps pending what did not arrive, and what a refund could not give back because another
+    /// replica admitted the hits and has not written them back yet. `arrived` has the outcomes of
+    /// what was sent of this counter next.
     fn settle<'w>(
         &self,
         sent: &Sent,
-        arrived: &mut impl Iterator<Item = (&'w WriteBack, Result<(), CheckError>)>,
+        arrived: &mut impl Iterator<Item = (&'w WriteBack, Result<u64, CheckError>)>,
     ) {
-        let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
-            Some((write_back, Ok(()))) => {
+        let is_lost = |failed: CheckError| failed.effect != Effect::None;
+        let mut next = |part: u64| (part > 0).then(|| arrived.next()).flatten();
+        let found = next(sent.refund).map(|(_, found)| found);
+        let refund = match (next(sent.refund), found) {
+            (Some((refund, Ok(_))), Some(Ok(found))) if sent.keeps_refund => {
+                refund.missing_of(sent.refund, found)
+            }
+            (Some((_, Err(failed))), _) if !is_lost(failed) => sent.refund,
+            _ => 0,
+        };
+        let hits = match next(sent.hits) {
+            Some((write_back, Ok(_))) => {
                 self.written_back.inc_by(write_back.hits());
                 0
             }
-            Some((_, Err(failed))) if failed.effect == Effect::None => part,
+            Some((_, Err(failed))) if !is_lost(failed) => sent.hits,
             _ => 0,
         };
-        let (refund, hits) = (left_of(sent.refund), left_of(sent.hits));
         self.pending.settle(&sent.key, refund, hits, sent.at);
     }
 
@@ -293,6 +309,15 @@ impl LocalFallback {
 }
 
 impl WriteBack {
+    /// The part of `refund`, which is sent as this one, that a counter of `found` units does not
+    /// have.
+    fn missing_of(&self, refund: u64, found: u64) -> u64 {
+        let cost = self.charge.cost.unsigned_abs();
+        let missing = u128::from(cost.saturating_sub(found));
+        let part = u128::from(refund) * missing / u128::from(cost.max(1));
+        u64::try_from(part).unwrap_or(refund)
+    }
+
     /// Hits charged, rounded up; 0 for a refund.
     fn hits(&self) -> u64 {
         let one = Counter::charge(&self.check.limit, Hits::Add(1))

@@ -8,6 +8,9 @@
 //!   in Redis 4 |  consume 2, refund 3, consume 5          pending: refund 1, hits 5
 //!              |  4 -> 6 -> 3 -> 8                        4 -> 3 -> 8
 //! ```
+//!
+//! What a refund cannot give back may be hits that another replica has not written back yet. It stays
+//! pending until they are there, or the window is over.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -51,6 +54,8 @@ pub struct Pending {
     pub refund: u64,
     /// To be charged then.
     pub hits: u64,
+    /// Whether there were other replicas, whose hits the refund may give back.
+    pub has_peers: bool,
     /// When one of them last changed.
     pub at: Time,
     /// Whether earlier changes are on their way. Later ones wait for them: a refund that overtakes
@@ -185,12 +190,13 @@ impl PendingHits {
 
 impl Pending {
     /// Nothing, for a counter of that limit and this replica's share of it.
-    pub fn none(whole: &Limit, own: &Limit, now: Time) -> Self {
+    pub fn none(whole: &Limit, own: &Limit, has_peers: bool, now: Time) -> Self {
         Self {
             whole: *whole,
             own: *own,
             refund: 0,
             hits: 0,
+            has_peers,
             at: now,
             is_busy: false,
         }

@@ -126,7 +126,7 @@ impl WriteBackTarget for ServerTarget<'_> {
         self.connection.is_some()
     }
 
-    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<Result<(), CheckError>> {
+    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<Result<u64, CheckError>> {
         let Some(mut connection) = self.connection.take() else {
             return vec![Err(StoreError::Unreachable.not_counted()); write_backs.len()];
         };
@@ -153,7 +153,7 @@ impl WriteBackTarget for ServerTarget<'_> {
         {
             Ok(reply) => {
                 shared.usage.record(check.hash, reply.used(check), now);
-                Ok(())
+                Ok(reply.spent())
             }
             Err(error) => Err(error.give_up(self.pool)),
         };
