@@ -12,6 +12,7 @@ use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;
 
 use crate::cluster::ready;
+use crate::idle_closes;
 use crate::redis_address::{connect_error, connecting, info, open, reach, text};
 use crate::settings::{
     K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, wait_until_ready_says,
@@ -478,4 +479,15 @@ async fn sentinels_and_their_servers_are_reached_with_client_certificates() {
     deployment.fail_over();
     counting.wait_for_verdicts(&[("token", "anything")]).await;
     counting.admits_exactly(LIMIT, ["w"]).await;
+}
+
+#[tokio::test]
+async fn closes_of_idle_connections_are_no_outage() {
+    let authority = Authority::new();
+    let server = with_tls(&authority, "DNS:localhost,IP:127.0.0.1", "no").start();
+    let service = TestServer::with_rules(&limit_of(idle_closes::LIMIT)).with_envs(&[
+        ("REDIS_URL", &server.url()),
+        ("REDIS_TLS_CACERT", text(&authority.cacert())),
+    ]);
+    idle_closes::closes_are_no_outage(service, &[&server], "main", idle_closes::LIMIT).await;
 }
