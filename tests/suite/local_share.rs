@@ -8,7 +8,8 @@ use std::slice;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers;
-use crate::support::proxy::Fault;
+use crate::support::http;
+use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::{
     Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
@@ -180,6 +181,45 @@ async fn three_replicas_together_admit_the_limit_over_an_outage() {
         let later = passed(&mut clients, key, 60).await;
         assert_eq!(got[key] + later, LIMIT, "{key}, {later} of them later");
     }
+}
+
+/// One replica admits hits in an outage, and another one, which is back before it, refunds them.
+#[tokio::test]
+async fn refunds_wait_for_the_hits_of_a_replica_that_is_back_later() {
+    let redis = persistent();
+    let proxies = [Proxy::before(redis.port()), Proxy::before(redis.port())];
+    let servers = proxies.each_ref().map(|proxy| {
+        let url = format!("redis://{}", proxy.addr());
+        replica(&redis).with_env("REDIS_URL", &url).start()
+    });
+    look_until("heartbeats of both", || {
+        servers.iter().all(|server| alive(server) == 2)
+    });
+    let mut clients = clients(&servers).await;
+    for proxy in &proxies {
+        proxy.set(Fault::RefuseConnections);
+    }
+    wait_until_redis_is_given_up(&servers);
+    for key in KEYS {
+        assert_eq!(passed(&mut clients[..1], key, 5).await, 5, "{key}");
+        let mut refund = request("d", &[&[(key, "v")]]);
+        refund.descriptors[0].is_negative_hits = true;
+        refund.descriptors[0].hits_addend = Some(5);
+        clients[1].answer(refund).await;
+    }
+    for back in [1, 0] {
+        proxies[back].set(Fault::None);
+        wait_until_redis_counts(slice::from_ref(&servers[back]));
+    }
+    wait_until_written_back(&servers, 5 * KEYS.len() as u64);
+    look_until("the refunds are counted", || {
+        KEYS.iter().all(|key| {
+            let path = format!("/api/v1/counters?domain=d&e={key}%3Dv");
+            let read = http::get(servers[1].admin, &path);
+            assert_eq!(read.status, 200, "{read:?}");
+            read.body.contains(r#""used":0"#)
+        })
+    });
 }
 
 /// A service on servers that belong together, which is the only one there.

@@ -64,6 +64,8 @@ pub(crate) struct ScriptedRedis {
     opened: AtomicUsize,
     /// Connections with a number below this are half open: nothing that they send is read.
     half_open: AtomicUsize,
+    /// Connections with a number below this are closed.
+    closed: watch::Sender<usize>,
     accepting: Mutex<Accepting>,
     connections: Mutex<JoinSet<()>>,
 }
@@ -171,6 +173,7 @@ impl ScriptedRedis {
             received: Mutex::default(),
             opened: AtomicUsize::new(0),
             half_open: AtomicUsize::new(0),
+            closed: watch::Sender::new(0),
             accepting: Mutex::default(),
             connections: Mutex::default(),
         }
@@ -305,9 +308,10 @@ impl ScriptedRedis {
         self.close_connections();
     }
 
-    /// Closes all connections, as after an idle time. New ones are accepted.
+    /// Closes all connections, as after an idle time. New ones are accepted. As of TCP, a client that
+    /// has not read the close can write, and nothing becomes of it.
     pub(crate) fn close_connections(&self) {
-        *self.connections.lock() = JoinSet::new();
+        self.closed.send_replace(self.opened());
     }
 
     /// Loses all connections without closing them, as a firewall that forgets them does. New ones are
@@ -396,10 +400,16 @@ impl ScriptedRedis {
         }
         let number = self.opened.fetch_add(1, Relaxed);
         let (client, stream) = tokio::io::duplex(STREAM_BYTES_MAX);
-        let connection = Connection::new(self.clone(), stream, number).serve();
-        self.connections.lock().spawn(async {
+        let mut connection = Connection::new(self.clone(), stream, number);
+        let mut closed = self.closed.subscribe();
+        self.connections.lock().spawn(async move {
             // It ends when either side closes it.
-            let _ = connection.await;
+            let is_closed = async { closed.wait_for(|&closed| number < closed).await.is_ok() };
+            tokio::select! {
+                _ = connection.serve() => return,
+                _ = is_closed => {}
+            }
+            let _ = connection.close().await;
         });
         Ok(client)
     }
@@ -487,7 +497,14 @@ impl Connection {
         }
     }
 
-    async fn serve(mut self) -> io::Result<()> {
+    /// Closes its side, and reads until the client closes the other.
+    async fn close(&mut self) -> io::Result<()> {
+        self.writer.shutdown().await?;
+        tokio::io::copy(&mut self.reader, &mut tokio::io::sink()).await?;
+        Ok(())
+    }
+
+    async fn serve(&mut self) -> io::Result<()> {
         let mut plan = self.server.plan.subscribe();
         let number = self.number;
         loop {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tollgate::algorithm::counter::Kind;
 use tollgate::algorithm::decide_all_or_nothing;
 use tollgate::api::convert;
-use tollgate::base::time::{Clock, Time};
+use tollgate::base::time::{Clock, Span, Time};
 use tollgate::check::{Check, Hits};
 use tollgate::limiter::response::Response;
 use tollgate::rules::plan::{Modes, plan};
@@ -73,6 +73,8 @@ const TOGETHER: &str = "all_or_nothing";
 const FAILURES_MAX: u32 = 3;
 /// Longer than it takes to notice that Redis is there, and to write back.
 const SETTLED_AFTER: Duration = Duration::from_millis(2_500);
+/// How long a connection is idle before the next call waits for a close of it to be read.
+const LOOKED_AT_AFTER: Span = Span::from_micros(500_000);
 const HOLDERS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Every counter, cached verdict and open breaker has expired after this time: the limits are of a
@@ -97,8 +99,10 @@ struct World {
     is_settled: bool,
     /// Redis has decided a call since then.
     is_calm: bool,
-    /// The connections may be half open.
+    /// The next call may meet a connection that has ended without its knowledge.
     is_silent: bool,
+    /// When the last call was made.
+    called: Time,
     snapshot: Snapshot,
 }
 
@@ -241,6 +245,7 @@ impl World {
             is_settled: true,
             is_calm: false,
             is_silent: false,
+            called: now,
             snapshot: Snapshot::default(),
         }
     }
@@ -319,6 +324,7 @@ impl World {
             return Err(format!("nothing fails, but the call is {outcome:?}"));
         }
         self.is_silent &= outcome == Outcome::NotSent;
+        self.called = self.replica.clock.now();
         self.is_calm = self.is_settled && (self.is_calm || outcome == Outcome::Served);
         match outcome {
             Outcome::Served => self.failures = 0,
@@ -445,7 +451,12 @@ impl World {
                 self.replica.server.lose_connections();
                 self.is_silent = true;
             }
-            Disconnect::Closing => self.replica.server.close_connections(),
+            Disconnect::Closing => {
+                self.replica.server.close_connections();
+                // A connection that was just used is not looked at first.
+                let idle = self.replica.clock.now().since(self.called);
+                self.is_silent |= idle <= LOOKED_AT_AFTER;
+            }
             Disconnect::Closed => {
                 self.replica.server.close_connections();
                 settle().await;
