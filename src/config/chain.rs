@@ -10,7 +10,7 @@ use crate::config::error::SourceFindings;
 use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{Layer, LimitItem, ResolvedOptions, Sourced};
 use crate::config::yaml::{Diagnostic, Location};
-use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, WarnAt};
+use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, WarnAt, Windows};
 use crate::rules::key::{KeyFormat, KeyTail};
 use crate::rules::stats::counts::RuleStats;
 use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
@@ -196,8 +196,9 @@ impl Context<'_> {
         limits.into()
     }
 
-    /// Warns about limits of a rule that others decided with them keep from being reached.
-    pub(crate) fn warn_about_unreachable(
+    /// Warns about limits of a rule that others decided with them keep from being reached, or that
+    /// were hardly meant as two.
+    pub(crate) fn warn_about_overlaps(
         &self,
         rule: &Rule,
         location: Location,
@@ -216,6 +217,14 @@ impl Context<'_> {
                 let text = format!("{limit} cannot be reached beside {other}");
                 findings.warning(
                     Diagnostic::new(location, text).hint("remove it, or lower its amount"),
+                );
+            }
+            let twin = rule.all_limits().find(|other| is_calendar_of(other, limit));
+            if let Some(twin) = twin {
+                let text = format!("{limit} and {twin} differ only in where their periods begin");
+                findings.warning(
+                    Diagnostic::new(location, text)
+                        .hint("keep one of them, or write calendar for both"),
                 );
             }
         }
@@ -264,6 +273,17 @@ impl Context<'_> {
 fn elsewhere(layer: &Layer<'_>, resolved: &ResolvedOptions<'_>) -> Option<String> {
     let inherited = resolved.inherited();
     inherited.filter(|_| !layer.provenance.is_in_rules_file())
+}
+
+/// Whether the windows of a limit are those of a calendar, and of the same unit as those of another
+/// one, which are not.
+fn is_calendar_of(limit: &Limit, other: &Limit) -> bool {
+    let is_aligned = |limit: &Limit| limit.windows == Windows::Aligned;
+    limit.algorithm == Algorithm::FixedWindow
+        && other.algorithm == Algorithm::FixedWindow
+        && !is_aligned(limit)
+        && is_aligned(other)
+        && limit.unit().is_some_and(|unit| other.unit() == Some(unit))
 }
 
 /// Whether a limit keeps another one from being reached: all hits that it admits are within the

@@ -178,7 +178,7 @@ impl Context<'_> {
             warn_at: resolved.warn_at.map_or(WarnAt::NEVER, Sourced::value),
             tagged_entries: 0,
         };
-        self.warn_about_unreachable(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
+        self.warn_about_overlaps(&rule, spec.location, &mut findings.at(".metadata.tollgate"));
         Some(rule)
     }
 

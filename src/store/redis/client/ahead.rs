@@ -41,7 +41,10 @@ impl RedisClient {
             return None;
         }
         let replicas = has_leases.then(|| shared.membership.replicas()).flatten();
-        let ahead = |check| self.ahead(request, check, replicas);
+        // Only Redis knows whether a check is over limit that is charged all the same.
+        let settles = |check: &Check| check.group != 0 && check.settles && check.enforcing;
+        let has_settlement = request.checks.iter().any(settles);
+        let ahead = |check: &Check| self.ahead(request, check, replicas, has_settlement);
         let mut prepared = Prepared {
             shared,
             request: *request,
@@ -66,16 +69,18 @@ impl RedisClient {
         Some(prepared)
     }
 
-    fn ahead(&self, request: &Request<'_>, check: &Check, replicas: Option<NonZeroU32>) -> Ahead {
+    fn ahead(
+        &self,
+        request: &Request<'_>,
+        check: &Check,
+        replicas: Option<NonZeroU32>,
+        has_settlement: bool,
+    ) -> Ahead {
         let (shared, now) = (&self.shared, request.received);
         let Some(leased) = &check.lease else {
             let cache = shared.over_limit_cache.as_ref();
+            let cache = cache.filter(|_| check.group == 0 || !has_settlement);
             let verdict = cache.and_then(|cache| cache.get(check, now));
-            // Only Redis knows whether a neighbor is over limit, and charged all the same.
-            let is_settled =
-                |other: &Check| other.group == check.group && other.settles && other.enforcing;
-            let verdict =
-                verdict.filter(|_| check.group == 0 || !request.checks.iter().any(is_settled));
             return verdict.map_or(Ahead::Exact, Ahead::Decided);
         };
         let Some(server_now) = shared.server_time(check, now) else {

@@ -237,12 +237,11 @@ impl Task {
             let requests = groups.filter(|(_, checks)| !checks.is_empty()).count();
             let metrics = &self.server.shared.metrics;
             metrics.ambiguous.inc_by(requests as u64);
-        } else {
-            // It has created no key.
-            std::mem::take(&mut self.batch).fail(error);
+            self.keep_lifetimes();
         }
-        self.keep_lifetimes();
+        // Otherwise the batch has created no key.
         std::mem::take(&mut self.batch).fail(error);
+        self.keep_lifetimes();
     }
 
     /// Lets the lifetimes that Redis has not confirmed be set in the background: of keys that the
