@@ -237,8 +237,8 @@ impl Check {
         let counts = self.limit.over_limit_hits == OverLimitHits::Count;
         match self.hits {
             Hits::Peek => false,
-            Hits::Refund(_) => over || !is_blocked,
-            Hits::Add(_) if over => counts,
+            Hits::Refund(_) => !is_blocked,
+            Hits::Add(_) if over => counts && (self.enforcing || !is_blocked),
             Hits::Add(_) => !is_blocked,
         }
     }

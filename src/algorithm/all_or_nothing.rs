@@ -1,7 +1,8 @@
 //! All or nothing over the counters of one request.
 //!
 //! If an enforcing check is over limit, nothing is consumed of the others: they answer as a peek.
-//! Over-limit hits that count, and refunds, stay. Pure, so that every store runs the same code.
+//! Hits over a limit that enforces and counts them stay. Pure, so that every store runs the same
+//! code.
 
 use smallvec::SmallVec;
 
@@ -48,7 +49,7 @@ pub fn decide_all_or_nothing(
             // The verdict is for the check's own hits, with which the caller may retry.
             *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
             counter
-        } else if !Counter::charge(&check.limit, check.call()).drops {
+        } else if check.enforcing && !Counter::charge(&check.limit, check.call()).drops {
             // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
             counter.decide(&check.limit, now, check.call()).0
         } else {

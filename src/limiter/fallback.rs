@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use crate::base::time::{Clock, Span, Time};
 use crate::check::{
-    Check, CheckError, CheckRequest, Decisions, Hits, Source, StoreError, Verdict, Verdicts,
+    Blocked, Check, CheckError, CheckRequest, Decisions, Hits, Source, StoreError, Verdict,
+    Verdicts,
 };
 use crate::limiter::decision::StoreErrors;
 use crate::rules::{Link, OnStoreError, Plan};
@@ -105,9 +106,24 @@ impl Fallback {
                 policies[link.check] = self.policy(link);
             }
         }
+        let over = decisions
+            .iter()
+            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
+        let blocked = Blocked::of(checks.iter().zip(over));
+        // A check that another one blocks, decided without a call, consumes nothing here either.
+        let peek = |check: &Check| Check {
+            group: 0,
+            ..check.with_hits(Hits::Peek)
+        };
+        let peeks: SmallVec<[Option<Check>; 2]> = checks
+            .iter()
+            .map(|check| blocked.has(check).then(|| peek(check)))
+            .collect();
+        let asked = checks.iter().zip(&peeks);
+        let asked = asked.map(|(check, peek)| peek.as_ref().unwrap_or(check));
         let mut returned = None;
         let mut local: SmallVec<[(&Check, CheckError); 2]> = SmallVec::new();
-        for ((decision, policy), check) in decisions.iter().zip(&policies).zip(checks) {
+        for ((decision, policy), check) in decisions.iter().zip(&policies).zip(asked) {
             let &Err(failed) = decision else { continue };
             self.verdicts[*policy as usize][failed.error as usize].inc();
             match policy {

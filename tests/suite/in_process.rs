@@ -8,6 +8,7 @@
 mod batches;
 mod breaker;
 mod candidate;
+mod charges;
 mod clocks;
 mod cluster;
 mod deadlines;

@@ -257,7 +257,7 @@ fn play(history: &History) -> Result<(), String> {
 }
 
 /// The same histories each time, unless a seed is given.
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
     let rng_seed = if given.rng_seed == RngSeed::Random {
         RngSeed::Fixed(1)

@@ -28,7 +28,7 @@ use tollgate::observe::redact::DescriptorView;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use tollgate::rules::{LiveRules, OnStoreError};
+use tollgate::rules::{KeyFormat, LiveRules, OnStoreError};
 use tollgate::store::Backend;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::parse;
@@ -178,6 +178,32 @@ fn rules() -> String {
     format!("domain: d\ndescriptors:\n{rules}{script}")
 }
 
+/// What decides requests by these rules.
+pub(crate) fn limiter(
+    backend: Backend,
+    clock: &Clock,
+    rules: &Rules,
+    metrics: &Metrics,
+) -> Limiter {
+    let Rules {
+        live,
+        stats,
+        candidate,
+    } = rules.clone();
+    let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", None, metrics));
+    let observers = Observers::new(stats, feed, &settings, clock, metrics);
+    let parts = Parts {
+        rules: live,
+        backend,
+        fallback: Fallback::new(OnStoreError::Local, metrics),
+        clock: clock.clone(),
+        settings,
+        observers: Some(Arc::new(observers)),
+        candidate,
+    };
+    Arc::new(limiter::Shared::new(parts, metrics)).open()
+}
+
 fn live(sources: &[Source], options: &CompileOptions) -> Arc<LiveRules> {
     let live = Arc::new(LiveRules::default());
     live.replace(config::load(sources, options).expect("valid rules").rules);
@@ -187,6 +213,11 @@ fn live(sources: &[Source], options: &CompileOptions) -> Arc<LiveRules> {
 impl Rules {
     /// One file for each text.
     pub(crate) fn load(texts: &[String], metrics: &Metrics) -> Self {
+        Self::load_as(KeyFormat::Reference, texts, metrics)
+    }
+
+    /// The same with this format of keys.
+    pub(crate) fn load_as(key_format: KeyFormat, texts: &[String], metrics: &Metrics) -> Self {
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let source = |(number, text): (usize, &String)| Source {
             name: format!("rules{number}").into(),
@@ -194,7 +225,11 @@ impl Rules {
             text: text.as_str().into(),
         };
         let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
-        let live = live(&sources, &CompileOptions::new(stats.clone()));
+        let options = CompileOptions {
+            key_format,
+            ..CompileOptions::new(stats.clone())
+        };
+        let live = live(&sources, &options);
         Self {
             live,
             stats,
@@ -249,25 +284,19 @@ impl Service {
         metrics: Metrics,
     ) -> Self {
         let redis = redis(network, deployment, &metrics, 0);
-        let Rules {
-            live,
-            stats,
-            candidate,
-        } = rules.clone();
-        let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", None, &metrics));
-        let observers = Observers::new(stats, feed, &settings, &clock, &metrics);
-        let fallback = Fallback::new(OnStoreError::Local, &metrics);
+        Self::with_redis(network, redis, clock, rules, metrics)
+    }
+
+    /// The same on a Redis with options of its own.
+    pub(crate) fn with_redis(
+        network: &Network,
+        redis: Arc<Redis>,
+        clock: Clock,
+        rules: &Rules,
+        metrics: Metrics,
+    ) -> Self {
         let backend = Backend::Redis(redis.clone());
-        let parts = Parts {
-            rules: live,
-            backend,
-            fallback,
-            clock: clock.clone(),
-            settings,
-            observers: Some(Arc::new(observers)),
-            candidate,
-        };
-        let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
+        let limiter = limiter(backend, &clock, rules, &metrics);
         Self {
             network: network.clone(),
             server: network.server(ADDRESS),
