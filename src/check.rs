@@ -237,7 +237,7 @@ impl Check {
         let counts = self.limit.over_limit_hits == OverLimitHits::Count;
         match self.hits {
             Hits::Peek => false,
-            Hits::Refund(_) => !is_blocked,
+            Hits::Refund(_) => over || !is_blocked,
             Hits::Add(_) if over => counts && (self.enforcing || !is_blocked),
             Hits::Add(_) => !is_blocked,
         }

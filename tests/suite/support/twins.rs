@@ -670,9 +670,13 @@ fn changed(checks: &[Check], slots: &[usize], counters: &[Counter], now: Time) -
     if !over.iter().any(|&index| checks[index].enforcing) {
         return changed;
     }
-    // Of those that are over, those count that do not drop their hits.
-    let counts = |index| {
-        over.contains(&index) && !Counter::charge(&checks[index].limit, checks[index].call()).drops
+    // Of those that are over, those count that do not drop their hits: refunds, and hits on limits
+    // that enforce.
+    let counts = |index: usize| {
+        let check = &checks[index];
+        let is_refund = matches!(check.hits, Hits::Refund(_));
+        let drops = Counter::charge(&check.limit, check.call()).drops;
+        over.contains(&index) && !drops && (check.enforcing || is_refund)
     };
     play(&counts).0
 }

@@ -114,7 +114,7 @@ local function decide(key, argument, tried, deleted, ahead)
 end
 
 -- All or nothing: decides on the loaded states, and writes them unless an enforcing check is over limit. Then they are loaded again, and
--- only those are charged that are over limit, enforce it and count such hits.
+-- only those are charged that are over limit: refunds, and hits that count where the limit enforces.
 local function decide_all_or_nothing(first, arguments, count)
   local slots, checks, blocked = {}, {}, false
   local function slot_of(index)
@@ -145,7 +145,7 @@ local function decide_all_or_nothing(first, arguments, count)
       if not check.over then
         -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
         check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
-      elseif enforcing and not drops then
+      elseif not drops and (enforcing or cost < 0) then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
         slot.changed = slot.changed or changed

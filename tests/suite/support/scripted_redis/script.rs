@@ -395,7 +395,7 @@ pub(super) fn decide_all_or_nothing(
             if !*over {
                 let state = &slots[key].state;
                 *reply = wanted.reply(state, state.spent_at(now) > wanted.charge.full, now);
-            } else if wanted.enforcing && !wanted.charge.drops {
+            } else if !wanted.charge.drops && (wanted.enforcing || wanted.charge.cost < 0) {
                 charge(&mut slots, key, &wanted);
             }
         }
