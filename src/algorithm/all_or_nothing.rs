@@ -1,8 +1,8 @@
 //! All or nothing over the counters of one request.
 //!
 //! If an enforcing check is over limit, nothing is consumed of the others: they answer as a peek.
-//! Hits over a limit that enforces and counts them, and refunds there, stay. Pure, so that every store
-//! runs the same code.
+//! Hits over a limit that enforces and counts them, and refunds there, stay. Pure, so that every
+//! store runs the same code.
 
 use smallvec::SmallVec;
 

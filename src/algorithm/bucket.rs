@@ -22,7 +22,7 @@ use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
 use crate::base::time::{Span, Time};
 use crate::check::{Call, Hits, Source, Verdict};
-use crate::limit::{EXACT_MAX, Limit};
+use crate::limit::Limit;
 
 /// A bucket, as it stood at some tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,19 +38,19 @@ impl Decide for Bucket {
         let capacity = limit.capacity;
         let price = limit.period_ticks();
         // What reaches the deepest debt, or does not fit, is as good as any number more, and exact.
-        let most = deepest(limit).max((capacity + 1) * price);
+        let most = limit.deepest().max((capacity + 1) * price);
         let cost = call.hits.count().saturating_mul(price).min(most);
         let ahead = match call.hits {
             // It never fits in, however long it waits.
             Hits::Add(hits) if hits > capacity => 0,
-            _ => returned_in(limit, call.book_ahead.min(limit.max_wait)),
+            _ => limit.returned_in(call.book_ahead.min(limit.max_wait)),
         };
         Charge::new(
             call.hits,
             cost,
             limit.over_limit_hits,
             capacity * price + ahead,
-            deepest(limit),
+            limit.deepest(),
         )
     }
 
@@ -60,7 +60,7 @@ impl Decide for Bucket {
         let at = limit.tick.since_epoch(now);
         let returned = at.saturating_sub(self.at).saturating_mul(limit.requests);
         // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
-        self.spent = self.spent.min(deepest(limit)).saturating_sub(returned);
+        self.spent = self.spent.min(limit.deepest()).saturating_sub(returned);
         self.at = at;
     }
 
@@ -120,21 +120,6 @@ impl Bucket {
         };
         limit.tick.begins(self.at.saturating_add(ticks)).since(now)
     }
-}
-
-/// Units that leak within `time`.
-fn returned_in(limit: &Limit, time: Span) -> u64 {
-    time.as_micros() / limit.tick.span().as_micros() * limit.requests
-}
-
-/// The most units that can be spent: the capacity and slots booked ahead, and the capacity again as
-/// debt. Whatever a call says of its own hits over the limit: others of the same counter may
-/// settle.
-fn deepest(limit: &Limit) -> u64 {
-    let full = limit.capacity * limit.period_ticks();
-    let booked = full + returned_in(limit, limit.max_wait);
-    // A burst may be exact without its debt.
-    (booked + full).min(booked.max(EXACT_MAX - 1))
 }
 
 #[cfg(test)]

@@ -273,6 +273,21 @@ impl Limit {
         }
     }
 
+    /// Units of a bucket that leak within `time`.
+    pub(crate) fn returned_in(&self, time: Span) -> u64 {
+        time.as_micros() / self.tick.span().as_micros() * self.requests
+    }
+
+    /// The most units of a bucket that can be spent: the capacity and slots booked ahead, and the
+    /// capacity again as debt. Whatever a call says of its own hits over the limit: others of the
+    /// same counter may settle.
+    pub(crate) fn deepest(&self) -> u64 {
+        let full = self.capacity * self.period_ticks();
+        let booked = full + self.returned_in(self.max_wait);
+        // A burst may be exact without its debt.
+        (booked + full).min(booked.max(EXACT_MAX - 1))
+    }
+
     /// The period in ticks.
     pub const fn period_ticks(&self) -> u64 {
         self.ticks(self.tick)

@@ -106,19 +106,7 @@ impl Fallback {
                 policies[link.check] = self.policy(link);
             }
         }
-        let over = decisions
-            .iter()
-            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
-        let blocked = Blocked::of(checks.iter().zip(over));
-        // A check that another one blocks, decided without a call, consumes nothing here either.
-        let peek = |check: &Check| Check {
-            group: 0,
-            ..check.with_hits(Hits::Peek)
-        };
-        let peeks: SmallVec<[Option<Check>; 2]> = checks
-            .iter()
-            .map(|check| blocked.has(check).then(|| peek(check)))
-            .collect();
+        let peeks = peeks_of_blocked(checks, &decisions);
         let asked = checks.iter().zip(&peeks);
         let asked = asked.map(|(check, peek)| peek.as_ref().unwrap_or(check));
         let mut returned = None;
@@ -205,6 +193,22 @@ fn allowed(check: &Check) -> Verdict {
         reset_after: DENIED_FOR,
         ..Verdict::default()
     }
+}
+
+/// A peek in place of each check that another one blocks, which was decided without a call: it
+/// consumes nothing here either.
+fn peeks_of_blocked(checks: &[Check], decisions: &Decisions) -> SmallVec<[Option<Check>; 2]> {
+    let decisions = decisions.iter();
+    let over = decisions.map(|decision| decision.is_ok_and(|verdict| verdict.over));
+    let blocked = Blocked::of(checks.iter().zip(over));
+    let peek = |check: &Check| Check {
+        group: 0,
+        ..check.with_hits(Hits::Peek)
+    };
+    let peeks = checks
+        .iter()
+        .map(|check| blocked.has(check).then(|| peek(check)));
+    peeks.collect()
 }
 
 fn denied(check: &Check) -> Verdict {

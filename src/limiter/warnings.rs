@@ -11,7 +11,6 @@
 //!  warning                 83     91
 //! ```
 
-use crate::algorithm::Counter;
 use crate::base::time::Span;
 use crate::check::{Blocked, Check, Hits, Source, Verdict};
 use crate::limit::{WarnAt, used_percent};
@@ -82,8 +81,7 @@ fn charged(check: &Check, verdict: &Verdict, blocked: &Blocked) -> u64 {
     // At the deepest debt it is not known how many hits led there. It was over limit before, unless
     // one call had hits for more than a burst of debt.
     let spent = verdict.used.saturating_mul(limit.period_ticks());
-    let is_deepest =
-        limit.algorithm.is_bucket() && spent >= Counter::charge(limit, Hits::Peek).deepest;
+    let is_deepest = limit.algorithm.is_bucket() && spent >= limit.deepest();
     let is_charged =
         is_booked || (!is_deepest && check.is_charged(verdict.over, blocked.has(check)));
     let is_known = matches!(verdict.source, Source::Store | Source::Lease);
@@ -101,6 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::Counter;
     use crate::base::time::Time;
     use crate::check::Key;
     use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};

@@ -377,7 +377,9 @@ proptest! {
     ) {
         let mut world = World::new(limit(algorithm, 100_000), replicas);
         world.act(Act::TurnAll);
-        acts.into_iter().for_each(|act| world.act(act));
+        for act in acts {
+            world.act(act);
+        }
         for _ in 0..2 {
             for replica in &mut world.replicas {
                 prop_assert!(replica.write_back(&mut world.server, world.now));

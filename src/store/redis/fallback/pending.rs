@@ -9,8 +9,8 @@
 //!              |  4 -> 6 -> 3 -> 8                        4 -> 3 -> 8
 //! ```
 //!
-//! What a refund cannot give back may be hits that another replica has not written back yet. It stays
-//! pending until they are there, or the window is over.
+//! What a refund cannot give back may be hits that another replica has not written back yet. It
+//! stays pending until they are there, or the window is over.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
