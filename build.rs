@@ -94,6 +94,24 @@ fn generate(out: &Path) -> Result<(), Box<dyn Error>> {
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")
         .include_file("protos.rs")
         .compile_fds(descriptors)?;
+    generate_server(&out.join("server"), served.file_descriptor_set())
+}
+
+/// The service that `src/api/rls.rs` implements. Its requests are the bytes of their messages, by a
+/// codec of our own; the client and the server above have prost's messages.
+fn generate_server(out: &Path, served: FileDescriptorSet) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(out)?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .codec_path("crate::api::codec::RateLimitCodec")
+        .extern_path(
+            ".envoy.service.ratelimit.v3.RateLimitRequest",
+            "::prost::bytes::Bytes",
+        )
+        .extern_path(".envoy", "crate::proto::envoy")
+        .out_dir(out)
+        .compile_fds(served)?;
     Ok(())
 }
 

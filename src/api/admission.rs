@@ -9,34 +9,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
-use futures_util::future::{self, FutureExt as _};
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body_util::Either;
+use http::{HeaderMap, Request, Response};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service as _;
 
-use crate::api::budget::{CallInFlight, ConnectionBudget};
-use crate::api::request_body::{BYTES_REASON, RequestBody};
+use crate::api::budget::{BYTES_REASON, CallInFlight, ConnectionBudget};
+use crate::api::codec;
+use crate::api::request_body::{Compression, RequestBody};
+use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
-use crate::api::unary::{self, GRPC_STATUS, UnaryBody};
+use crate::telemetry::metric::Counter;
 
 /// Memory of a header besides its bytes: its entry in the map of headers.
 const HEADER_BYTES: usize = 128;
 const STREAMS_REASON: &str = "too many calls are in flight (streams_max)";
-const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
-const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 
 /// The gRPC services of a worker.
 pub(crate) struct Services {
-    pub(crate) rls: Rls,
-    /// Serves instead of `rls` during a trial.
+    pub(crate) rls: RateLimitServiceServer<Rls>,
+    /// Is asked for ShouldRateLimit instead of `rls` during a trial.
     pub(crate) trial: Option<TrialRls>,
     /// Health and reflection.
     pub(crate) others: Routes,
+    /// Counts messages that are too large.
+    pub(crate) oversized: Counter,
 }
 
 /// The gRPC services of a worker, behind the bounds of one connection.
@@ -48,37 +48,35 @@ pub(crate) struct Admission {
 
 /// The body of a response. Its call, if it was admitted, is in flight until the body is sent.
 pub(crate) struct ResponseBody {
-    body: Either<UnaryBody, Body>,
+    body: Body,
     _call: Option<Arc<CallInFlight>>,
 }
 
 impl Admission {
     /// Serves a call, or rejects it.
-    pub(crate) fn call(
+    pub(crate) async fn call(
         self,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
-        let (served, call) = match self.admit(request.headers()) {
-            Ok(call) => {
-                let call = Arc::new(call);
-                let request = request.map(|body| RequestBody::new(body, call.clone()));
-                (
-                    future::Either::Left(self.services.serve(request)),
-                    Some(call),
-                )
-            }
+    ) -> Result<Response<ResponseBody>, Infallible> {
+        let call = match self.admit(request.headers()) {
+            Ok(call) => Arc::new(call),
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                let response = response.map(Either::Left);
-                (future::Either::Right(future::ready(response)), None)
+                return Ok(response.map(|body| ResponseBody { body, _call: None }));
             }
         };
-        served.map(|response| {
-            if let Some(call) = &call {
-                call.answer();
-            }
-            Ok(response.map(|body| ResponseBody { body, _call: call }))
-        })
+        let compression = if codec::may_be_compressed(request.headers()) {
+            Compression::Gzip
+        } else {
+            Compression::None
+        };
+        let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
+        let response = self.services.serve(request).await;
+        call.answer();
+        Ok(response.map(|body| ResponseBody {
+            body,
+            _call: Some(call),
+        }))
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<CallInFlight, &'static str> {
@@ -92,39 +90,25 @@ impl Admission {
 }
 
 impl Services {
-    /// The future of ShouldRateLimit is kept small, since each call moves it several times: it has
-    /// what it needs of the request, and all others are boxed.
-    fn serve(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-    ) -> impl Future<Output = Response<Either<UnaryBody, Body>>> {
-        if request.uri().path() != rls::PATH || self.trial.is_some() {
-            return future::Either::Left(Box::pin(self.serve_other(request)));
+    async fn serve(&self, mut request: Request<RequestBody>) -> Response<Body> {
+        let response = if request.uri().path() != rls::PATH {
+            self.others.clone().call(request).await
+        } else if let Some(trial) = &self.trial {
+            // What the upstream replies stays as it is.
+            return Box::pin(trial.call(request)).await;
+        } else {
+            let call = request.body().call.clone();
+            request.extensions_mut().insert(call);
+            self.rls.clone().call(request).await
+        };
+        let Ok(response) = response;
+        match codec::oversized(response.headers()) {
+            Some(status) => {
+                self.oversized.inc();
+                status.into_http()
+            }
+            None => response,
         }
-        let (head, mut body) = request.into_parts();
-        let headers = head.headers;
-        future::Either::Right(async move {
-            let answer = self.rls.call(&headers, &mut body).await;
-            unary::respond(answer).map(Either::Left)
-        })
-    }
-
-    /// Serves health, reflection, and ShouldRateLimit of a trial.
-    async fn serve_other(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-    ) -> Response<Either<UnaryBody, Body>> {
-        if let Some(trial) = &self.trial
-            && request.uri().path() == rls::PATH
-        {
-            let response = trial.call(request).await;
-            return response.map(Either::Left);
-        }
-        let Ok(mut response) = self.others.clone().call(request).await;
-        if rename_oversized(&mut response) {
-            self.rls.metrics.oversized.inc();
-        }
-        response.map(Either::Right)
     }
 }
 
@@ -136,10 +120,7 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match &mut self.body {
-            Either::Left(body) => Pin::new(body).poll_frame(context),
-            Either::Right(body) => Pin::new(body).poll_frame(context),
-        }
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -157,16 +138,4 @@ fn bytes_of(headers: &HeaderMap) -> usize {
         .iter()
         .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
         .sum()
-}
-
-/// tonic reports a message that is too large as OUT_OF_RANGE, which no service here uses.
-/// envoyproxy/ratelimit and the documentation of gRPC use RESOURCE_EXHAUSTED.
-fn rename_oversized(response: &mut Response<Body>) -> bool {
-    match response.headers_mut().get_mut(GRPC_STATUS) {
-        Some(status) if *status == OUT_OF_RANGE => {
-            *status = RESOURCE_EXHAUSTED;
-            true
-        }
-        _ => false,
-    }
 }
