@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{self, BoxFuture, Either};
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::Status;
@@ -53,30 +55,42 @@ pub(crate) struct ResponseBody {
 }
 
 impl Admission {
-    /// Serves a call, or rejects it.
-    pub(crate) async fn call(
+    /// Serves a call, or rejects it. The future is small, since hyper moves it several times: the
+    /// request goes into the box of its service at once.
+    pub(crate) fn call(
         self,
         request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
-        let call = match self.admit(request.headers()) {
-            Ok(call) => Arc::new(call),
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
+        let is_forwarded = self.services.forwards(&request);
+        let (served, call) = match self.admit(request.headers()) {
+            Ok(call) => {
+                let call = Arc::new(call);
+                let compression = if codec::may_be_compressed(request.headers()) {
+                    Compression::Gzip
+                } else {
+                    Compression::None
+                };
+                let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
+                (Either::Left(self.services.serve(request)), Some(call))
+            }
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                return Ok(response.map(|body| ResponseBody { body, _call: None }));
+                (Either::Right(future::ready(Ok(response))), None)
             }
         };
-        let compression = if codec::may_be_compressed(request.headers()) {
-            Compression::Gzip
-        } else {
-            Compression::None
-        };
-        let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
-        let response = self.services.serve(request).await;
-        call.answer();
-        Ok(response.map(|body| ResponseBody {
-            body,
-            _call: Some(call),
-        }))
+        served.map(move |response| {
+            let Ok(response) = response;
+            if let Some(call) = &call {
+                call.answer();
+            }
+            // Replies to a trial stay as they are.
+            let response = if is_forwarded {
+                response
+            } else {
+                self.services.rename_oversized(response)
+            };
+            Ok(response.map(|body| ResponseBody { body, _call: call }))
+        })
     }
 
     fn admit(&self, headers: &HeaderMap) -> Result<CallInFlight, &'static str> {
@@ -90,18 +104,28 @@ impl Admission {
 }
 
 impl Services {
-    async fn serve(&self, mut request: Request<RequestBody>) -> Response<Body> {
-        let response = if request.uri().path() != rls::PATH {
-            self.others.clone().call(request).await
-        } else if let Some(trial) = &self.trial {
-            // What the upstream replies stays as it is.
-            return Box::pin(trial.call(request)).await;
-        } else {
-            let call = request.body().call.clone();
-            request.extensions_mut().insert(call);
-            self.rls.clone().call(request).await
-        };
-        let Ok(response) = response;
+    fn serve(
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
+        if request.uri().path() != rls::PATH {
+            return Box::pin(self.others.clone().call(request));
+        }
+        if let Some(trial) = self.trial.clone() {
+            return Box::pin(async move { Ok(trial.call(request).await) });
+        }
+        let call = request.body().call.clone();
+        request.extensions_mut().insert(call);
+        self.rls.clone().call(request)
+    }
+
+    /// Whether a trial answers.
+    fn forwards<B>(&self, request: &Request<B>) -> bool {
+        self.trial.is_some() && request.uri().path() == rls::PATH
+    }
+
+    /// tonic reports a message that is too large as OUT_OF_RANGE.
+    fn rename_oversized(&self, response: Response<Body>) -> Response<Body> {
         match codec::oversized(response.headers()) {
             Some(status) => {
                 self.oversized.inc();

@@ -101,13 +101,14 @@ impl RateLimitService for Rls {
         &self,
         request: Request<Bytes>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let (metadata, extensions, message) = request.into_parts();
-        let (mut query, size) = decode::query(&message).map_err(|error| self.reject(&error))?;
-        let call = extensions.get::<Arc<CallInFlight>>();
+        let message = request.get_ref();
+        let (mut query, size) = decode::query(message).map_err(|error| self.reject(&error))?;
+        let call = request.extensions().get::<Arc<CallInFlight>>();
         if call.is_some_and(|call| !call.hold(size.bytes())) {
             return Err(Status::resource_exhausted(BYTES_REASON));
         }
-        let answer = self.decide(metadata.as_ref(), &mut query).await;
+        let headers = request.metadata().as_ref();
+        let answer = self.decide(headers, &mut query).await;
         answer.map(Response::new)
     }
 }
