@@ -16,7 +16,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs generated-protos console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-usage bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-usage bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -62,9 +62,6 @@ helm: requirements ## test the chart without a cluster: rendered manifests, and 
 
 generated-docs: ## rewrite docs/settings.md, docs/metrics.md, docs/schema and the bounds of docs/guarantees.md from the definitions
 	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
-
-generated-protos: ## rewrite proto/generated from the definitions in proto
-	REWRITE=1 $(CARGO) test --test suite -- generated_protos::
 
 drill: requirements ## cause the faults of an on-call rota, and print how soon each is named; REWRITE=1 writes the table of docs/operations.md. Needs promtool; takes five minutes
 	@tests/tools.py suite e2e helm

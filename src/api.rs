@@ -10,6 +10,7 @@ use http::StatusCode;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
 use crate::api::admission::{Admission, Services};
@@ -21,7 +22,9 @@ use crate::api::descriptors::ConnectionBounds;
 use crate::api::json::JsonHandler;
 use crate::api::listener::{Acceptor, Listeners, Worker};
 use crate::api::reflection::Reflection;
+use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::api::rls::Rls;
+use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::trial::TrialRls;
 use crate::base::runtime::Thread;
@@ -39,6 +42,7 @@ pub(crate) mod body;
 pub mod budget;
 pub mod call_metrics;
 pub(crate) mod certificates;
+mod codec;
 pub mod connection;
 pub mod convert;
 pub mod decode;
@@ -57,7 +61,6 @@ mod slots;
 pub mod socket;
 pub mod tls;
 pub mod trial;
-mod unary;
 
 /// gRPC connections that wait to be taken by a worker. It takes microseconds, unless too many TLS
 /// handshakes are in progress there.
@@ -163,12 +166,13 @@ impl Api {
     pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
         let services = Arc::new(Services {
-            rls: Rls::new(limiter.clone(), self.metrics.clone(), self.traces.clone()),
+            rls: self.rls(limiter.clone()),
             trial: self.trial.as_ref().map(|trial| {
                 let worker = trial.open(rls::PATH);
                 TrialRls::new(worker, limiter.clone(), self.metrics.clone())
             }),
             others: self.other_services(),
+            oversized: self.metrics.oversized.clone(),
         });
         let admission = || Admission {
             services: services.clone(),
@@ -193,9 +197,20 @@ impl Api {
         );
     }
 
+    /// ShouldRateLimit. As in envoyproxy/ratelimit, requests may be compressed; responses are not,
+    /// which gRPC permits.
+    fn rls(&self, limiter: Limiter) -> RateLimitServiceServer<Rls> {
+        let rls = Rls::new(limiter, self.metrics.clone(), self.traces.clone());
+        RateLimitServiceServer::new(rls)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
     /// Health and reflection.
     fn other_services(&self) -> Routes {
-        let health = tonic_health::pb::health_server::HealthServer::new(self.health.clone());
+        let health = tonic_health::pb::health_server::HealthServer::new(self.health.clone())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let router = reflection::PATHS
             .into_iter()
             .fold(Routes::new(health).into_axum_router(), |router, path| {

@@ -1,5 +1,5 @@
-//! The protobuf messages and services of `proto/`, and their descriptors.
-//! `make generated-protos` writes both into `proto/generated/`.
+//! The protobuf messages and services of `proto/`, and their descriptors, as `build.rs` generates
+//! them with tonic-prost-build.
 //!
 //! The fields are documented in `proto/`. Modules follow the packages:
 //! [`envoy::service::ratelimit::v3`] has ShouldRateLimit,
@@ -17,8 +17,8 @@
     reason = "generated: generated code has its own style"
 )]
 
-include!("../proto/generated/mod.rs");
+include!(concat!(env!("OUT_DIR"), "/protos.rs"));
 
 /// `proto/` and what it imports, comments included, as an encoded
 /// `google.protobuf.FileDescriptorSet`: for reflection and JSON.
-pub const DESCRIPTOR_SET: &[u8] = include_bytes!("../proto/generated/served.bin");
+pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/served.bin"));

@@ -9,34 +9,36 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
-use futures_util::future::{self, FutureExt as _};
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body_util::Either;
+use futures_util::FutureExt as _;
+use futures_util::future::{self, BoxFuture, Either};
+use http::{HeaderMap, Request, Response};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service as _;
 
-use crate::api::budget::{CallInFlight, ConnectionBudget};
-use crate::api::request_body::{BYTES_REASON, RequestBody};
+use crate::api::budget::{BYTES_REASON, CallInFlight, ConnectionBudget};
+use crate::api::codec;
+use crate::api::request_body::{Compression, RequestBody};
+use crate::api::rls::generated::rate_limit_service_server::RateLimitServiceServer;
 use crate::api::rls::{self, Rls};
 use crate::api::trial::TrialRls;
-use crate::api::unary::{self, GRPC_STATUS, UnaryBody};
+use crate::telemetry::metric::Counter;
 
 /// Memory of a header besides its bytes: its entry in the map of headers.
 const HEADER_BYTES: usize = 128;
 const STREAMS_REASON: &str = "too many calls are in flight (streams_max)";
-const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
-const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 
 /// The gRPC services of a worker.
 pub(crate) struct Services {
-    pub(crate) rls: Rls,
-    /// Serves instead of `rls` during a trial.
+    pub(crate) rls: RateLimitServiceServer<Rls>,
+    /// Is asked for ShouldRateLimit instead of `rls` during a trial.
     pub(crate) trial: Option<TrialRls>,
     /// Health and reflection.
     pub(crate) others: Routes,
+    /// Counts messages that are too large.
+    pub(crate) oversized: Counter,
 }
 
 /// The gRPC services of a worker, behind the bounds of one connection.
@@ -48,35 +50,45 @@ pub(crate) struct Admission {
 
 /// The body of a response. Its call, if it was admitted, is in flight until the body is sent.
 pub(crate) struct ResponseBody {
-    body: Either<UnaryBody, Body>,
+    body: Body,
     _call: Option<Arc<CallInFlight>>,
 }
 
 impl Admission {
-    /// Serves a call, or rejects it.
+    /// Serves a call, or rejects it. The future is small, since hyper moves it several times: the
+    /// request goes into the box of its service at once.
     pub(crate) fn call(
         self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
+        let is_forwarded = self.services.forwards(&request);
         let (served, call) = match self.admit(request.headers()) {
             Ok(call) => {
                 let call = Arc::new(call);
-                let request = request.map(|body| RequestBody::new(body, call.clone()));
-                (
-                    future::Either::Left(self.services.serve(request)),
-                    Some(call),
-                )
+                let compression = if codec::may_be_compressed(request.headers()) {
+                    Compression::Gzip
+                } else {
+                    Compression::None
+                };
+                let request = request.map(|body| RequestBody::new(body, call.clone(), compression));
+                (Either::Left(self.services.serve(request)), Some(call))
             }
             Err(reason) => {
                 let response = Status::resource_exhausted(reason).into_http();
-                let response = response.map(Either::Left);
-                (future::Either::Right(future::ready(response)), None)
+                (Either::Right(future::ready(Ok(response))), None)
             }
         };
-        served.map(|response| {
+        served.map(move |response| {
+            let Ok(response) = response;
             if let Some(call) = &call {
                 call.answer();
             }
+            // Replies to a trial stay as they are.
+            let response = if is_forwarded {
+                response
+            } else {
+                self.services.rename_oversized(response)
+            };
             Ok(response.map(|body| ResponseBody { body, _call: call }))
         })
     }
@@ -92,39 +104,35 @@ impl Admission {
 }
 
 impl Services {
-    /// The future of ShouldRateLimit is kept small, since each call moves it several times: it has
-    /// what it needs of the request, and all others are boxed.
     fn serve(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-    ) -> impl Future<Output = Response<Either<UnaryBody, Body>>> {
-        if request.uri().path() != rls::PATH || self.trial.is_some() {
-            return future::Either::Left(Box::pin(self.serve_other(request)));
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
+        if request.uri().path() != rls::PATH {
+            return Box::pin(self.others.clone().call(request));
         }
-        let (head, mut body) = request.into_parts();
-        let headers = head.headers;
-        future::Either::Right(async move {
-            let answer = self.rls.call(&headers, &mut body).await;
-            unary::respond(answer).map(Either::Left)
-        })
+        if let Some(trial) = self.trial.clone() {
+            return Box::pin(async move { Ok(trial.call(request).await) });
+        }
+        let call = request.body().call.clone();
+        request.extensions_mut().insert(call);
+        self.rls.clone().call(request)
     }
 
-    /// Serves health, reflection, and ShouldRateLimit of a trial.
-    async fn serve_other(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-    ) -> Response<Either<UnaryBody, Body>> {
-        if let Some(trial) = &self.trial
-            && request.uri().path() == rls::PATH
-        {
-            let response = trial.call(request).await;
-            return response.map(Either::Left);
+    /// Whether a trial answers.
+    fn forwards<B>(&self, request: &Request<B>) -> bool {
+        self.trial.is_some() && request.uri().path() == rls::PATH
+    }
+
+    /// tonic reports a message that is too large as OUT_OF_RANGE.
+    fn rename_oversized(&self, response: Response<Body>) -> Response<Body> {
+        match codec::oversized(response.headers()) {
+            Some(status) => {
+                self.oversized.inc();
+                status.into_http()
+            }
+            None => response,
         }
-        let Ok(mut response) = self.others.clone().call(request).await;
-        if rename_oversized(&mut response) {
-            self.rls.metrics.oversized.inc();
-        }
-        response.map(Either::Right)
     }
 }
 
@@ -136,10 +144,7 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match &mut self.body {
-            Either::Left(body) => Pin::new(body).poll_frame(context),
-            Either::Right(body) => Pin::new(body).poll_frame(context),
-        }
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -157,16 +162,4 @@ fn bytes_of(headers: &HeaderMap) -> usize {
         .iter()
         .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
         .sum()
-}
-
-/// tonic reports a message that is too large as OUT_OF_RANGE, which no service here uses.
-/// envoyproxy/ratelimit and the documentation of gRPC use RESOURCE_EXHAUSTED.
-fn rename_oversized(response: &mut Response<Body>) -> bool {
-    match response.headers_mut().get_mut(GRPC_STATUS) {
-        Some(status) if *status == OUT_OF_RANGE => {
-            *status = RESOURCE_EXHAUSTED;
-            true
-        }
-        _ => false,
-    }
 }

@@ -38,6 +38,10 @@ pub(crate) const MESSAGE_BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
 /// Bytes of a call that are not charged. Calls of Envoy have fewer, so their bytes cost nothing.
 pub(crate) const BYTES_FREE: usize = 4 << 10;
 
+/// The error of a call that needs more bytes than are left.
+pub(crate) const BYTES_REASON: &str =
+    "too many bytes are in flight (message_bytes_in_flight_max, message_bytes_per_connection_max)";
+
 /// The budget of all connections.
 #[derive(Debug)]
 pub struct Budget {

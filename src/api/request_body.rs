@@ -1,5 +1,5 @@
-//! The body of a gRPC request: charges its bytes to the call as they arrive, and fails when they
-//! are late.
+//! The body of a gRPC request on its way to tonic: charges its bytes to the call as they arrive,
+//! and fails when they are late.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,28 +11,62 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use crate::api::budget::CallInFlight;
+use crate::api::budget::{BYTES_REASON, CallInFlight};
+use crate::api::request_size::MESSAGE_BYTES_MAX;
 
 /// Time for a gRPC request to arrive, from its head to the end of its stream. Envoy sends a call at
 /// once, and waits 20 ms.
 // bound message_timeout: DEADLINE_EXCEEDED; tollgate_calls_rejected_total{cause="message_timeout"}
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-pub(crate) const BYTES_REASON: &str =
-    "too many bytes are in flight (message_bytes_in_flight_max, message_bytes_per_connection_max)";
+/// Bytes that gzip makes of one at most.
+const GZIP_RATIO: usize = 1_032;
+
+/// Whether a message takes more memory than bytes on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    None,
+    /// tonic decompresses a message of at most [`MESSAGE_BYTES_MAX`].
+    Gzip,
+}
 
 pub(crate) struct RequestBody {
     body: Incoming,
     pub(crate) call: Arc<CallInFlight>,
+    compression: Compression,
+    received: usize,
     /// Set when the body is pending for the first time.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, call: Arc<CallInFlight>) -> Self {
+    pub(crate) fn new(body: Incoming, call: Arc<CallInFlight>, compression: Compression) -> Self {
         Self {
             body,
             call,
+            compression,
+            received: 0,
             deadline: None,
+        }
+    }
+
+    /// Charges bytes that have arrived. `false` if there are not enough.
+    fn charge(&mut self, arrived: usize) -> bool {
+        let before = self.compression.memory_of(self.received);
+        self.received += arrived;
+        let memory = self.compression.memory_of(self.received);
+        self.call.hold(memory - before)
+    }
+}
+
+impl Compression {
+    /// Memory of a message of which so many bytes were received.
+    fn memory_of(self, received: usize) -> usize {
+        match self {
+            Self::None => received,
+            Self::Gzip => {
+                let decompressed = received.saturating_mul(GZIP_RATIO);
+                received + decompressed.min(MESSAGE_BYTES_MAX)
+            }
         }
     }
 }
@@ -56,7 +90,7 @@ impl Body for RequestBody {
             return Poll::Ready(Some(Err(Status::deadline_exceeded(late).into())));
         };
         if this.body.is_end_stream() {
-            // The body is kept until its call is answered, and the timer would wake it.
+            // A stream keeps its body until it is answered, and the timer would wake it.
             this.deadline = None;
             this.call.arrive();
         }
@@ -64,10 +98,10 @@ impl Body for RequestBody {
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref())
             .map_or(0, Bytes::len);
-        Poll::Ready(if this.call.hold(arrived) {
+        Poll::Ready(if this.charge(arrived) {
             frame.map(|frame| frame.map_err(Into::into))
         } else {
-            Some(Err(no_bytes_left().into()))
+            Some(Err(Status::resource_exhausted(BYTES_REASON).into()))
         })
     }
 
@@ -78,9 +112,4 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-/// The error of a call that needs more bytes than are left.
-pub(crate) fn no_bytes_left() -> Status {
-    Status::resource_exhausted(BYTES_REASON)
 }

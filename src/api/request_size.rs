@@ -12,8 +12,8 @@ pub const DESCRIPTORS_MAX: usize = 1_000;
 /// Entries of all descriptors of one request: ten for each of a thousand descriptors.
 // bound entries_max: INVALID_ARGUMENT; 400; tollgate_invalid_requests_total
 pub const ENTRIES_MAX: usize = 10_000;
-/// Bytes of a message, and of a body of `/json`. As in the reference, whose gRPC library has this
-/// default.
+/// Bytes of a message, decompressed if it was compressed, and of a body of `/json`. As in the
+/// reference, whose gRPC library has this default.
 // bound message_bytes_max: RESOURCE_EXHAUSTED; 413; tollgate_oversized_requests_total
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Memory of a descriptor besides its entries, decoded and as part of a query.

@@ -1,17 +1,33 @@
 //! RateLimitService: decodes a request, asks the limiter, converts the response.
 
-use http::HeaderMap;
-use tonic::{Code, Status};
+use std::sync::Arc;
 
+use http::HeaderMap;
+use prost::bytes::Bytes;
+use tonic::{Code, Request, Response, Status};
+
+use crate::api::budget::{BYTES_REASON, CallInFlight};
 use crate::api::call_metrics::RlsMetrics;
 use crate::api::convert;
 use crate::api::decode::{self, QueryError};
-use crate::api::request_body::{RequestBody, no_bytes_left};
-use crate::api::unary::{ReadError, read_message};
+use crate::api::rls::generated::rate_limit_service_server::RateLimitService;
 use crate::limiter::Limiter;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::rules::query::Query;
 use crate::telemetry::traces::{LiveSpan, Traces};
+
+/// The service of `proto/` as tonic-prost-build generates it with the codec of `codec.rs`.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated: generated code has its own style"
+)]
+pub(crate) mod generated {
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/server/envoy.service.ratelimit.v3.rs"
+    ));
+}
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Span name and attributes as in OpenTelemetry's instrumentation for gRPC.
@@ -54,39 +70,11 @@ impl Rls {
         }
     }
 
-    /// Serves one call.
-    ///
-    /// # Errors
-    /// The message cannot be read, and those of [`Self::should_rate_limit`].
-    pub(crate) async fn call(
-        &self,
-        headers: &HeaderMap,
-        body: &mut RequestBody,
-    ) -> Result<RateLimitResponse, Status> {
-        let message = match read_message(headers, &mut *body).await {
-            Ok(message) => message,
-            Err(ReadError::Oversized(status)) => {
-                self.metrics.oversized.inc();
-                return Err(status);
-            }
-            Err(ReadError::Other(status)) => return Err(status),
-        };
-        // Boxed: a call is moved several times before it begins, and may wait for its message.
-        Box::pin(async {
-            let (mut query, size) = decode::query(&message).map_err(|error| self.reject(&error))?;
-            if !body.call.hold(size.bytes()) {
-                return Err(no_bytes_left());
-            }
-            self.should_rate_limit(headers, &mut query).await
-        })
-        .await
-    }
-
     /// Decides a request. `headers` may have a grpc-timeout, which sets the deadline, and a trace.
     ///
     /// # Errors
     /// The status of [`convert::status`].
-    pub async fn should_rate_limit(
+    pub async fn decide(
         &self,
         headers: &HeaderMap,
         query: &mut Query<'_>,
@@ -104,6 +92,24 @@ impl Rls {
             end_attributes(span, answer.as_ref().err());
         }
         answer
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Rls {
+    async fn should_rate_limit(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let message = request.get_ref();
+        let (mut query, size) = decode::query(message).map_err(|error| self.reject(&error))?;
+        let call = request.extensions().get::<Arc<CallInFlight>>();
+        if call.is_some_and(|call| !call.hold(size.bytes())) {
+            return Err(Status::resource_exhausted(BYTES_REASON));
+        }
+        let headers = request.metadata().as_ref();
+        let answer = self.decide(headers, &mut query).await;
+        answer.map(Response::new)
     }
 }
 

@@ -9,15 +9,18 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use http::{HeaderMap, Request, Response};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use tonic::Status;
+use tonic::body::Body;
 
 use crate::api::call_metrics::{RlsMetrics, grpc_timeout};
+use crate::api::codec::message_in;
 use crate::api::decode;
 use crate::api::request_body::RequestBody;
+use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::api::trial::local::{Answering, DecodedCall, LocalAnswer};
 use crate::api::trial::upstream::{Forwarded, UpstreamReply};
-use crate::api::unary::{ReadError, UnaryBody, message_in, read_all};
 use crate::base::text::Text;
 use crate::base::time::{Span, Time};
 use crate::limiter::Limiter;
@@ -33,6 +36,8 @@ use crate::trial::upstream::{Call, HOP};
 mod local;
 mod upstream;
 
+/// Bytes of the body of a call: the largest message, and five before it.
+const BODY_BYTES: usize = MESSAGE_BYTES_MAX + 5;
 /// Descriptors of a disagreement of a trial.
 // bound shown_descriptors_max: the others are left out; -
 const SHOWN_DESCRIPTORS_MAX: usize = 10;
@@ -65,7 +70,7 @@ impl TrialRls {
     }
 
     /// Serves one call.
-    pub(crate) async fn call(&self, request: Request<RequestBody>) -> Response<UnaryBody> {
+    pub(crate) async fn call(&self, request: Request<RequestBody>) -> Response<Body> {
         let began = self.limiter.clock().now();
         let (head, body) = request.into_parts();
         if head.headers.contains_key(HOP) {
@@ -76,16 +81,11 @@ impl TrialRls {
             .into_http();
         }
         let charged = body.call.clone();
-        let body = match read_all(body).await {
+        let body = match self.read(body).await {
             Ok(body) => body,
-            Err(ReadError::Oversized(status)) => {
-                self.metrics.oversized.inc();
-                return status.into_http();
-            }
-            Err(ReadError::Other(status)) => return status.into_http(),
+            Err(status) => return status.into_http(),
         };
-        let message = message_in(&head.headers, &body).ok();
-        let decoded = message.and_then(|message| {
+        let decoded = message_in(&head.headers, &body).and_then(|message| {
             let (query, size) = decode::query(&message).ok()?;
             let decoded = self.decoded(&query, &message, &head.headers, began);
             charged.hold(size.bytes()).then_some(decoded)
@@ -97,6 +97,23 @@ impl TrialRls {
         };
         self.metrics.calls.observe(began, self.limiter.clock());
         response
+    }
+
+    /// Reads the whole body of a call. It is copied: it would keep the receive buffer of the
+    /// connection while the call waits.
+    async fn read(&self, body: RequestBody) -> Result<Bytes, Status> {
+        let collected = Limited::new(body, BODY_BYTES).collect().await;
+        let body = collected.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                self.metrics.oversized.inc();
+                let text = format!("a body of more than {BODY_BYTES} bytes");
+                return Status::resource_exhausted(text);
+            }
+            Status::from_error(error)
+        })?;
+        let mut bytes = BytesMut::new();
+        bytes.put(body.aggregate());
+        Ok(bytes.freeze())
     }
 
     fn decoded(
@@ -135,7 +152,7 @@ impl TrialRls {
     }
 
     /// Answers a request that cannot be decided here.
-    async fn forward_only(&self, call: &Call, began: Time) -> Response<UnaryBody> {
+    async fn forward_only(&self, call: &Call, began: Time) -> Response<Body> {
         let mut ending = self.worker.begin(OTHER.into());
         self.worker.drop_invalid();
         let forwarded = self.worker.upstream.forward(call).await;
@@ -144,7 +161,7 @@ impl TrialRls {
         upstream::respond(forwarded)
     }
 
-    async fn answer(&self, decoded: DecodedCall, call: Call, began: Time) -> Response<UnaryBody> {
+    async fn answer(&self, decoded: DecodedCall, call: Call, began: Time) -> Response<Body> {
         let mut ending = self.worker.begin(decoded.domain.clone());
         let bytes = call.body.len();
         let worker = self.worker.clone();

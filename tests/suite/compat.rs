@@ -323,11 +323,7 @@ impl World {
             let message = request.encode_to_vec();
             let (mut query, _) = decode::query(&message).expect("it was encoded here");
             let began = tokio::time::Instant::now();
-            last = match self
-                .rls
-                .should_rate_limit(&HeaderMap::new(), &mut query)
-                .await
-            {
+            last = match self.rls.decide(&HeaderMap::new(), &mut query).await {
                 Ok(response) => {
                     let response = response.encode_to_vec();
                     answer(&RateLimitResponse::decode(&*response).expect("it was encoded here"))

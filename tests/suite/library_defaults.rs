@@ -1,10 +1,11 @@
 //! What envoyproxy/ratelimit has by the defaults of its libraries, and is otherwise here.
 
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request};
 
 use crate::support::http::{self, Connection};
-use crate::support::{TestServer, limit_of, request};
+use crate::support::{Code as Answered, TestServer, limit_of, request};
 
 /// The code and text of the answer to a call with a header.
 async fn answer(server: &TestServer, name: &'static str, value: &str) -> (Code, String) {
@@ -19,19 +20,36 @@ async fn answer(server: &TestServer, name: &'static str, value: &str) -> (Code, 
 }
 
 #[tokio::test]
-async fn compressed_calls_are_unimplemented() {
-    let server = TestServer::with_rules(&limit_of(9)).start();
-    let (code, text) = answer(&server, "grpc-encoding", "gzip").await;
+async fn calls_compressed_with_gzip_are_answered_uncompressed() {
+    let server = TestServer::with_rules(&limit_of(2)).start();
+    let mut client = RateLimitServiceClient::new(server.client().await.channel)
+        .send_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Gzip);
+    for expected in [Answered::Ok, Answered::Ok, Answered::OverLimit] {
+        let call = request("d", &[&[("k", "v")]]);
+        let response = client.should_rate_limit(call).await.expect("an answer");
+        assert_eq!(response.metadata().get("grpc-encoding"), None);
+        assert_eq!(response.into_inner().overall_code(), expected);
+    }
+    // Some kilobytes of gzip.
+    let long = "v".repeat(4 << 20);
+    let call = client.should_rate_limit(request("d", &[&[("k", &long)]]));
+    let status = call.await.expect_err("more than 4 MiB");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    server.assert_metric("tollgate_oversized_requests_total", 1.0);
+    let call = client.should_rate_limit(request("d", &[&[("k", &long[100..])]]));
+    call.await.expect("within the bound");
+
+    let (code, text) = answer(&server, "grpc-encoding", "zstd").await;
     assert_eq!(code, Code::Unimplemented);
     assert_eq!(
         text,
-        "Content is compressed with `gzip` which isn't supported"
+        "Content is compressed with `zstd` which isn't supported"
     );
     assert_eq!(
         answer(&server, "grpc-encoding", "identity").await.0,
         Code::Ok
     );
-    // gRPC lets a server answer without compression whatever the client accepts.
     assert_eq!(
         answer(&server, "grpc-accept-encoding", "gzip").await.0,
         Code::Ok

@@ -25,7 +25,6 @@ mod endpoints;
 mod explain;
 mod faults;
 mod generated_docs;
-mod generated_protos;
 mod github_action;
 mod grpc_tls;
 mod idle_closes;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use http::Response;
 use hyper::body::Bytes;
+use tonic::body::Body;
 
+use crate::api::codec;
 use crate::api::convert;
 use crate::api::decode;
-use crate::api::unary::{self, UnaryBody};
 use crate::base::time::Time;
 use crate::limiter::decision::Decision as LimiterDecision;
 use crate::limiter::response::Response as OwnResponse;
@@ -82,9 +83,9 @@ pub(crate) async fn decide(limiter: Limiter, call: DecodedCall) -> LocalAnswer {
     }
 }
 
-pub(crate) fn respond(answer: Result<OwnResponse, LimiterError>) -> Response<UnaryBody> {
+pub(crate) fn respond(answer: Result<OwnResponse, LimiterError>) -> Response<Body> {
     let answer = answer.map(convert::response);
-    unary::respond(answer.map_err(|error| convert::status(&error)))
+    codec::respond(answer.map_err(|error| convert::status(&error)))
 }
 
 fn without_verdict() -> Outcome {

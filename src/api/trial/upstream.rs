@@ -1,16 +1,19 @@
 //! The upstream's side of a call during a trial.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::Bytes;
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
 use prost::Message as _;
-use tonic::Status;
+use tonic::body::Body;
+use tonic::{Code as Grpc, Status};
 
+use crate::api::codec::message_in;
 use crate::api::convert;
 use crate::api::decode::Fields;
 use crate::api::request_size::DESCRIPTORS_MAX;
-use crate::api::unary::{GRPC_STATUS, UnaryBody, message_in};
 use crate::base::time::Span;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use crate::report::comparison::StatedLimit;
@@ -22,7 +25,6 @@ use crate::trial::upstream::{ForwardError, RawReply};
 /// Fields of a RateLimitResponse.
 const OVERALL_CODE: u32 = 1;
 const STATUSES: u32 = 2;
-const GRPC_OK: &str = "0";
 
 pub(crate) type Forwarded = Result<RawReply, ForwardError>;
 
@@ -40,16 +42,12 @@ impl UpstreamReply {
                 return Self::Error(format!("{:?}: {}", status.code(), status.message()).into());
             }
         };
-        let has_status = |headers: &&HeaderMap| headers.contains_key(GRPC_STATUS);
-        let headers = trailers.as_ref().filter(has_status);
-        let headers = headers.unwrap_or(response.headers());
-        match headers.get(GRPC_STATUS) {
-            Some(code) if code == GRPC_OK && response.status() == StatusCode::OK => {
+        let status = trailers.as_ref().and_then(Status::from_header_map);
+        match status.or_else(|| Status::from_header_map(response.headers())) {
+            Some(status) if status.code() == Grpc::Ok && response.status() == StatusCode::OK => {
                 Self::Message(response.body().clone())
             }
-            Some(_) => {
-                let status = Status::from_header_map(headers);
-                let status = status.unwrap_or_else(|| Status::unknown(""));
+            Some(status) => {
                 Self::Error(format!("{:?}: {}", status.code(), status.message()).into())
             }
             None => Self::Error(format!("HTTP status {}", response.status()).into()),
@@ -82,18 +80,30 @@ pub(crate) fn outcome_of(forwarded: &Forwarded, reply: &UpstreamReply) -> CallOu
 }
 
 /// The reply unchanged, or the error of the failure.
-pub(crate) fn respond(forwarded: Forwarded) -> Response<UnaryBody> {
+pub(crate) fn respond(forwarded: Forwarded) -> Response<Body> {
     match forwarded {
-        Ok(RawReply { response, trailers }) => response.map(|body| UnaryBody::raw(body, trailers)),
+        Ok(RawReply { response, trailers }) => response.map(|body| body_of(body, trailers)),
         Err(ForwardError::Unavailable(status) | ForwardError::Late(status)) => status.into_http(),
     }
+}
+
+/// Bytes and trailers as they were received. It has no size: hyper would add it to the headers.
+fn body_of(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
+    let data = Some(bytes).filter(|bytes| !bytes.is_empty());
+    let frames = data.map(Frame::data).into_iter();
+    let frames: Vec<_> = frames.chain(trailers.map(Frame::trailers)).collect();
+    if frames.is_empty() {
+        return Body::empty();
+    }
+    let frames = frames.into_iter().map(Ok::<_, Infallible>);
+    Body::new(StreamBody::new(tokio_stream::iter(frames)))
 }
 
 /// Decodes what is compared of a RateLimitResponse, status by status: all that a response may have
 /// takes a hundred times its bytes. `None` if it is none, or has more statuses than a request may
 /// have descriptors.
 pub(crate) fn decoded(body: &Bytes) -> Option<Reply> {
-    let message = message_in(&HeaderMap::new(), body).ok()?;
+    let message = message_in(&HeaderMap::new(), body)?;
     let (mut over_limit, mut statuses) = (false, Vec::new());
     let mut fields = Fields(&message);
     while let Some(field) = fields.next().ok()? {

@@ -1,7 +1,7 @@
 //! Converts xDS resources to the schema of rules, which the compiler shares with YAML.
 //!
 //! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are
-//! bytes until here (see `tests/suite/generated_protos.rs`).
+//! bytes until here (see `build.rs`).
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{Pipeline, Value};
+use bb8_redis::redis::{self, Pipeline, Value};
 
 use crate::base::time::{Span, Time};
 use crate::store::redis::connect::connection::Connection;

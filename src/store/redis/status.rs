@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8_redis::redis::{self, Pipeline, RedisError};
 use futures_util::{StreamExt as _, stream};
-use redis::{Pipeline, RedisError};
 use tokio::time::Instant;
 
 use crate::base::time::{Clock, Span, ticks};

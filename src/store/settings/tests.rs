@@ -1,6 +1,6 @@
 //! Which store the settings select, their errors and their warnings.
 
-use ::redis::{ErrorKind, RedisError};
+use bb8_redis::redis::{ErrorKind, RedisError};
 use clap::Parser;
 
 use super::*;

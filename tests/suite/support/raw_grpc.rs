@@ -3,7 +3,7 @@
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
-use http::Request;
+use http::{Request, request};
 use prost::Message;
 use prost::bytes::Bytes;
 use std::net::SocketAddr;
@@ -74,24 +74,31 @@ impl Connection {
 
     /// Sends the head of a call with this grpc-timeout.
     pub(crate) async fn begin_within(&mut self, timeout: Option<Duration>) -> Call {
-        self.open_call(timeout)
-            .await
-            .expect("the connection is open")
+        let mut head = self.head();
+        if let Some(timeout) = timeout {
+            head = head.header("grpc-timeout", format!("{}m", timeout.as_millis()));
+        }
+        self.open_call(head).await.expect("the connection is open")
+    }
+
+    /// Sends the head of a call whose message is compressed with gzip.
+    pub(crate) async fn begin_compressed(&mut self) -> Call {
+        let head = self.head().header("grpc-encoding", "gzip");
+        self.open_call(head).await.expect("the connection is open")
     }
 
     /// The same as [`Self::begin`]; `None` if the server takes no more calls.
     pub(crate) async fn try_begin(&mut self) -> Option<Call> {
-        self.open_call(None).await
+        self.open_call(self.head()).await
     }
 
-    async fn open_call(&mut self, timeout: Option<Duration>) -> Option<Call> {
-        let uri = format!("http://{}{PATH}", self.addr);
-        let mut head = Request::post(uri)
+    fn head(&self) -> request::Builder {
+        Request::post(format!("http://{}{PATH}", self.addr))
             .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        if let Some(timeout) = timeout {
-            head = head.header("grpc-timeout", format!("{}m", timeout.as_millis()));
-        }
+            .header("te", "trailers")
+    }
+
+    async fn open_call(&mut self, head: request::Builder) -> Option<Call> {
         let head = head.body(()).expect("it is a request");
         let mut requests = self.requests.clone().ready().await.ok()?;
         let (response, body) = requests.send_request(head, false).ok()?;

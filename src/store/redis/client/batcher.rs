@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8::PooledConnection;
-use redis::{Pipeline, RedisError, Value};
+use bb8_redis::bb8::PooledConnection;
+use bb8_redis::redis::{Pipeline, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 

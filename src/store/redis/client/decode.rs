@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use bb8_redis::redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::algorithm::Counter;
 use crate::algorithm::counter::Kind;
@@ -247,7 +247,7 @@ pub(crate) fn spent_before(reply: Value, hits: u64) -> Result<(u64, KeyState), R
 
 fn unexpected() -> RedisError {
     RedisError::from((
-        redis::ErrorKind::UnexpectedReturnType,
+        ErrorKind::UnexpectedReturnType,
         "unexpected reply of the rate limit script",
     ))
 }

@@ -3,7 +3,7 @@
 //! Most checks are hits on a fixed window that count whether they are admitted or not. INCR does
 //! that, in a fifth of the script's time. `driver.lua` has the other side.
 
-use redis::Pipeline;
+use bb8_redis::redis::Pipeline;
 use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;

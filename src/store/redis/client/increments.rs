@@ -12,8 +12,8 @@
 //! after the other. Hits to take ahead come after all checks of the command. Those that exceed a
 //! limit which drops hits are given back afterwards: meanwhile they only let others be over limit.
 
+use bb8_redis::redis::{Pipeline, Value};
 use hashbrown::HashTable;
-use redis::{Pipeline, Value};
 
 use crate::limit::EXACT_MAX;
 use crate::store::redis::client::decode::{CheckReply, ReplyError, spent_before};
@@ -193,6 +193,7 @@ impl Spent {
 mod tests {
     use std::collections::HashMap;
 
+    use bb8_redis::redis::Arg;
     use proptest::prelude::*;
 
     use super::*;
@@ -267,7 +268,7 @@ mod tests {
             return None;
         };
         let arguments = refund.args_iter().map(|argument| match argument {
-            redis::Arg::Simple(bytes) => bytes.to_vec(),
+            Arg::Simple(bytes) => bytes.to_vec(),
             _ => Vec::new(),
         });
         let arguments: Vec<Vec<u8>> = arguments.collect();

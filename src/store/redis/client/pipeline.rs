@@ -4,7 +4,7 @@
 //! must share a slot on a cluster, so there is a call for each slot. Repairs of keys that earlier
 //! replies have shown come first.
 
-use redis::{Pipeline, RedisError, Value};
+use bb8_redis::redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::base::time::Time;

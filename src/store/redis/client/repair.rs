@@ -1,7 +1,7 @@
 //! Repairs of a key after INCR: a lifetime if it is new, another value if it had one that no
 //! counter has, or fewer hits if some were dropped. No caller waits for it.
 
-use redis::{Arg, Cmd, Pipeline, Value};
+use bb8_redis::redis::{self, Arg, Cmd, Pipeline, Value};
 
 use crate::check::Key;
 use crate::store::redis::topology::lifetimes::Lifetime;

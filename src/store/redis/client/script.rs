@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use bb8_redis::redis::{self, Cmd};
 use smallvec::SmallVec;
 
 use crate::algorithm::counter;

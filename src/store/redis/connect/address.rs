@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError};
+use bb8_redis::redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError};
 use rustls::ClientConfig;
 
 use crate::base::parse::Secret;

@@ -1,6 +1,9 @@
 //! Connections to Redis servers, with bounds on connecting and on replies.
 //!
-//! A worker has one connection per server, in a bb8 pool of one that reconnects in the background.
+//! A worker has one connection per server, in a pool of bb8-redis of one that reconnects in the
+//! background. [`Connector`] is the pool's manager instead of `RedisConnectionManager`, which never
+//! reports a connection as broken, and has neither reloaded credentials nor these bounds.
+//!
 //! Whether a connection is broken is known from its calls, replies have a time-out (that of a
 //! worker's calls is in `client/waiting.rs`) and a bound, and callers learn at once why connecting
 //! failed.
@@ -14,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
+use bb8_redis::bb8::{ErrorSink, ManageConnection, Pool, PooledConnection, RunError};
+use bb8_redis::redis::aio::{MultiplexedConnection, PubSub};
+use bb8_redis::redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError, Value};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, OptionFuture};
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -363,8 +366,8 @@ impl WorkerConnection {
         tokio::select! {
             biased;
             connection = self.pool.get() => connection.map_err(|error| match error {
-                bb8::RunError::User(error) => error,
-                bb8::RunError::TimedOut => late(),
+                RunError::User(error) => error,
+                RunError::TimedOut => late(),
             }),
             Ok(()) = errors.changed() => Err(errors.borrow().clone().unwrap_or_else(late)),
         }

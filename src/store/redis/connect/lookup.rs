@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bb8_redis::redis::{Pipeline, RedisError, Value};
 use futures_util::future::BoxFuture;
-use redis::{Pipeline, RedisError, Value};
 use tokio::sync::Mutex;
 
 use crate::store::redis::connect::address::Address;

@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8_redis::redis::ConnectionAddr;
+use bb8_redis::redis::aio::AsyncStream;
 use futures_util::FutureExt as _;
 use futures_util::future::select_ok;
-use redis::ConnectionAddr;
-use redis::aio::AsyncStream;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};

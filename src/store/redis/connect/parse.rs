@@ -7,8 +7,8 @@
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
+use bb8_redis::redis::{ConnectionAddr, RedisConnectionInfo};
 use percent_encoding::percent_decode_str;
-use redis::{ConnectionAddr, RedisConnectionInfo};
 
 use crate::store::redis::connect::address::Address;
 

@@ -1,8 +1,8 @@
 //! The messages of a channel, with a bound on those that are not read yet.
 
+use bb8_redis::redis::Msg;
+use bb8_redis::redis::aio::{PubSub, PubSubStream};
 use futures_util::{FutureExt as _, StreamExt as _};
-use redis::Msg;
-use redis::aio::{PubSub, PubSubStream};
 
 use crate::store::redis::connect::reply_bound::Transferred;
 

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bb8_redis::redis::{self, Cmd, ErrorKind, Pipeline, RedisError, Value};
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use redis::{Pipeline, RedisError};
+use bb8_redis::redis::{Pipeline, RedisError};
 
 use crate::base::time::Time;
 use crate::check::{Check, CheckError, Hits, Key, StoreError};

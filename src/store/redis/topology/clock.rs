@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use redis::Value;
+use bb8_redis::redis::{self, Value};
 
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 

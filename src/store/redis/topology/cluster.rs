@@ -1,10 +1,10 @@
 //! Redis Cluster: the slot of a key, and which node serves it, as in the cluster specification:
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
+use bb8_redis::redis::{Pipeline, Value};
 use crc16::{State, XMODEM};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{Pipeline, Value};
 
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};

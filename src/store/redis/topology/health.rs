@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use bb8_redis::redis::RedisError;
 use parking_lot::Mutex;
-use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::base::named_enum::named_enum;

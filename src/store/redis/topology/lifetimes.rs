@@ -13,8 +13,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use bb8_redis::redis::Value;
 use parking_lot::Mutex;
-use redis::Value;
 
 use crate::base::time::{Span, Time};
 use crate::check::Key;

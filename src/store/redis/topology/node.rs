@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redis::RedisError;
+use bb8_redis::redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::base::time::Clock;

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8_redis::redis::RedisError;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::RedisError;
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;

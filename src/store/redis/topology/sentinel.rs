@@ -6,9 +6,9 @@
 use std::cmp::Reverse;
 use std::pin::pin;
 
+use bb8_redis::redis::{self, Pipeline, RedisError, Value};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{Pipeline, RedisError, Value};
 
 use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};
 use crate::store::redis::topology::cluster::Endpoint;

@@ -1,8 +1,11 @@
 //! gRPC connections with too many streams, unfinished or large messages, resets, and without any
 //! bytes.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -247,6 +250,66 @@ async fn unfinished_messages_are_bounded_and_time_out() {
     })
     .await;
     server.metric_becomes("tollgate_message_bytes", 0.0).await;
+    assert_bounded(&server, client).await;
+}
+
+/// Calls that were begun, each with these bytes of its body, on some connections.
+async fn unfinished_calls(
+    server: &TestServer,
+    is_compressed: bool,
+    bytes: &[u8],
+) -> Vec<(raw_grpc::Connection, Vec<raw_grpc::Call>)> {
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut connection = raw_grpc::Connection::open(server.grpc).await;
+        let mut calls = Vec::new();
+        for _ in 0..100 {
+            let mut call = if is_compressed {
+                connection.begin_compressed().await
+            } else {
+                connection.begin().await
+            };
+            call.send(bytes);
+            calls.push(call);
+        }
+        open.push((connection, calls));
+    }
+    open
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compressed_messages_are_charged_before_they_are_decompressed() {
+    let server = server("2").start();
+    let client = WellBehaved::start(&server);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+    let message = prost::Message::encode_to_vec(&request("d", &[&[("k", &"v".repeat(4_000_000))]]));
+    gzip.write_all(&message).expect("memory is writable");
+    let mut compressed = raw_grpc::frame_of(&gzip.finish().expect("memory is writable"));
+    assert!(compressed.len() < 5_000, "{} bytes", compressed.len());
+    // The flag of a compressed message.
+    compressed[0] = 1;
+    let open = unfinished_calls(&server, true, &compressed).await;
+    let rejected = "tollgate_calls_rejected_total{cause=\"message_bytes\"}";
+    eventually("most are too much", async || {
+        server.metric(rejected) > Some(700.0)
+    })
+    .await;
+    drop(open);
+    server.metric_becomes("tollgate_message_bytes", 0.0).await;
+    assert_bounded(&server, client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announced_messages_take_no_memory() {
+    let server = server("2").start();
+    let client = WellBehaved::start(&server);
+    let open = unfinished_calls(&server, false, &[0, 0, 0x40, 0, 0]).await;
+    eventually("they have arrived", async || {
+        server.metric("tollgate_streams") >= Some(800.0)
+    })
+    .await;
+    drop(open);
+    server.metric_becomes("tollgate_streams", 0.0).await;
     assert_bounded(&server, client).await;
 }
 
