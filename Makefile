@@ -82,8 +82,8 @@ mutants: requirements ## change each token of the Lua scripts; a test must fail.
 leases: ## HISTORIES random histories of leases (100,000) in an optimized build, from the seed SEED (1) on, and long races
 	RACE_ROUNDS=20 HISTORIES=$(or $(HISTORIES),100000) SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- --nocapture in_process::leases::simulation:: system::leases::races::
 
-outages: ## HISTORIES random histories of outages (10,000) in an optimized build, with the seed SEED (1)
-	PROPTEST_CASES=$(or $(HISTORIES),10000) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::
+outages: ## HISTORIES random histories of outages and of charges (10,000 each) in an optimized build, with the seed SEED (1)
+	PROPTEST_CASES=$(or $(HISTORIES),10000) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages:: in_process::charges::
 
 compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
 ifdef KIT
