@@ -136,7 +136,7 @@ PARTS = {
     "otel": system((), ["traces::", "metric_export::"], ("suite", "otel")),
     "drill": Part([make("drill")], ("promtool",)),
     "console": system(("chromium", "chromedriver", "npm"), ["console::"], ("suite", "console")),
-    "versions": system(("redis-server",), ["versions::redis_of_the_distribution"]),
+    "versions": system(("redis-server",), ["versions::redis_of_the_distribution", "versions::redis_6_2", "versions::valkey"]),
     "redis-7.0": system(("mvn",), ["versions::redis_7_0_of_maven"], ("suite", "maven"), is_optional=True),
     "long-faults": system((), ["long_faults::"]),
     "silent-peers": system((), ["silent_peers::"]),

@@ -53,7 +53,6 @@ mod record;
 mod redis_address;
 mod redis_batches;
 mod redis_store;
-mod redis_versions;
 mod reload;
 mod reload_under_load;
 mod replay;

@@ -161,6 +161,8 @@ const COUNTERS: usize = 20;
 const BUCKETS: [usize; 3] = [4, 7, 15];
 /// How many hits of the leased limit are one of the others.
 const LEASED_HITS: u64 = 80;
+/// How many histories are played, unless PROPTEST_CASES is set.
+const CASES: u32 = 300;
 /// Longer than it takes to notice that Redis is there, and to write back.
 const SETTLED_AFTER: Duration = Duration::from_millis(2_500);
 const OVER_LIMIT_CACHE_BYTES: u64 = 1 << 20;
@@ -411,7 +413,7 @@ fn play(steps: &[Step]) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..super::outages::config() })]
+    #![proptest_config(super::outages::config(CASES))]
 
     #[test]
     fn every_store_charges_what_the_model_does(steps in steps()) {

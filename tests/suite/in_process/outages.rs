@@ -257,7 +257,7 @@ fn play(history: &History) -> Result<(), String> {
 }
 
 /// The same histories each time, unless a seed is given.
-pub(super) fn config() -> ProptestConfig {
+pub(super) fn config(cases: u32) -> ProptestConfig {
     let given = ProptestConfig::default();
     let rng_seed = if given.rng_seed == RngSeed::Random {
         RngSeed::Fixed(1)
@@ -265,7 +265,7 @@ pub(super) fn config() -> ProptestConfig {
         given.rng_seed
     };
     let cases = if given.cases == CASES_DEFAULT {
-        CASES
+        cases
     } else {
         given.cases
     };
@@ -385,7 +385,7 @@ fn known_histories_hold_for_every_algorithm() {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(CASES))]
 
     #[test]
     fn nothing_is_counted_twice_or_lost_whatever_fails(history in history()) {
