@@ -52,8 +52,10 @@ impl Redis {
                 redis.write_back_before_use(pool, &node).await
             })
         });
+        let required = redis.pools().filter(|_| redis.required);
         tokio::join!(
             join_all(pools),
+            join_all(required.map(topology::watch_use)),
             redis.run_fallback(&lifecycle),
             self.keep_leases(&lifecycle),
             redis.report(&lifecycle),

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 
+pub(crate) use recovery::watch_use;
+
 pub(crate) mod breaker;
 pub(crate) mod clock;
 pub mod cluster;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-use redis::RedisError;
+use redis::{Pipeline, RedisError};
 use tokio::sync::Notify;
 
 use crate::base::time::Clock;
@@ -24,7 +25,7 @@ use crate::telemetry::metric::Counter;
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) connector: Connector,
-    /// For discovery.
+    /// For discovery, and PINGs without calls.
     pub(crate) lookup: LookupConnection,
     pub(crate) relocation: Relocation,
     pub(crate) health: Health,
@@ -110,6 +111,17 @@ impl Node {
     }
 
     /// Identifies the time since the last recovery of this node, within the process.
+    /// Sends PING, and records the result as that of a call.
+    pub(crate) async fn ping(&self, timeout: Duration) {
+        let mut ping = Pipeline::with_capacity(1);
+        ping.cmd("PING");
+        match tokio::time::timeout(timeout, self.lookup.call(&ping)).await {
+            Ok(Ok(_)) => self.health.record_success(),
+            Ok(Err(error)) => self.health.record_failure(&error, self.address()),
+            Err(_) => self.health.record_timeout(),
+        }
+    }
+
     pub(crate) fn epoch(&self) -> u64 {
         self.id.0 << 32 | self.recoveries.load(Relaxed)
     }
