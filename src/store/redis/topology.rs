@@ -21,6 +21,7 @@ pub(crate) mod lifetimes;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;
+mod rejection;
 mod sentinel;
 pub(crate) mod snapshot;
 

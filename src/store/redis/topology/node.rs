@@ -58,6 +58,12 @@ pub(crate) struct NodeParts {
     pub(crate) refresh: Arc<Notify>,
 }
 
+/// Whether a server that replies to other commands does not allow this one.
+fn is_refused(error: &RedisError) -> bool {
+    let is_dropped = error.is_connection_dropped() && !error.is_timeout();
+    matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped
+}
+
 impl NodeParts {
     /// Connects to a server or a source of the topology.
     pub(crate) fn connector(&self, address: Address) -> Connector {
@@ -85,32 +91,44 @@ impl Node {
         }
     }
 
-    /// Probes the server, and reads its clock. A failure may open the breaker.
+    /// Probes the server, and reads its clock if that is allowed. A failure may open the breaker.
     ///
     /// # Errors
     /// The server did not reply.
     pub(crate) async fn probe(&self) -> Result<(), RedisError> {
-        let probed = async {
-            let mut connection = self.connector.connect_background().await?;
-            self.clock.read(connection.probe()).await
-        };
-        let probed = probed.await;
+        let mut probed = self.ping_and_time().await;
+        if let Ok(Err(error)) = &probed
+            && is_refused(error)
+        {
+            // A proxy closes the connection of a command that it does not know.
+            probed = self.ping_and_time().await;
+        }
+        let probed = probed.and_then(|time| match time {
+            Err(error) if self.uses_own_clock(&error) => Ok(()),
+            time => time,
+        });
         self.health.record_probe(&probed, self.address());
         probed
     }
 
-    /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
-    /// a second.
-    pub(crate) fn mark_recovered(&self) {
-        if !self.health.breaker.is_open() {
-            return;
+    /// Replaces the server's clock by ours if TIME is refused, and not if the server is unable.
+    pub(crate) fn uses_own_clock(&self, error: &RedisError) -> bool {
+        let is_refused = is_refused(error);
+        if is_refused {
+            self.clock.use_own();
+            let cause = format!("TIME: {}", self.address().explain(error));
+            self.health.record_refused("TIME", cause);
         }
-        self.health.breaker.close();
-        self.recoveries.fetch_add(1, Relaxed);
-        self.connector.restart_connecting();
+        is_refused
     }
 
-    /// Identifies the time since the last recovery of this node, within the process.
+    /// The inner result is that of TIME.
+    async fn ping_and_time(&self) -> Result<Result<(), RedisError>, RedisError> {
+        let mut connection = self.connector.connect_background().await?;
+        connection.ask_one("PING").await?;
+        Ok(self.clock.read(connection.ask_one("TIME")).await)
+    }
+
     /// Sends PING, and records the result as that of a call.
     pub(crate) async fn ping(&self, timeout: Duration) {
         let mut ping = Pipeline::with_capacity(1);
@@ -122,6 +140,18 @@ impl Node {
         }
     }
 
+    /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
+    /// a second.
+    pub(crate) fn mark_recovered(&self) {
+        if !self.health.breaker.is_open() {
+            return;
+        }
+        self.health.mark_recovered();
+        self.recoveries.fetch_add(1, Relaxed);
+        self.connector.restart_connecting();
+    }
+
+    /// Identifies the time since the last recovery of this node, within the process.
     pub(crate) fn epoch(&self) -> u64 {
         self.id.0 << 32 | self.recoveries.load(Relaxed)
     }
