@@ -23,6 +23,7 @@ mod fetch;
 mod github;
 mod healthcheck;
 mod help;
+mod ignored;
 mod input;
 mod manifest;
 mod old_forms;
@@ -130,6 +131,7 @@ pub fn run() -> ExitCode {
         _ => argument,
     });
     let mut arguments: Vec<_> = arguments.collect();
+    let ignored = ignored::remove_ignored(&mut arguments, is_command_line);
     if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
         arguments.insert(1, "serve".into());
     }
@@ -149,8 +151,8 @@ pub fn run() -> ExitCode {
         Err(error) => return report(&error, &arguments),
     };
     let done = match cli.command {
-        None => serve::run(cli.serve, &environment, &subcommands()),
-        Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
+        None => serve::run(cli.serve, &environment, &subcommands(), ignored),
+        Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands(), ignored),
         Some(Command::Config(args)) => config::run(*args, &environment),
         Some(Command::Healthcheck(service)) => healthcheck::run(&service),
         Some(Command::Candidate(args)) => candidate::run(&args, &environment),
@@ -179,6 +181,19 @@ pub fn run() -> ExitCode {
         CliError::Usage(_) => ExitCode::from(USAGE),
         CliError::Config(_) => ExitCode::from(BAD_CONFIG),
         CliError::Other(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Whether arguments of a process named `ratelimit` are Tollgate's: a subcommand, or flags and a
+/// directory to serve.
+fn is_command_line(arguments: &[OsString]) -> bool {
+    if subcommands().iter().any(|name| **name == *arguments[1]) {
+        return true;
+    }
+    match Cli::command().try_get_matches_from(arguments) {
+        Ok(matches) => Cli::from_arg_matches(&matches)
+            .is_ok_and(|cli| cli.serve.rules.is_none_or(|rules| rules.is_dir())),
+        Err(error) => !error.use_stderr(),
     }
 }
 

@@ -128,18 +128,20 @@ impl Backend {
     }
 
     /// Runs the background work of the store, for as long as the process lives.
-    /// `has_long_periods` returns whether counters of a day or more are in use.
+    /// `has_long_periods` returns whether counters of a day or more are in use, `scripted` the names
+    /// of the rules that Redis decides by its script.
     pub async fn maintain(
         self,
         clock: Clock,
         lifecycle: Lifecycle,
         watch: StoreWatch,
         has_long_periods: impl Fn() -> bool,
+        scripted: impl Fn() -> Vec<String>,
     ) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
             Self::Redis(redis) => {
-                let watch = watch.run(redis.clone(), lifecycle.clone());
+                let watch = watch.run(redis.clone(), lifecycle.clone(), scripted);
                 let durability = redis.watch_durability(has_long_periods);
                 tokio::join!(redis.clone().maintain(lifecycle), watch, durability);
             }

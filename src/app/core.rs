@@ -71,15 +71,27 @@ impl Core {
 
     /// Adds the work of the store, which depends on the periods of the rules in force.
     pub(super) fn maintain_store(&self, rules: Arc<LiveRules>, background: &mut Background) {
+        let others = rules.clone();
         let has_long_periods = move || {
             let rules = rules.load();
             rules.as_ref().is_some_and(|rules| rules.has_long_periods())
+        };
+        let scripted = move || {
+            let rules = others.load();
+            let rules = rules.as_ref().map(|rules| rules.scripted());
+            rules.unwrap_or_default()
         };
         let (clock, lifecycle) = (self.clock.clone(), self.lifecycle.clone());
         let store = self.backend.clone();
         background.thread(
             "store",
-            store.maintain(clock, lifecycle, self.watch.clone(), has_long_periods),
+            store.maintain(
+                clock,
+                lifecycle,
+                self.watch.clone(),
+                has_long_periods,
+                scripted,
+            ),
         );
     }
 }

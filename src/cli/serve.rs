@@ -37,6 +37,7 @@ pub(crate) fn run(
     args: Args,
     environment: &Environment,
     subcommands: &[String],
+    ignored: Option<String>,
 ) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.rules {
         must_be_a_directory(path, subcommands)?;
@@ -50,7 +51,7 @@ pub(crate) fn run(
         .log_level
         .unwrap_or_else(|| Level::default_for(&std::io::stdout()));
     let log = log::start(level, telemetry.log_format).context("start the log")?;
-    for warning in &resolved.warnings {
+    for warning in resolved.warnings.iter().chain(&ignored) {
         tracing::warn!("{warning}");
     }
     // Runs signals, reloads and exporters. Requests, the store and the admin listener have threads

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::base::named_enum::named_enum;
 use crate::check::Leased;
-use crate::limit::{Limit, OverLimitHits, Terms, Unit, WarnAt};
+use crate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit, WarnAt};
 use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::counts::{LimitStats, RuleStats};
@@ -254,6 +254,16 @@ impl Rule {
     pub(crate) fn has_long_period(&self) -> bool {
         self.all_limits()
             .any(|limit| limit.period >= Unit::Day.span() && !limit.algorithm.counts_holders())
+    }
+
+    /// Whether a counter is more than hits on a fixed window, which INCRBY counts.
+    pub(crate) fn needs_script(&self) -> bool {
+        let is_plain = |limit: &Limit| {
+            limit.algorithm == Algorithm::FixedWindow
+                && limit.over_limit_hits == OverLimitHits::Count
+                && !limit.chained
+        };
+        self.all_limits().count() > 1 || !self.all_limits().all(is_plain)
     }
 
     /// Whether a request over the limit passes as degraded.

@@ -120,6 +120,12 @@ impl RuleSet {
         domains.any(|domain| domain.rules().into_iter().any(Rule::has_long_period))
     }
 
+    /// The paths of the rules that Redis decides by its script.
+    pub fn scripted(&self) -> Vec<String> {
+        let rules = self.rules().into_iter().filter(|rule| rule.needs_script());
+        rules.map(|rule| rule.path.to_string()).collect()
+    }
+
     /// The domain of that name.
     pub fn domain(&self, name: &[u8]) -> Option<&Domain> {
         self.domains.get(name)

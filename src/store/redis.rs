@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::base::shutdown::Lifecycle;
+use crate::base::shutdown::{Lifecycle, StoreProblem};
+use crate::base::text::counted;
 use crate::base::time::ticks;
 use crate::store::redis::fallback::peers::HEARTBEAT_INTERVAL;
-use crate::store::redis::topology::health::PROBE_INTERVAL;
+use crate::store::redis::topology::health::{Health, PROBE_INTERVAL};
 use crate::store::redis::topology::pool::NodePool;
 
 pub use client::RedisClient;
@@ -36,6 +37,9 @@ pub mod topology;
 
 /// How soon a process that starts learns that Redis is unreachable.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(5);
+/// Rules that one line names.
+// bound rules_named_max: their number; -
+const RULES_NAMED_MAX: usize = 10;
 
 impl Redis {
     /// A client for the worker that this is called on.
@@ -52,8 +56,10 @@ impl Redis {
                 redis.write_back_before_use(pool, &node).await
             })
         });
+        let required = redis.pools().filter(|_| redis.required);
         tokio::join!(
             join_all(pools),
+            join_all(required.map(topology::watch_use)),
             redis.run_fallback(&lifecycle),
             self.keep_leases(&lifecycle),
             redis.report(&lifecycle),
@@ -100,6 +106,31 @@ impl Redis {
     /// since.
     pub(crate) fn fails_late(&self) -> bool {
         self.pools().any(NodePool::fails_late)
+    }
+
+    /// The error of a server that rejects commands, and its cure.
+    pub(crate) fn rejection(&self) -> Option<String> {
+        self.pools().find_map(|pool| pool.find(Health::rejection))
+    }
+
+    /// What a Redis leaves undone that refuses commands which only some limits need. `scripted`
+    /// has the rules that need its script.
+    pub(crate) fn refusal(&self, scripted: impl Fn() -> Vec<String>) -> Option<StoreProblem> {
+        let refused = self.pools().find_map(|pool| pool.find(Health::refused))?;
+        let rules = scripted();
+        let named = rules[..rules.len().min(RULES_NAMED_MAX)].join(", ");
+        let needing = match rules.len() {
+            0 => "no rule needs EVALSHA".to_owned(),
+            count => format!("EVALSHA is needed by {}: {named}", counted(count, "rule")),
+        };
+        Some(StoreProblem {
+            summary: "Redis refuses commands".to_owned(),
+            explanation: format!(
+                "{refused}: fixed windows are counted with INCRBY and EXPIRE by the clock of each replica, and REPLICAS is their number; {needing}; allow the commands of docs/redis.md#users-of-redis"
+            ),
+            runbook: "tollgatestoreerrors",
+            is_undecided: false,
+        })
     }
 
     /// Why a server, or every node of a cluster, has never been reachable; `None` if none is so.

@@ -103,9 +103,15 @@ impl StoreWatch {
         }))
     }
 
-    /// Takes samples for as long as the process lives.
-    pub async fn run(self, redis: Arc<Redis>, lifecycle: Lifecycle) {
-        let mut ticks = time::ticks(SAMPLE_INTERVAL);
+    /// Takes samples for as long as the process lives. `scripted` returns the rules that Redis
+    /// decides by its script.
+    pub async fn run(
+        self,
+        redis: Arc<Redis>,
+        lifecycle: Lifecycle,
+        scripted: impl Fn() -> Vec<String>,
+    ) {
+        let (mut ticks, mut logged) = (time::ticks(SAMPLE_INTERVAL), None);
         loop {
             ticks.tick().await;
             let sample = self.sample();
@@ -113,10 +119,23 @@ impl StoreWatch {
                 let mut kept = self.0.kept.lock();
                 kept.add(sample);
                 redis.lateness.set_normal(kept.normal());
-                kept.report(redis.store_timeout, redis.fails_late())
+                kept.report(Norms {
+                    store_timeout: redis.store_timeout,
+                    latency: None,
+                    fails_late: redis.fails_late(),
+                    rejection: redis.rejection(),
+                })
             };
             let (problem, described) = report.unzip();
-            lifecycle.set_store_problem(described.or_else(|| redis.durability.problem()));
+            let refusal = redis.refusal(&scripted);
+            if let Some(refusal) = refusal.as_ref().filter(|_| refusal != logged) {
+                tracing::warn!("{refusal}");
+                logged = Some(refusal.clone());
+            }
+            let is_rejected = problem == Some(Problem::Undecided(StoreError::Rejected));
+            let first = refusal.clone().filter(|_| is_rejected).or(described);
+            let others = refusal.or_else(|| redis.durability.problem());
+            lifecycle.set_store_problem(first.or(others));
             let has_short_deadlines =
                 problem == Some(Problem::Undecided(StoreError::ShortDeadline));
             if has_short_deadlines && self.0.kept.lock().latency.is_none() {
@@ -235,19 +254,18 @@ impl Kept {
     }
 
     /// The problem of the last samples, if there is one. Logs one that began or ended.
-    fn report(&mut self, store_timeout: Span, fails_late: bool) -> Option<(Problem, StoreProblem)> {
+    fn report(&mut self, norms: Norms) -> Option<(Problem, StoreProblem)> {
         let (minute, recent) = (self.since(MINUTE)?, self.since(RECENT)?);
         let current = self.episode.as_ref().map(|episode| episode.problem);
         let problem = Problem::find(&minute, &recent, current);
         let now = self.samples.back()?.clone();
         let before = self.before_fallbacks()?.clone();
         let norms = Norms {
-            store_timeout,
             latency: self.latency,
-            fails_late,
+            ..norms
         };
         let period = now.after(&before);
-        let described = problem.map(|problem| (problem, problem.describe(&period, norms)));
+        let described = problem.map(|problem| (problem, problem.describe(&period, &norms)));
         self.follow(described.clone(), &now, before);
         described
     }
@@ -258,7 +276,8 @@ impl Kept {
             && episode.problem.is_same_kind(*problem)
         {
             episode.problem = *problem;
-            let has_new_cure = cure(&episode.logged) != cure(described);
+            let cure = cure(described).filter(|new| cure(&episode.logged) != Some(new));
+            let has_new_cure = cure.is_some();
             let is_recent = |last| now.at.since(last) < LOG_AGAIN;
             if has_new_cure && !episode.logged_again.is_some_and(is_recent) {
                 tracing::warn!("{described}");

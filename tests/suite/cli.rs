@@ -1,6 +1,7 @@
 //! What the command line says: the block at the start, help, exit codes, `check`, and where rules
 //! are.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -627,6 +628,39 @@ fn a_mistyped_subcommand_does_not_serve() {
         );
         assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
     }
+}
+
+/// How an image is started whose command was that of envoyproxy/ratelimit, and what is ignored.
+const STARTS: &str = r#"
+exec "$0" /bin/ratelimit => /bin/ratelimit
+exec "$0" /usr/local/bin/ratelimit -config /data/config.yaml => /usr/local/bin/ratelimit -config /data/config.yaml
+exec -a /bin/ratelimit "$0" -config /data/ratelimit/config/config.yaml => -config /data/ratelimit/config/config.yaml
+exec -a ratelimit "$0" /no/such/rules => /no/such/rules
+"#;
+
+#[test]
+fn arguments_that_the_reference_ignores_do_not_end_the_start() {
+    let root = TempDir::new().expect("a temporary directory");
+    fs::create_dir(root.path().join("config")).expect("it is writable");
+    fs::write(root.path().join("config/a.yaml"), limit_of(2)).expect("it is writable");
+    for line in STARTS.trim().lines() {
+        let (start, ignored) = line.split_once(" => ").expect("start => ignored");
+        let server = TestServer::with_runtime_root(root.path())
+            .run_by(&["bash", "-c", start])
+            .start();
+        assert_eq!(server.get("/healthcheck").status, 200, "{start}");
+        let rules = server.admin("/rlconfig");
+        assert!(rules.contains("requests_per_unit=2"), "{start}: {rules}");
+        server.assert_logged_once("ignored arguments");
+        server.assert_logged(&format!("ignored arguments: {ignored};"));
+    }
+}
+
+#[test]
+fn a_process_named_ratelimit_has_all_subcommands() {
+    let explain = tollgate(&["/bin/ratelimit", "explain", "--help"]);
+    assert_eq!(explain.stdout, tollgate(&["explain", "--help"]).stdout);
+    assert_eq!(tollgate(&["/bin/ratelimit", "--version"]).code, Some(0));
 }
 
 #[test]

@@ -221,13 +221,8 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Makes the user of the page, with the permission that the page has for all versions but 7.0.
+/// Makes the user of the page.
 fn allow(redis: &RedisProcess) {
-    const BESIDES: &str = "+client|setinfo";
-    assert!(
-        redis_page().contains(&format!("`{BESIDES}`")),
-        "the page names what else a user needs"
-    );
     let words = words_after("ACL SETUSER tollgate");
     let words = words
         .iter()
@@ -235,7 +230,6 @@ fn allow(redis: &RedisProcess) {
     let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"]
         .into_iter()
         .chain(words)
-        .chain([BESIDES])
         .collect();
     redis.command::<()>(&command);
 }

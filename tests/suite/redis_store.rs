@@ -6,6 +6,7 @@ use tollgate::base::time::{Clock, Time};
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Code as GrpcCode;
+use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::process::look_for;
 use crate::support::redis::RedisProcess;
@@ -342,21 +343,40 @@ async fn health_can_be_told_to_need_redis() {
         .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")
         .start();
     assert_eq!(server.get("/healthcheck").status, 500);
-    let redis = RedisProcess::builder()
+    let mut redis = RedisProcess::builder()
+        .in_own_group()
         .start_at(port)
         .expect("the port is free");
     eventually("health is good", async || {
         server.get("/healthcheck").status == 200
     })
     .await;
-    drop(redis);
-    // Only calls count.
+    // Without a call.
     let mut client = server.client().await;
+    for _ in 0..2 {
+        redis.kill();
+        eventually("health is bad", async || {
+            server.get("/healthcheck").status == 500
+                && client.health("").await.expect("it is known") == NotServing
+        })
+        .await;
+        look_until("/ready has the reason", || {
+            server.get("/ready").body.contains("Redis unreachable")
+        });
+        redis.restart();
+        eventually("health is good", async || {
+            server.get("/healthcheck").status == 200
+                && client.health("").await.expect("it is known") == Serving
+        })
+        .await;
+    }
+    // One that replies to nothing.
+    redis.stop();
     eventually("health is bad", async || {
-        client.ask("d", &[("k", "v")]).await;
         server.get("/healthcheck").status == 500
     })
     .await;
+    redis.cont();
 }
 
 #[tokio::test]

@@ -95,7 +95,7 @@ impl Redis {
 
 async fn ping(node: &Node, clock: &Clock) -> Result<Span, String> {
     let began = clock.now();
-    ask(node, Connection::probe).await?;
+    ask(node, async |connection| connection.ask_one("PING").await).await?;
     Ok(clock.now().since(began))
 }
 

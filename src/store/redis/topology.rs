@@ -9,6 +9,8 @@ use std::sync::Arc;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 
+pub(crate) use recovery::watch_use;
+
 pub(crate) mod breaker;
 pub(crate) mod clock;
 pub mod cluster;
@@ -19,6 +21,7 @@ pub(crate) mod lifetimes;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;
+mod rejection;
 mod sentinel;
 pub(crate) mod snapshot;
 

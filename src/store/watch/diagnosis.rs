@@ -54,7 +54,7 @@ pub(crate) struct Period {
 }
 
 /// Times to compare those of a period with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Norms {
     /// STORE_TIMEOUT.
     pub(crate) store_timeout: Span,
@@ -62,6 +62,8 @@ pub(crate) struct Norms {
     pub(crate) latency: Option<f64>,
     /// Whether calls had no reply in time, and nothing failed in another way since.
     pub(crate) fails_late: bool,
+    /// The error with which Redis rejects commands, and its cure.
+    pub(crate) rejection: Option<String>,
 }
 
 /// How many of how many are affected.
@@ -118,7 +120,7 @@ impl Problem {
     }
 
     /// What happens, why, and what to do, for the log, `/ready` and the console.
-    pub(crate) fn describe(self, period: &Period, norms: Norms) -> StoreProblem {
+    pub(crate) fn describe(self, period: &Period, norms: &Norms) -> StoreProblem {
         match self {
             Self::Slow => StoreProblem {
                 summary: "slow Redis".to_owned(),
@@ -191,7 +193,12 @@ impl Period {
     }
 
     /// Cause and cure of undecided checks.
-    fn explain(&self, cause: StoreError, norms: Norms) -> String {
+    fn explain(&self, cause: StoreError, norms: &Norms) -> String {
+        if let (StoreError::Unreachable | StoreError::Rejected, Some(error)) =
+            (cause, &norms.rejection)
+        {
+            return format!("Redis rejects commands: {error}");
+        }
         match cause {
             StoreError::ShortDeadline => {
                 let given = self.deadline.map_or("too little time".to_owned(), millis);
@@ -208,7 +215,7 @@ impl Period {
                     .to_owned()
             }
             StoreError::Rejected => {
-                "Redis rejects commands, its error is in /ready; check maxmemory, ROLE and ACL LOG"
+                "Redis rejected commands, its log lines have the error"
                     .to_owned()
             }
             StoreError::QueueFull => {
@@ -218,7 +225,7 @@ impl Period {
         }
     }
 
-    fn explain_late(&self, norms: Norms) -> String {
+    fn explain_late(&self, norms: &Norms) -> String {
         let store_timeout = Duration::from(norms.store_timeout).as_secs_f64();
         let by_caller = self.deadline.filter(|deadline| *deadline <= store_timeout);
         let until = by_caller.map_or_else(
@@ -249,7 +256,7 @@ impl Share {
     }
 }
 
-fn no_answer(norms: Norms) -> String {
+fn no_answer(norms: &Norms) -> String {
     let store_timeout = norms.store_timeout;
     format!("Redis does not answer within STORE_TIMEOUT ({store_timeout}); {FIND_SLOW}")
 }
@@ -288,9 +295,10 @@ mod tests {
                 store_timeout: Span::from(Duration::from_millis(100)),
                 latency: None,
                 fails_late,
+                rejection: None,
             };
             Problem::Undecided(cause)
-                .describe(&period, norms)
+                .describe(&period, &norms)
                 .to_string()
         };
         let ms = |median: f64, p99: f64| Some([median / 1e3, p99 / 1e3]);

@@ -295,7 +295,7 @@ fn password_changed_in_redis_before_the_file() {
         |scenario, file| {
             set_user(&scenario.servers, &["resetpass", ">second"]);
             close_connections(&scenario.servers);
-            scenario.wait_until_policies_answer_to(UNREACHABLE);
+            scenario.wait_until_policies_answer_to(ERROR_REPLIES);
             write_password(file, "second");
         },
     );

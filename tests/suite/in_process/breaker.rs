@@ -91,7 +91,9 @@ async fn while_it_is_open_calls_take_no_time_and_never_reach_redis() {
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(service.server.received("PING"), 0, "no call is a probe");
     pass(millis(60_000)).await;
-    let probes = service.server.received_at("PING");
+    // Each also opens a connection with a PING, at the same time.
+    let mut probes = service.server.received_at("PING");
+    probes.dedup();
     let pauses: Vec<Duration> = probes
         .windows(2)
         .map(|pair| pair[1].since(pair[0]).into())
@@ -129,7 +131,7 @@ async fn one_successful_probe_closes_it() {
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     assert_eq!(
         (
-            service.server.received("PING"),
+            service.server.received("TIME"),
             service.is_open(),
             service.openings()
         ),

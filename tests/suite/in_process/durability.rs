@@ -37,7 +37,7 @@ impl Watched {
         let has_long_periods = Arc::new(AtomicBool::new(true));
         let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
         let mut tasks = JoinSet::new();
-        tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
+        tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone(), Vec::new));
         let (redis, wanted) = (service.redis.clone(), has_long_periods.clone());
         tasks.spawn(async move { redis.watch_durability(|| wanted.load(Relaxed)).await });
         pass(millis(2_000)).await;

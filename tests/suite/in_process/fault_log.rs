@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::fault_log::{ERROR_REPLIES, FOREIGN, SLOW, UNREACHABLE};
+use crate::support::fault_log::{ERROR_REPLIES, FOREIGN, SLOW, UNREACHABLE, is_end};
 use crate::support::in_process::{GRPC_TIMEOUT, Log, Service, Verdict, millis, pass};
 use crate::support::scripted_redis::{Fault, LOADING, MASTER_DOWN, OOM, READ_ONLY, ScriptedRedis};
 
@@ -124,6 +124,26 @@ async fn error_replies_are_logged_once_and_open_no_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn error_replies_end_with_a_command_that_is_served() {
+    for error in [OOM, READ_ONLY, MASTER_DOWN, LOADING] {
+        let log = Log::capture();
+        let service = Service::started().await;
+        service.server.fail(Fault::Error(error));
+        for _ in 0..5 {
+            service.ask("error", "v").await;
+            pass(millis(2_000)).await;
+            log.assert_logged_once(ERROR_REPLIES, false);
+        }
+        service.server.recover();
+        pass(millis(60_000)).await;
+        log.assert_logged_once(ERROR_REPLIES, false);
+        service.ask("error", "v").await;
+        pass(millis(400)).await;
+        log.assert_logged_once(ERROR_REPLIES, true);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_foreign_value_at_one_key_is_logged_once_and_affects_no_other_key() {
     let log = Log::capture();
     let service = Service::started().await;
@@ -208,7 +228,12 @@ async fn ready_shows_what_a_restarting_redis_is_doing() {
     assert!(report.contains("loading"), "{report}");
     service.server.recover();
     pass(TRAIL).await;
-    log.assert_logged_once(UNREACHABLE, true);
+    // It replied before it served.
+    let ends = log.faults();
+    let ends: Vec<bool> = ends.iter().map(|line| is_end(line)).collect();
+    assert_eq!(ends, [false, true, false, true], "{:#?}", log.faults());
+    assert_eq!(log.lines(&[UNREACHABLE]).len(), 2);
+    assert_eq!(log.lines(&[ERROR_REPLIES]).len(), 2);
     let report = service.lifecycle.state().report();
     assert!(!report.contains("loading"), "{report}");
 }

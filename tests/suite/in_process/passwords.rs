@@ -4,7 +4,7 @@ use tollgate::base::parse::Secret;
 use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
 
-use crate::support::fault_log::UNREACHABLE;
+use crate::support::fault_log::ERROR_REPLIES;
 use crate::support::in_process::{
     ADDRESS, Log, RECOVERY_MAX, Service, address, millis, network, pass, settle,
 };
@@ -56,14 +56,14 @@ async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_
     service.server.set_passwords(&["second"]);
     disconnect(&service.server).await;
     pass(millis(5_000)).await;
-    log.assert_logged_once(UNREACHABLE, false);
+    log.assert_logged_once(ERROR_REPLIES, false);
     assert!(log.faults()[0].contains("WRONGPASS"), "{:?}", log.faults());
     password.store(Secret::new("second"));
     let recovery = service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     pass(millis(3_000)).await;
     traffic.finish().await;
-    log.assert_logged_once(UNREACHABLE, true);
+    log.assert_logged_once(ERROR_REPLIES, true);
     assert!(
         !log.faults().concat().contains("second"),
         "credentials are not logged"
@@ -83,5 +83,5 @@ async fn a_password_that_redis_takes_back_is_one_outage_until_it_is_valid_again(
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     pass(millis(3_000)).await;
     traffic.finish().await;
-    log.assert_logged_once(UNREACHABLE, true);
+    log.assert_logged_once(ERROR_REPLIES, true);
 }

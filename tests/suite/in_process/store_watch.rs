@@ -16,7 +16,7 @@ async fn watched() -> (Log, Service, JoinSet<()>) {
     let service = Service::started().await;
     let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone()));
+    tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone(), Vec::new));
     (log, service, tasks)
 }
 

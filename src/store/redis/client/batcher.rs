@@ -324,6 +324,12 @@ impl Server {
         if let Some(now) = reply.now {
             node.clock.observe(now, sent, received);
         }
+        if let Some(error) = &reply.no_time
+            && !node.uses_own_clock(error)
+        {
+            node.health
+                .record_error_reply(&node.address().explain(error));
+        }
         if reply.is_unwritable() {
             // Its name may resolve to another server by now, which only a new connection finds.
             if node.relocation.should_reconnect(connection.id, received) {
@@ -331,6 +337,9 @@ impl Server {
             }
         } else if node.relocation.is_suspected() && request.has_written(&reply) {
             node.relocation.record_write(connection.id);
+        }
+        if node.health.rejects() && request.has_written(&reply) {
+            node.health.record_served();
         }
         let again = reply.unconfirmed.iter().filter_map(Repair::with_script);
         reply.repairs.extend(again);

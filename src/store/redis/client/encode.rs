@@ -92,6 +92,8 @@ pub(crate) struct Window {
     pub(crate) lifetime_secs: u64,
     /// EXPIRE is sent with INCR, since the key may be new.
     pub(crate) expires_at_once: bool,
+    /// INCRBY is sent in place of INCR: the server has the commands of envoyproxy/ratelimit only.
+    pub(crate) is_plain: bool,
 }
 
 impl Route {
@@ -151,6 +153,7 @@ impl EncodedCheck {
                         full: if counts { EXACT_MAX } else { charge.full },
                         lifetime_secs,
                         expires_at_once: false,
+                        is_plain: false,
                     });
                     // The script reads a window that may not exist, until hits are taken.
                     if charge.cost > 0 {
@@ -309,8 +312,9 @@ impl EncodedCheck {
     /// Adds the commands for hits on its key. Returns the index of the reply to INCR.
     pub fn increment(&self, hits: u64, commands: &mut Pipeline) -> usize {
         self.add_asking(commands);
+        let is_plain = self.window.is_some_and(|window| window.is_plain);
         commands.add_command(match hits {
-            1 => key_cmd("INCR", &self.key),
+            1 if !is_plain => key_cmd("INCR", &self.key),
             hits => {
                 let mut incrby = key_cmd("INCRBY", &self.key);
                 incrby.arg(hits);

@@ -96,7 +96,11 @@ impl Redis {
         // Any number that changes now and then.
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        EncodedCheck::new(check, charge, hash, at, mode, jitter)
+        let mut encoded = EncodedCheck::new(check, charge, hash, at, mode, jitter);
+        if let Some(window) = &mut encoded.window {
+            window.is_plain = node.is_some_and(|node| node.clock.is_own());
+        }
+        encoded
     }
 
     /// Encodes a take of the fixed window that begins at this time of the server, before it does;

@@ -60,6 +60,8 @@ struct ScriptCall {
 pub(crate) struct BatchReply {
     /// The server's time, if the script or TIME has read it.
     pub(crate) now: Option<Time>,
+    /// Why TIME has not.
+    pub(crate) no_time: Option<RedisError>,
     /// A reply for each check, in order.
     pub(crate) replies: Vec<Result<CheckReply, ReplyError>>,
     /// Repairs of keys that were not as expected.
@@ -201,6 +203,7 @@ impl<'b> BatchRequest<'b> {
         let missing = || Err(ReplyError::Rejected(String::new()));
         let mut batch = BatchReply {
             now: self.now,
+            no_time: None,
             replies: self.checks.iter().map(|_| missing()).collect(),
             repairs: Vec::new(),
             unconfirmed: Vec::new(),
@@ -232,7 +235,10 @@ impl<'b> BatchRequest<'b> {
             }
         }
         if let Some(reply) = self.time {
-            batch.now = clock::time(&take(reply));
+            match take(reply).extract_error() {
+                Ok(reply) => batch.now = clock::time(&reply),
+                Err(error) => batch.no_time = Some(error),
+            }
         }
         Ok(batch)
     }

@@ -46,7 +46,13 @@ impl RedisClient {
                         batch.checks.push(encoded);
                         continue;
                     }
-                    None => Err(StoreError::Rejected.not_counted()),
+                    None => {
+                        if let ReplyError::Moved(endpoint) | ReplyError::Ask(endpoint) = &error {
+                            let text = format!("MOVED to {}:{}", endpoint.host, endpoint.port);
+                            node.health.record_error_reply(&text);
+                        }
+                        Err(StoreError::Rejected.not_counted())
+                    }
                 },
             };
             outcome.decided.push((index, decision));

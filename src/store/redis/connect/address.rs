@@ -110,13 +110,11 @@ impl Address {
         }
     }
 
-    /// The start of a new connection: the current credentials, the database and the name of
-    /// this client. Not to be kept.
+    /// The start of a new connection: the current credentials and the database, without CLIENT
+    /// SETINFO, at which a proxy may close the connection. Not to be kept.
     pub fn session(&self) -> RedisConnectionInfo {
         // RESP2, which all servers with this protocol speak; RESP3 has no advantage here.
-        let settings = self
-            .redis_settings()
-            .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+        let settings = self.redis_settings().set_skip_set_lib_name();
         if self.has_only_user() {
             // As envoyproxy/ratelimit's driver does: there are users with `nopass`.
             settings.set_password("")
@@ -153,7 +151,12 @@ impl Address {
             None if error.is_connection_refusal() => {
                 format!("{self}: {error}; check that it runs, and {url}")
             }
-            _ => format!("{self}: {}", short(&error.to_string())),
+            // In Redis' own words.
+            Some(code) => {
+                let text = format!("{code} {}", error.detail().unwrap_or_default());
+                format!("{self}: {}", short(&text))
+            }
+            None => format!("{self}: {}", short(&error.to_string())),
         }
     }
 

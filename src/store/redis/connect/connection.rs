@@ -189,12 +189,15 @@ impl Connector {
         let connecting = async {
             let (stream, transferred) = self.open().await?;
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
-            let (multiplexed, driver) =
+            let (mut multiplexed, driver) =
                 MultiplexedConnection::new_with_config(&self.address.session(), stream, config)
                     .await?;
-            transferred.mark_replied();
             #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
             let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+            // No caller is the first to find out that this connection is broken.
+            let replied = multiplexed.send_packed_command(&redis::cmd("PING")).await;
+            replied.or_else(|error| error.code().map(|_| Value::Nil).ok_or(error))?;
+            transferred.mark_replied();
             Ok(Connection {
                 id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
                 multiplexed,
@@ -312,13 +315,13 @@ impl Connection {
         replies.into_iter().map(Value::extract_error).collect()
     }
 
-    /// Sends PING, which a server that loads its file rejects, and TIME. Returns the reply to that.
+    /// Sends a command without arguments. A server that loads its file rejects PING.
     ///
     /// # Errors
-    /// The connection is broken, or one of them was rejected.
-    pub(crate) async fn probe(&mut self) -> Result<Value, RedisError> {
-        let mut commands = Pipeline::with_capacity(2);
-        commands.cmd("PING").cmd("TIME");
+    /// The connection is broken, or the command was rejected.
+    pub(crate) async fn ask_one(&mut self, command: &str) -> Result<Value, RedisError> {
+        let mut commands = Pipeline::with_capacity(1);
+        commands.cmd(command);
         Ok(self.ask(&commands).await?.pop().unwrap_or(Value::Nil))
     }
 

@@ -90,7 +90,7 @@ impl<'r> ServerTarget<'r> {
         request.read(request.send(connection, || {}).await?)
     }
 
-    /// Always by the script: a plain command would overtake the refund of the same counter, and
+    /// By the script where the server allows it: a plain command would overtake the refund of the same counter, and
     /// leave its lifetime to another command.
     fn encode(
         &self,
@@ -102,7 +102,11 @@ impl<'r> ServerTarget<'r> {
         let mut encoded = self
             .shared
             .encode(check, *charge, node, Mode::Independent, now);
-        encoded.use_script();
+        if self.node.clock.is_own() && encoded.is_direct() {
+            encoded.expire_at_once();
+        } else {
+            encoded.use_script();
+        }
         encoded
     }
 }

@@ -33,6 +33,16 @@ impl RedisClock {
         }
     }
 
+    /// Reads the server's clock no more, because its user may not: ours replaces it.
+    pub(crate) fn use_own(&self) {
+        self.read_at.store(u64::MAX, Relaxed);
+    }
+
+    /// See [`Self::use_own`].
+    pub(crate) fn is_own(&self) -> bool {
+        self.read_at.load(Relaxed) == u64::MAX
+    }
+
     /// Whether the server's clock was ever read. Before that, no key with a window is sent.
     pub(crate) fn is_known(&self) -> bool {
         self.read_at.load(Relaxed) != 0

@@ -4,11 +4,12 @@
 //! Recording is lock-free on the request path; one background task calls `log_transitions` every
 //! `PROBE_INTERVAL`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bb8_redis::redis::RedisError;
+use bb8_redis::redis::{ErrorKind, RedisError};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -18,6 +19,7 @@ use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
+use crate::store::redis::topology::rejection;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// The first pause between probes, and how often fault records are evaluated.
@@ -56,8 +58,12 @@ pub(crate) struct Health {
     /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
     was_reachable: AtomicBool,
+    /// When a command was last served while others were rejected, in µs.
+    served: AtomicU64,
     /// Whether calls had no reply in time, and nothing failed in another way since.
     fails_late: AtomicBool,
+    /// Why commands that only some limits need are refused, by command.
+    refused: Mutex<BTreeMap<&'static str, String>>,
     /// Recorded where bytes are read.
     oversized: OversizedReplies,
     probes_failed: Counter,
@@ -98,6 +104,15 @@ impl FaultKind {
                 "Redis sends too long replies or heartbeats, and is disconnected",
                 "no too long replies of Redis any more",
             ],
+        }
+    }
+
+    /// The kind of a failed connection, call or probe.
+    fn of_failure(error: &RedisError) -> Self {
+        if error.code().is_some() || error.kind() == ErrorKind::AuthenticationFailed {
+            Self::ErrorReplies
+        } else {
+            Self::Unreachable
         }
     }
 
@@ -149,7 +164,9 @@ impl Health {
             }),
             refresh,
             was_reachable: AtomicBool::new(false),
+            served: AtomicU64::new(0),
             fails_late: AtomicBool::new(false),
+            refused: Mutex::default(),
             oversized,
             probes_failed: metrics.probes_failed.clone(),
         }
@@ -158,13 +175,13 @@ impl Health {
     /// A call got no reply in time.
     pub(crate) fn record_timeout(&self) {
         self.fails_late.store(true, Relaxed);
-        self.record_no_reply("timed out");
+        self.record_no_reply(FaultKind::Unreachable, "timed out");
     }
 
     /// Connecting or a call failed.
     pub(crate) fn record_failure(&self, error: &RedisError, address: &Address) {
         self.record_kind(error);
-        self.record_no_reply(&address.explain(error));
+        self.record_no_reply(FaultKind::of_failure(error), &address.explain(error));
     }
 
     /// A connection that was not made in time does not show that Redis is unreachable: a Redis that
@@ -175,8 +192,8 @@ impl Health {
         }
     }
 
-    fn record_no_reply(&self, cause: &str) {
-        self.record_fault(FaultKind::Unreachable, cause);
+    fn record_no_reply(&self, kind: FaultKind, cause: &str) {
+        self.record_fault(kind, cause);
         if self.breaker.record_failure() {
             self.refresh.notify_one();
         }
@@ -184,10 +201,24 @@ impl Health {
 
     /// A call got an error reply.
     pub(crate) fn record_error_reply(&self, text: &str) {
+        if rejection::is_of_scripts(text) {
+            return self.record_refused("EVALSHA", short(text).to_owned());
+        }
         self.record_fault(FaultKind::of_reply(text), text);
         if is_unwritable(text) || text.contains("CLUSTERDOWN") {
             self.refresh.notify_one();
         }
+    }
+
+    /// The server does not allow a command that only some limits need.
+    pub(crate) fn record_refused(&self, command: &'static str, cause: String) {
+        self.refused.lock().insert(command, cause);
+    }
+
+    /// Why commands that only some limits need are refused, if they are.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let causes: Vec<String> = self.refused.lock().values().cloned().collect();
+        (!causes.is_empty()).then(|| causes.join(", "))
     }
 
     /// Does not affect the breaker.
@@ -211,6 +242,35 @@ impl Health {
             self.was_reachable.store(true, Relaxed);
         }
         self.breaker.record_success();
+    }
+
+    /// Whether commands were rejected, and none was served since.
+    pub(crate) fn rejects(&self) -> bool {
+        self.faults[FaultKind::ErrorReplies as usize]
+            .first
+            .load(Relaxed)
+            > 0
+    }
+
+    /// A command was served that could have been rejected.
+    pub(crate) fn record_served(&self) {
+        self.served.store(self.clock.now().as_micros(), Relaxed);
+    }
+
+    /// The error, and its cure, if the last failure was one that the server has replied.
+    pub(crate) fn rejection(&self) -> Option<String> {
+        let [unreachable, rejected] = [FaultKind::Unreachable, FaultKind::ErrorReplies]
+            .map(|kind| &self.faults[kind as usize]);
+        let is_last = rejected.last.load(Relaxed) > unreachable.last.load(Relaxed);
+        (self.rejects() && is_last).then(|| rejected.cause_and_cure())
+    }
+
+    /// A probe of a server whose breaker is open was successful.
+    pub(crate) fn mark_recovered(&self) {
+        if self.rejection().is_some() {
+            self.record_served();
+        }
+        self.breaker.close();
     }
 
     /// Whether calls had no reply in time, and nothing failed in another way since.
@@ -238,7 +298,7 @@ impl Health {
             Ok(()) => self.was_reachable.store(true, Relaxed),
             Err(error) => {
                 self.record_kind(error);
-                self.probe_failed(&address.explain(error));
+                self.probe_failed(FaultKind::of_failure(error), &address.explain(error));
             }
         }
     }
@@ -251,7 +311,10 @@ impl Health {
         }
     }
 
-    fn probe_failed(&self, cause: &str) {
+    fn probe_failed(&self, kind: FaultKind, cause: &str) {
+        if kind == FaultKind::ErrorReplies {
+            self.record_fault(kind, cause);
+        }
         // Calls were answered during the probe, so only the probe was late.
         if self.was_reachable() && !self.breaker.is_open() {
             return;
@@ -262,7 +325,7 @@ impl Health {
         } else {
             self.probes_failed.inc();
         }
-        self.record_fault(FaultKind::Unreachable, cause);
+        self.record_fault(kind, cause);
     }
 
     /// Logs faults that have started or ended since the last call.
@@ -296,7 +359,7 @@ impl Health {
                 FaultKind::Unreachable if self.fails_late() => "Redis does not answer in time",
                 _ => kind.messages()[0],
             };
-            format!("{fault} ({})", self.faults[kind as usize].cause.lock())
+            format!("{fault} ({})", self.faults[kind as usize].cause_and_cure())
         })
     }
 
@@ -307,13 +370,18 @@ impl Health {
         let age = |since: u64| now.since(Time::from_micros(since));
         let is_quiet = first == 0 || age(last) > QUIET;
         let is_open = self.breaker.is_open();
+        let rejects = || self.rejection().is_some();
         let (has_started, has_ended) = match kind {
             // A failure that did not open the breaker was an accident. A breaker that opens again
             // and again, because only some connections work, is one fault.
-            FaultKind::Unreachable => (is_open, !is_open && is_quiet),
-            FaultKind::ErrorReplies | FaultKind::ForeignValue | FaultKind::Oversized => {
-                (first > 0, is_quiet)
+            FaultKind::Unreachable => (is_open && !rejects(), rejects() || !is_open && is_quiet),
+            // Nothing recovers because there are no calls.
+            FaultKind::ErrorReplies => {
+                let is_served = self.served.load(Relaxed) > last
+                    && age(last) > rejection::quiet(&record.cause.lock());
+                (first > 0, first == 0 || is_served)
             }
+            FaultKind::ForeignValue | FaultKind::Oversized => (first > 0, is_quiet),
             // One slow call is no fault, and time-outs before the breaker opened do not count as
             // slowness after the recovery.
             FaultKind::Slow => (first > 0 && age(first) > QUIET, is_quiet || is_open),
@@ -326,13 +394,17 @@ impl Health {
             }
         } else if has_started && !record.is_logged.swap(true, Relaxed) {
             record.gauge.inc();
-            let cause = record.cause.lock().clone();
+            let cause = record.cause_and_cure();
             tracing::warn!(%address, cause, "{fault}; on_store_error decides requests");
         }
     }
 }
 
 impl FaultRecord {
+    fn cause_and_cure(&self) -> String {
+        rejection::with_cure(&self.cause.lock())
+    }
+
     /// Returns whether the fault was logged.
     fn clear(&self) -> bool {
         let was_logged = self.is_logged.swap(false, Relaxed);
@@ -395,7 +467,7 @@ mod tests {
         let (starting, serving) = (health(), health());
         serving.record_success();
         for health in [&starting, &serving] {
-            health.probe_failed("no connection");
+            health.probe_failed(FaultKind::Unreachable, "no connection");
         }
         assert!(starting.breaker.is_open());
         assert!(!serving.breaker.is_open());

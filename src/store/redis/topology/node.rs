@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-use bb8_redis::redis::RedisError;
+use bb8_redis::redis::{Pipeline, RedisError};
 use tokio::sync::Notify;
 
 use crate::base::time::Clock;
@@ -24,7 +25,7 @@ use crate::telemetry::metric::Counter;
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) connector: Connector,
-    /// For discovery.
+    /// For discovery, and PINGs without calls.
     pub(crate) lookup: LookupConnection,
     pub(crate) relocation: Relocation,
     pub(crate) health: Health,
@@ -57,6 +58,12 @@ pub(crate) struct NodeParts {
     pub(crate) refresh: Arc<Notify>,
 }
 
+/// Whether a server that replies to other commands does not allow this one.
+fn is_refused(error: &RedisError) -> bool {
+    let is_dropped = error.is_connection_dropped() && !error.is_timeout();
+    matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped
+}
+
 impl NodeParts {
     /// Connects to a server or a source of the topology.
     pub(crate) fn connector(&self, address: Address) -> Connector {
@@ -84,18 +91,53 @@ impl Node {
         }
     }
 
-    /// Probes the server, and reads its clock. A failure may open the breaker.
+    /// Probes the server, and reads its clock if that is allowed. A failure may open the breaker.
     ///
     /// # Errors
     /// The server did not reply.
     pub(crate) async fn probe(&self) -> Result<(), RedisError> {
-        let probed = async {
-            let mut connection = self.connector.connect_background().await?;
-            self.clock.read(connection.probe()).await
-        };
-        let probed = probed.await;
+        let mut probed = self.ping_and_time().await;
+        if let Ok(Err(error)) = &probed
+            && is_refused(error)
+        {
+            // A proxy closes the connection of a command that it does not know.
+            probed = self.ping_and_time().await;
+        }
+        let probed = probed.and_then(|time| match time {
+            Err(error) if self.uses_own_clock(&error) => Ok(()),
+            time => time,
+        });
         self.health.record_probe(&probed, self.address());
         probed
+    }
+
+    /// Replaces the server's clock by ours if TIME is refused, and not if the server is unable.
+    pub(crate) fn uses_own_clock(&self, error: &RedisError) -> bool {
+        let is_refused = is_refused(error);
+        if is_refused {
+            self.clock.use_own();
+            let cause = format!("TIME: {}", self.address().explain(error));
+            self.health.record_refused("TIME", cause);
+        }
+        is_refused
+    }
+
+    /// The inner result is that of TIME.
+    async fn ping_and_time(&self) -> Result<Result<(), RedisError>, RedisError> {
+        let mut connection = self.connector.connect_background().await?;
+        connection.ask_one("PING").await?;
+        Ok(self.clock.read(connection.ask_one("TIME")).await)
+    }
+
+    /// Sends PING, and records the result as that of a call.
+    pub(crate) async fn ping(&self, timeout: Duration) {
+        let mut ping = Pipeline::with_capacity(1);
+        ping.cmd("PING");
+        match tokio::time::timeout(timeout, self.lookup.call(&ping)).await {
+            Ok(Ok(_)) => self.health.record_success(),
+            Ok(Err(error)) => self.health.record_failure(&error, self.address()),
+            Err(_) => self.health.record_timeout(),
+        }
     }
 
     /// Closes the breaker of a reachable server. Its recovery is logged once it stayed healthy for
@@ -104,7 +146,7 @@ impl Node {
         if !self.health.breaker.is_open() {
             return;
         }
-        self.health.breaker.close();
+        self.health.mark_recovered();
         self.recoveries.fetch_add(1, Relaxed);
         self.connector.restart_connecting();
     }

@@ -137,9 +137,14 @@ impl NodePool {
 
     /// Why a server did not reply, or is not found.
     pub(crate) fn last_failure(&self) -> Option<String> {
-        let nodes = &self.topology().nodes;
-        let of_node = nodes.iter().find_map(|node| node.health.last_failure());
+        let of_node = self.find(Health::last_failure);
         of_node.or_else(|| self.discovery_error.lock().clone())
+    }
+
+    /// What is wrong with a server.
+    pub(crate) fn find<T>(&self, of: impl Fn(&Health) -> Option<T>) -> Option<T> {
+        let nodes = &self.topology().nodes;
+        nodes.iter().find_map(|node| of(&node.health))
     }
 
     /// Whether any server is in use.

@@ -1,4 +1,5 @@
-//! Probes servers that are not used: at the start, and while their circuit breakers are open.
+//! Probes servers that are not used: at the start, and while their circuit breakers are open; and
+//! those in use, if health depends on them.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::RedisError;
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, stream};
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
@@ -20,6 +21,14 @@ use crate::store::redis::topology::pool::NodePool;
 
 /// How long calls wait for the first probe of a server; the probe itself continues.
 const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
+
+/// How often a server in use is sent a PING, and how long its reply may take: three failures open
+/// its breaker, within 5 s of an outage.
+// bound use_ping_timeout: counts as a failure of a call; tollgate_store_breaker_opened_total
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Servers that are sent one at a time.
+// bound use_pings_max: sent one after them; -
+const PINGS_MAX: usize = 64;
 
 /// Probes servers and logs their faults for as long as the process lives.
 pub(crate) async fn run<B: Future<Output = bool> + Send>(
@@ -65,6 +74,20 @@ async fn recover<B: Future<Output = bool> + Send>(
         tokio::time::sleep_until(began + pauses.pause_up_to(pause_max)).await;
     }
     node.id
+}
+
+/// Sends PING to the servers in use for as long as the process lives, so an outage is found without
+/// calls.
+pub(crate) async fn watch_use(pool: &NodePool) {
+    let mut pings = time::ticks(PING_TIMEOUT);
+    loop {
+        pings.tick().await;
+        let nodes = Arc::clone(&pool.topology()).nodes.clone();
+        let in_use = nodes.into_iter().filter(|node| !needs_probe(node));
+        stream::iter(in_use)
+            .for_each_concurrent(PINGS_MAX, async |node| node.ping(PING_TIMEOUT).await)
+            .await;
+    }
 }
 
 async fn probe(node: &Node) -> Result<(), RedisError> {

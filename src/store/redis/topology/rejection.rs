@@ -1,0 +1,74 @@
+//! What error replies of Redis mean, and what to do about them.
+
+use crate::base::time::Span;
+
+/// What to do, by what an error contains.
+const CURES: [(&str, &str); 9] = [
+    ("MOVED", "a node of a cluster, set REDIS_TYPE=cluster"),
+    ("READONLY", ON_A_REPLICA),
+    ("MASTERDOWN", ON_A_REPLICA),
+    ("OOM", "raise its maxmemory"),
+    ("NOAUTH", "set REDIS_AUTH (REDIS_PERSECOND_AUTH)"),
+    ("NOPERM", "allow its user the command, see ACL LOG"),
+    ("BUSY", "a script runs too long, SCRIPT KILL ends it"),
+    ("LOADING", "it reads its data after a restart, wait"),
+    ("CLUSTERDOWN", "a node is down, see CLUSTER INFO"),
+];
+const ON_A_REPLICA: &str = "the address leads to a Redis replica, set that of the master";
+
+/// An error without a new one for this long has ended, if a command was served.
+const QUIET: Span = Span::from_secs(1);
+/// The same for errors that only some keys or commands get, while others are served.
+const QUIET_IN_PART: Span = Span::from_secs(60);
+
+/// An error and its cure. Some have one of their own.
+pub(crate) fn with_cure(error: &str) -> String {
+    let mut cures = CURES.iter().filter(|(code, _)| error.contains(code));
+    match cures.next() {
+        Some((_, cure)) if !error.contains("; ") => format!("{error}; {cure}"),
+        _ => error.to_owned(),
+    }
+}
+
+/// How long there must be no new error for this one to have ended.
+pub(crate) fn quiet(error: &str) -> Span {
+    let is_in_part = ["MOVED", "NOPERM"].iter().any(|code| error.contains(code));
+    if is_in_part { QUIET_IN_PART } else { QUIET }
+}
+
+/// Whether EVALSHA or EVAL is not allowed, or has another name. Not a command inside of the script.
+pub(crate) fn is_of_scripts(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    let is_refused = error.starts_with("noperm") || error.contains("unknown command");
+    is_refused && (error.contains("'eval") || error.contains("`eval"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_scripts_are_no_refused_commands_of_scripts() {
+        for (error, expected) in [
+            (
+                "NOPERM User rls has no permissions to run the 'evalsha' command",
+                true,
+            ),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'x'",
+                true,
+            ),
+            (
+                "ERR unknown command `EVALSHA`, with args beginning with: `x`",
+                true,
+            ),
+            (
+                "NOPERM User rls has no permissions to run the 'incr' command",
+                false,
+            ),
+            ("NOSCRIPT No matching script. Please use EVAL.", false),
+        ] {
+            assert_eq!(is_of_scripts(error), expected, "{error}");
+        }
+    }
+}
