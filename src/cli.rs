@@ -151,8 +151,10 @@ pub fn run() -> ExitCode {
         Err(error) => return report(&error, &arguments),
     };
     let done = match cli.command {
-        None => serve::run(cli.serve, &environment, &subcommands(), ignored),
-        Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands(), ignored),
+        None => serve::run(cli.serve, &environment, &subcommands(), ignored.as_deref()),
+        Some(Command::Serve(args)) => {
+            serve::run(*args, &environment, &subcommands(), ignored.as_deref())
+        }
         Some(Command::Config(args)) => config::run(*args, &environment),
         Some(Command::Healthcheck(service)) => healthcheck::run(&service),
         Some(Command::Candidate(args)) => candidate::run(&args, &environment),

@@ -128,8 +128,8 @@ impl Backend {
     }
 
     /// Runs the background work of the store, for as long as the process lives.
-    /// `has_long_periods` returns whether counters of a day or more are in use, `scripted` the names
-    /// of the rules that Redis decides by its script.
+    /// `has_long_periods` returns whether counters of a day or more are in use, `scripted` the
+    /// names of the rules that Redis decides by its script.
     pub async fn maintain(
         self,
         clock: Clock,

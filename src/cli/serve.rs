@@ -37,7 +37,7 @@ pub(crate) fn run(
     args: Args,
     environment: &Environment,
     subcommands: &[String],
-    ignored: Option<String>,
+    ignored: Option<&str>,
 ) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.rules {
         must_be_a_directory(path, subcommands)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(
         .log_level
         .unwrap_or_else(|| Level::default_for(&std::io::stdout()));
     let log = log::start(level, telemetry.log_format).context("start the log")?;
-    for warning in resolved.warnings.iter().chain(&ignored) {
+    for warning in resolved.warnings.iter().map(String::as_str).chain(ignored) {
         tracing::warn!("{warning}");
     }
     // Runs signals, reloads and exporters. Requests, the store and the admin listener have threads

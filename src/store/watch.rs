@@ -276,10 +276,9 @@ impl Kept {
             && episode.problem.is_same_kind(*problem)
         {
             episode.problem = *problem;
-            let cure = cure(described).filter(|new| cure(&episode.logged) != Some(new));
-            let has_new_cure = cure.is_some();
+            let new = cure(described).filter(|new| cure(&episode.logged) != Some(*new));
             let is_recent = |last| now.at.since(last) < LOG_AGAIN;
-            if has_new_cure && !episode.logged_again.is_some_and(is_recent) {
+            if new.is_some() && !episode.logged_again.is_some_and(is_recent) {
                 tracing::warn!("{described}");
                 episode.logged = described.clone();
                 episode.logged_again = Some(now.at);

@@ -90,8 +90,8 @@ impl<'r> ServerTarget<'r> {
         request.read(request.send(connection, || {}).await?)
     }
 
-    /// By the script where the server allows it: a plain command would overtake the refund of the same counter, and
-    /// leave its lifetime to another command.
+    /// By the script where the server allows it: a plain command would overtake the refund of the
+    /// same counter, and leave its lifetime to another command.
     fn encode(
         &self,
         WriteBack { check, charge }: &WriteBack,
