@@ -33,6 +33,7 @@ mod batchers;
 pub mod decode;
 pub mod encode;
 mod encode_request;
+mod expiry;
 mod increments;
 mod node_batch;
 pub(crate) mod pipeline;

@@ -16,6 +16,7 @@ pub(crate) mod clock;
 pub mod cluster;
 pub mod deployment;
 mod discovery;
+pub(crate) mod fault;
 pub(crate) mod health;
 pub(crate) mod lifetimes;
 pub(crate) mod node;

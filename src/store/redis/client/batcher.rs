@@ -15,6 +15,7 @@ use crate::base::time::{Span, Time};
 use crate::check::{CheckError, Effect, StoreError};
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
+use crate::store::redis::client::expiry::expire_at_once;
 use crate::store::redis::client::pipeline::{BatchReply, BatchRequest, keep_order};
 use crate::store::redis::client::repair::Repair;
 use crate::store::redis::client::waiting::{
@@ -22,13 +23,9 @@ use crate::store::redis::client::waiting::{
 };
 use crate::store::redis::connect::connection::{Connection, Connector, WorkerConnection};
 use crate::store::redis::shared::Redis;
-use crate::store::redis::topology::health::FaultKind;
+use crate::store::redis::topology::fault::FaultKind;
 use crate::store::redis::topology::node::Node;
 
-/// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next
-/// batch follows soon, and a lifetime for each key that may be new would cost Redis more.
-// bound expire_at_once_max: set directly after it; -
-const EXPIRE_AT_ONCE_MAX: usize = 8;
 /// A connection without a call for this long may have been closed by its peer. Servers and proxies
 /// count idle time in seconds.
 const IDLE_AFTER: Span = Span::from_micros(500_000);
@@ -163,7 +160,7 @@ impl Task {
             return;
         }
         keep_order(groups);
-        self.server.expire_at_once(groups);
+        expire_at_once(groups, shared, node);
         let checks = groups.iter().map(|(mode, checks)| (*mode, &checks[..]));
         let now = shared.clock_for_redis();
         let mut request = BatchRequest::new(checks, &self.repairs, node.has_slots, now);
@@ -347,24 +344,6 @@ impl Server {
         let unconfirmed = unconfirmed.filter_map(Repair::into_lifetime);
         node.lifetimes.add(unconfirmed);
         Ok(reply)
-    }
-
-    /// Sets the lifetimes of keys that may be new in a small batch. Usage that Redis has replied in
-    /// the same window shows that a key is not.
-    fn expire_at_once(&self, groups: &mut [(Mode, Vec<EncodedCheck>)]) {
-        let count: usize = groups.iter().map(|(_, checks)| checks.len()).sum();
-        if count > EXPIRE_AT_ONCE_MAX {
-            return;
-        }
-        for check in groups.iter_mut().flat_map(|(_, checks)| checks) {
-            let Some(window) = check.window else { continue };
-            let known = self.shared.usage.get(check.hash);
-            let is_known =
-                known.is_some_and(|(used, at)| used > 0 && self.node.clock.at(at) >= window.start);
-            if !is_known {
-                check.expire_at_once();
-            }
-        }
     }
 
     async fn repair(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {

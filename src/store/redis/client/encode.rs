@@ -312,9 +312,8 @@ impl EncodedCheck {
     /// Adds the commands for hits on its key. Returns the index of the reply to INCR.
     pub fn increment(&self, hits: u64, commands: &mut Pipeline) -> usize {
         self.add_asking(commands);
-        let is_plain = self.window.is_some_and(|window| window.is_plain);
         commands.add_command(match hits {
-            1 if !is_plain => key_cmd("INCR", &self.key),
+            1 if !self.window.is_some_and(|window| window.is_plain) => key_cmd("INCR", &self.key),
             hits => {
                 let mut incrby = key_cmd("INCRBY", &self.key);
                 incrby.arg(hits);

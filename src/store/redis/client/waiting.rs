@@ -27,7 +27,7 @@ use crate::store::redis::client::decode::{CheckReply, ReplyError};
 use crate::store::redis::client::encode::{EncodedCheck, Mode};
 use crate::store::redis::client::size::BATCH_SIZE_MAX;
 use crate::store::redis::shared::Redis;
-use crate::store::redis::topology::health::FaultKind;
+use crate::store::redis::topology::fault::FaultKind;
 use crate::store::redis::topology::node::Node;
 
 /// Requests of one worker that wait for one server or for its reply. More would wait longer than

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bb8_redis::redis::{ErrorKind, RedisError};
+use bb8_redis::redis::RedisError;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::base::named_enum::named_enum;
 use crate::base::time::{Clock, Span, Time};
 use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
+use crate::store::redis::topology::fault::FaultKind;
 use crate::store::redis::topology::rejection;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -32,22 +32,6 @@ pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 pub(crate) const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// A fault that was not recorded for this long has ended.
 const QUIET: Span = Span::from_secs(1);
-
-named_enum! {
-    /// The names are the label of the metric.
-    pub enum FaultKind {
-        /// Connections break or cannot be made, or replies do not come.
-        Unreachable = "unreachable",
-        /// Redis replies with errors: out of memory, read-only, loading, no permission.
-        ErrorReplies = "refusing",
-        /// A key holds a value that no algorithm wrote.
-        ForeignValue = "foreign_value",
-        /// Replies come after the deadlines of their callers.
-        Slow = "slow",
-        /// Replies or heartbeats exceed their bound.
-        Oversized = "oversized",
-    }
-}
 
 /// The state of one server, shared by all workers.
 #[derive(Debug)]
@@ -87,43 +71,6 @@ struct FaultRecord {
     cause: Mutex<String>,
     is_logged: AtomicBool,
     gauge: Gauge,
-}
-
-impl FaultKind {
-    /// The log messages of its start and its end.
-    fn messages(self) -> [&'static str; 2] {
-        match self {
-            Self::Unreachable => ["Redis unreachable", "Redis reachable again"],
-            Self::ErrorReplies => ["Redis replies with errors", "Redis serves commands again"],
-            Self::ForeignValue => [
-                "a Redis key holds a value that is not a counter",
-                "no foreign values in Redis keys any more",
-            ],
-            Self::Slow => ["Redis replies too late", "Redis replies in time again"],
-            Self::Oversized => [
-                "Redis sends too long replies or heartbeats, and is disconnected",
-                "no too long replies of Redis any more",
-            ],
-        }
-    }
-
-    /// The kind of a failed connection, call or probe.
-    fn of_failure(error: &RedisError) -> Self {
-        if error.code().is_some() || error.kind() == ErrorKind::AuthenticationFailed {
-            Self::ErrorReplies
-        } else {
-            Self::Unreachable
-        }
-    }
-
-    fn of_reply(text: &str) -> Self {
-        // The first is Redis' own, the second the script's.
-        if text.contains("WRONGTYPE") || text.contains("value is not ") {
-            Self::ForeignValue
-        } else {
-            Self::ErrorReplies
-        }
-    }
 }
 
 impl HealthMetrics {
@@ -424,35 +371,6 @@ impl Drop for FaultRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_that_no_algorithm_wrote_are_foreign() {
-        for (text, expected) in [
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-                FaultKind::ForeignValue,
-            ),
-            (
-                "ERR value is not an integer or out of range",
-                FaultKind::ForeignValue,
-            ),
-            ("ERR value is not a bucket", FaultKind::ForeignValue),
-            (
-                "ERR value is not a sliding window of as many buckets",
-                FaultKind::ForeignValue,
-            ),
-            (
-                "OOM command not allowed when used memory > 'maxmemory'.",
-                FaultKind::ErrorReplies,
-            ),
-            (
-                "READONLY You can't write against a read only replica.",
-                FaultKind::ErrorReplies,
-            ),
-        ] {
-            assert_eq!(FaultKind::of_reply(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn failed_probe_opens_the_breaker_unless_calls_were_answered() {
