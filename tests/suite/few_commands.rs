@@ -168,7 +168,9 @@ fn read_command(commands: &mut impl BufRead) -> io::Result<Option<(String, Vec<u
         let mut argument = vec![0; number(&bytes[at..]) + 2];
         commands.read_exact(&mut argument)?;
         if index == 0 {
-            name = String::from_utf8_lossy(&argument).trim_end().to_owned();
+            String::from_utf8_lossy(&argument)
+                .trim_end()
+                .clone_into(&mut name);
         }
         bytes.extend(argument);
     }
