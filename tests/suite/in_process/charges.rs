@@ -84,7 +84,7 @@ struct Path {
     entries: &'static [&'static str],
     over_limit: OverLimit,
     levels: &'static [Level],
-    /// A limit in the request: so many a month.
+    /// A limit in the request, in requests per month.
     stated: Option<u32>,
 }
 
@@ -332,8 +332,8 @@ impl World {
                     let hits = match hits {
                         // What is leased and unused counts as used in an outage.
                         _ if is_leased && !refunds => Hits::Peek,
-                        // No cache and no outage tells Redis of hits over a limit that counts as
-                        // envoyproxy/ratelimit does.
+                        // The cache and the fallback do not write back over-limit hits of plain
+                        // fixed windows.
                         Hits::Refund(_) if !refunds || is_plain => Hits::Peek,
                         Hits::Add(hits) if !refunds && is_plain && model.left(path) < hits => {
                             Hits::Peek
@@ -347,7 +347,8 @@ impl World {
                         Hits::Peek => Hits::Peek,
                     };
                     let over = model.call(path, hits);
-                    // Over limit, the limit that rejects is told; of a lease, what is left of it.
+                    // What remains is compared unless the request is over limit, where it is that of
+                    // the limit that rejects, or the counter is leased.
                     let is_told = !over && !is_leased;
                     let expected = (over, is_told.then(|| model.left(path)));
                     let stores = self
