@@ -231,6 +231,13 @@ impl Check {
         }
     }
 
+    /// Reads its counter only, whatever becomes of its group.
+    pub(crate) fn as_peek_alone(&self) -> Self {
+        let mut peek = self.with_hits(Hits::Peek);
+        peek.group = 0;
+        peek
+    }
+
     /// Whether it changes its counter, if it is over limit or not, and in a group that is blocked
     /// or not. The one predicate of that: over limit does not mean that nothing is consumed.
     pub(crate) fn is_charged(&self, over: bool, is_blocked: bool) -> bool {
@@ -348,6 +355,14 @@ impl Blocked {
     pub(crate) fn of<'c>(decided: impl Iterator<Item = (&'c Check, bool)>) -> Self {
         let vetoes = decided.filter(|(check, over)| check.group > 0 && check.enforcing && *over);
         Self(vetoes.map(|(check, _)| check.group).collect())
+    }
+
+    /// Of the checks that are decided.
+    pub(crate) fn of_decided(checks: &[Check], decisions: &Decisions) -> Self {
+        let over = decisions
+            .iter()
+            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
+        Self::of(checks.iter().zip(over))
     }
 
     /// Whether there are none.

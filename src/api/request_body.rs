@@ -59,7 +59,7 @@ impl RequestBody {
 }
 
 impl Compression {
-    /// Memory of a message of which so many bytes were received.
+    /// Memory of a message of which this many bytes were received.
     fn memory_of(self, received: usize) -> usize {
         match self {
             Self::None => received,

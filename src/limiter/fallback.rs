@@ -198,17 +198,9 @@ fn allowed(check: &Check) -> Verdict {
 /// A peek in place of each check that another one blocks, which was decided without a call: it
 /// consumes nothing here either.
 fn peeks_of_blocked(checks: &[Check], decisions: &Decisions) -> SmallVec<[Option<Check>; 2]> {
-    let decisions = decisions.iter();
-    let over = decisions.map(|decision| decision.is_ok_and(|verdict| verdict.over));
-    let blocked = Blocked::of(checks.iter().zip(over));
-    let peek = |check: &Check| Check {
-        group: 0,
-        ..check.with_hits(Hits::Peek)
-    };
-    let peeks = checks
-        .iter()
-        .map(|check| blocked.has(check).then(|| peek(check)));
-    peeks.collect()
+    let blocked = Blocked::of_decided(checks, decisions);
+    let peek = |check: &Check| blocked.has(check).then(|| check.as_peek_alone());
+    checks.iter().map(peek).collect()
 }
 
 fn denied(check: &Check) -> Verdict {

@@ -113,10 +113,7 @@ impl RedisClient {
         for (index, (check, ahead)) in request.checks.iter().zip(&prepared.checks).enumerate() {
             let rest = match ahead {
                 Ahead::Decided(_) | Ahead::Reserved(_) => continue,
-                _ if blocked.has(check) => Check {
-                    group: 0,
-                    ..as_peek(check)
-                },
+                _ if blocked.has(check) => check.as_peek_alone(),
                 Ahead::Ask(asked) => check.with_hits(match check.hits {
                     Hits::Add(hits) => Hits::Add(hits - asked.reserved()),
                     other => other,
@@ -131,10 +128,7 @@ impl RedisClient {
             ..*request
         };
         let sent = self.send(&rest).await;
-        let over = sent
-            .iter()
-            .map(|decision| decision.is_ok_and(|verdict| verdict.over));
-        let vetoed = Blocked::of(checks.iter().zip(over));
+        let vetoed = Blocked::of_decided(&checks, &sent);
         let settled = |check: &Check| {
             if blocked.has(check) || vetoed.has(check) {
                 Settled::Unused

@@ -92,7 +92,7 @@ pub struct WriteBack {
 /// Hits of one counter that are being written back.
 struct Sent {
     key: Key,
-    /// Sent as a peek, which tells what there is to give back, and the refund.
+    /// Sent as a peek, whose reply has the units in use, and the refund.
     refund: u64,
     hits: u64,
     /// Whether what cannot be given back stays pending.

@@ -13,13 +13,13 @@ use bb8_redis::redis::RedisError;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::base::time::{Clock, Span, Time};
+use crate::base::time::{Clock, Time};
 use crate::store::redis::connect::address::{Address, short};
 use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::store::redis::topology::fault::FaultKind;
-use crate::store::redis::topology::rejection;
+use crate::store::redis::topology::rejection::{self, QUIET};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// The first pause between probes, and how often fault records are evaluated.
@@ -30,8 +30,6 @@ pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Pause after TLS attempts that reached the server: each costs Redis a handshake.
 // bound tls_probe_interval_max: tried again; tollgate_store_probes_failed_total
 pub(crate) const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
-/// A fault that was not recorded for this long has ended.
-const QUIET: Span = Span::from_secs(1);
 
 /// The state of one server, shared by all workers.
 #[derive(Debug)]

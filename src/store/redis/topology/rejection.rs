@@ -16,8 +16,8 @@ const CURES: [(&str, &str); 9] = [
 ];
 const ON_A_REPLICA: &str = "the address leads to a Redis replica, set that of the master";
 
-/// An error without a new one for this long has ended, if a command was served.
-const QUIET: Span = Span::from_secs(1);
+/// A fault that was not recorded for this long has ended; an error only if a command was served.
+pub(super) const QUIET: Span = Span::from_secs(1);
 /// The same for errors that only some keys or commands get, while others are served.
 const QUIET_IN_PART: Span = Span::from_secs(60);
 
