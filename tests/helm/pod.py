@@ -181,6 +181,8 @@ class Pod:
         self.environment = {name: self.here(name, value) for name, value in declared.items()}
         # Variables of every container, and loopback addresses for the listeners.
         self.environment |= {"PATH": "/bin", "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1"}
+        # A Redis that is late says something of the machine, and nothing of the chart.
+        self.environment["STORE_TIMEOUT"] = f"{PATIENCE_S}s"
         self.process = Process([self.binary], self.environment, self.directory / "log")
         self.eventually("it answers", lambda: self.get("admin", "/") == 200)
 

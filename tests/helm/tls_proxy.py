@@ -1,6 +1,7 @@
 """A TLS listener in front of a plain-text server: the servers of .tools have no TLS."""
 
 import asyncio
+import contextlib
 import ssl
 import threading
 
@@ -20,8 +21,10 @@ class TlsProxy:
         self.thread.start()
 
     async def serve(self, client_reader, client_writer):
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        await asyncio.gather(forward(client_reader, server_writer), forward(server_reader, client_writer))
+        # asyncio prints the traceback of a connection that ends by being cancelled.
+        with contextlib.suppress(asyncio.CancelledError):
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            await asyncio.gather(forward(client_reader, server_writer), forward(server_reader, client_writer))
 
     def stop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
