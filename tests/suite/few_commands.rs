@@ -61,6 +61,7 @@ async fn assert_counts_windows(servers: &[TestServer; 2], redis: &RedisProcess) 
         }
         assert!(!ready.contains("unreachable"), "{ready}");
         server.assert_not_logged("unreachable");
+        server.assert_not_logged("heartbeats rejected");
         assert_eq!(server.get("/healthcheck").status, 200);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) mod lifetimes;
 pub(crate) mod node;
 pub(crate) mod pool;
 mod recovery;
+pub(crate) mod refusals;
 mod rejection;
 mod sentinel;
 pub(crate) mod snapshot;
@@ -32,5 +33,9 @@ pub(crate) async fn maintain<B: Future<Output = bool> + Send>(
     pool: &NodePool,
     before_use: impl Fn(Arc<Node>) -> B,
 ) {
-    tokio::join!(recovery::run(pool, before_use), discovery::run(pool));
+    tokio::join!(
+        recovery::run(pool, before_use),
+        discovery::run(pool),
+        refusals::run(pool)
+    );
 }

@@ -4,8 +4,8 @@
 use tokio::task::JoinSet;
 use tollgate::store::watch::StoreWatch;
 
-use crate::support::in_process::{Log, Service, millis, pass};
-use crate::support::scripted_redis::{Fault, LOADING};
+use crate::support::in_process::{Log, SCRIPT, Service, Verdict, millis, network, pass, single};
+use crate::support::scripted_redis::{Fault, LOADING, Reply};
 
 /// The begin and the end of a problem.
 const MESSAGES: [&str; 3] = ["of checks answered by", "Redis answers in", "Redis decides"];
@@ -14,10 +14,15 @@ const MESSAGES: [&str; 3] = ["of checks answered by", "Redis answers in", "Redis
 async fn watched() -> (Log, Service, JoinSet<()>) {
     let log = Log::capture();
     let service = Service::started().await;
+    let tasks = watch(&service);
+    (log, service, tasks)
+}
+
+fn watch(service: &Service) -> JoinSet<()> {
     let watch = StoreWatch::new(service.clock.clone(), &service.metrics);
     let mut tasks = JoinSet::new();
     tasks.spawn(watch.run(service.redis.clone(), service.lifecycle.clone(), Vec::new));
-    (log, service, tasks)
+    tasks
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,5 +100,49 @@ async fn callers_that_leave_no_time_for_redis_are_named() {
         let ready = service.lifecycle.state().report();
         let cure = "; set the timeout of Envoy's filter to 0.15s";
         assert_eq!(ready.contains(cure), is_short, "{grpc_timeout}: {ready}");
+    }
+}
+
+/// Only the first hit finds out that INCR is refused.
+#[tokio::test(start_paused = true)]
+async fn refused_commands_are_replaced_and_named_until_they_are_allowed() {
+    const REFUSED: [&str; 4] = ["TIME", "EVALSHA", "EVAL", "INCR"];
+    for allowed_first in ["none", "TIME"] {
+        let mut service = Service::new(&network(), single());
+        for command in REFUSED
+            .into_iter()
+            .filter(|command| *command != allowed_first)
+        {
+            let name = command.to_lowercase();
+            let error = format!("NOPERM User rls has no permissions to run the '{name}' command");
+            service.server.reply(command, Reply::error(&error));
+        }
+        service.start().await;
+        let _tasks = watch(&service);
+        if allowed_first == "TIME" {
+            assert_ne!(service.ask("error", "first").await.verdict, Verdict::Ok);
+        }
+        for _ in 0..3 {
+            assert_eq!(service.ask("error", "v").await.verdict, Verdict::Ok);
+        }
+        assert_ne!(service.ask(SCRIPT, "v").await.verdict, Verdict::Ok);
+        pass(millis(5_000)).await;
+        let ready = || service.lifecycle.state().report();
+        assert!(ready().contains("'evalsha' command"), "{}", ready());
+        assert_eq!(
+            ready().contains("TIME: "),
+            allowed_first == "none",
+            "{}",
+            ready()
+        );
+        assert!(!service.is_open());
+        REFUSED.map(|command| service.server.serve(command));
+        pass(millis(70_000)).await;
+        assert!(!ready().contains("refuses commands"), "{}", ready());
+        service.server.forget_received();
+        assert_eq!(service.ask(SCRIPT, "v").await.verdict, Verdict::Ok);
+        pass(millis(1_000)).await;
+        assert_eq!(service.ask("error", "v").await.verdict, Verdict::Ok);
+        assert_eq!(service.server.hits("d_error_v"), 4);
     }
 }

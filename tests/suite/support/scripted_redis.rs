@@ -213,6 +213,11 @@ impl ScriptedRedis {
         self.database().canned.insert(command.to_owned(), reply);
     }
 
+    /// Serves a command again after [`Self::reply`].
+    pub(crate) fn serve(&self, command: &str) {
+        self.database().canned.remove(command);
+    }
+
     /// Says that these are the masters of the slots of a cluster, which is well.
     pub(crate) fn serve_slots(&self, ranges: &[(u16, u16, &str)]) {
         self.reply("CLUSTER SLOTS", Reply::cluster_slots(ranges));

@@ -98,7 +98,7 @@ impl Redis {
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         let mut encoded = EncodedCheck::new(check, charge, hash, at, mode, jitter);
         if let Some(window) = &mut encoded.window {
-            window.is_plain = node.is_some_and(|node| node.clock.is_own());
+            window.is_plain = node.is_some_and(|node| node.health.refusals.has_any());
         }
         encoded
     }

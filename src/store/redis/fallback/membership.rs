@@ -170,7 +170,7 @@ impl Membership {
         lifecycle: &Lifecycle,
     ) {
         let exchange = async {
-            let mut is_logged = false;
+            let mut rejected = 0;
             let mut pauses = Backoff::doubling(HEARTBEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
                 let Some(node) = home() else {
@@ -187,7 +187,10 @@ impl Membership {
                 }
                 if let Some(error) = failure {
                     self.failed.inc();
-                    if is_permanent(&error) && !std::mem::replace(&mut is_logged, true) {
+                    rejected += u64::from(is_permanent(&error));
+                    // Not at once: the first probe finds out about other refused commands, whose
+                    // warning names REPLICAS as well.
+                    if rejected == 2 && !node.health.refusals.has_any() {
                         let (channel, error) = (&self.channel, node.address().explain(&error));
                         tracing::warn!(
                             channel,

@@ -102,7 +102,7 @@ impl<'r> ServerTarget<'r> {
         let mut encoded = self
             .shared
             .encode(check, *charge, node, Mode::Independent, now);
-        if self.node.clock.is_own() && encoded.is_direct() {
+        if self.node.health.refusals.has_any() && encoded.is_direct() {
             encoded.expire_at_once();
         } else {
             encoded.use_script();

@@ -38,9 +38,9 @@ impl RedisClock {
         self.read_at.store(u64::MAX, Relaxed);
     }
 
-    /// See [`Self::use_own`].
-    pub(crate) fn is_own(&self) -> bool {
-        self.read_at.load(Relaxed) == u64::MAX
+    /// Reads the server's clock again with the next batch.
+    pub(crate) fn use_servers(&self) {
+        self.read_at.store(1, Relaxed);
     }
 
     /// Whether the server's clock was ever read. Before that, no key with a window is sent.

@@ -4,7 +4,6 @@
 //! Recording is lock-free on the request path; one background task calls `log_transitions` every
 //! `PROBE_INTERVAL`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::store::redis::topology::fault::FaultKind;
+use crate::store::redis::topology::refusals::{Refusals, refused_by};
 use crate::store::redis::topology::rejection::{self, QUIET};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -44,8 +44,7 @@ pub(crate) struct Health {
     served: AtomicU64,
     /// Whether calls had no reply in time, and nothing failed in another way since.
     fails_late: AtomicBool,
-    /// Why commands that only some limits need are refused, by command.
-    refused: Mutex<BTreeMap<&'static str, String>>,
+    pub(crate) refusals: Refusals,
     /// Recorded where bytes are read.
     oversized: OversizedReplies,
     probes_failed: Counter,
@@ -111,7 +110,7 @@ impl Health {
             was_reachable: AtomicBool::new(false),
             served: AtomicU64::new(0),
             fails_late: AtomicBool::new(false),
-            refused: Mutex::default(),
+            refusals: Refusals::default(),
             oversized,
             probes_failed: metrics.probes_failed.clone(),
         }
@@ -146,8 +145,8 @@ impl Health {
 
     /// A call got an error reply.
     pub(crate) fn record_error_reply(&self, text: &str) {
-        if rejection::is_of_scripts(text) {
-            return self.record_refused("EVALSHA", short(text).to_owned());
+        if let Some(command) = refused_by(text) {
+            return self.refusals.record(command, short(text));
         }
         self.record_fault(FaultKind::of_reply(text), text);
         if is_unwritable(text) || text.contains("CLUSTERDOWN") {
@@ -155,15 +154,9 @@ impl Health {
         }
     }
 
-    /// The server does not allow a command that only some limits need.
-    pub(crate) fn record_refused(&self, command: &'static str, cause: String) {
-        self.refused.lock().insert(command, cause);
-    }
-
     /// Why commands that only some limits need are refused, if they are.
     pub(crate) fn refused(&self) -> Option<String> {
-        let causes: Vec<String> = self.refused.lock().values().cloned().collect();
-        (!causes.is_empty()).then(|| causes.join(", "))
+        self.refusals.causes()
     }
 
     /// Does not affect the breaker.

@@ -18,6 +18,7 @@ use crate::store::redis::connect::reply_bound::OversizedReplies;
 use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::store::redis::topology::lifetimes::UnconfirmedLifetimes;
+use crate::store::redis::topology::refusals::{self, is_refused};
 use crate::telemetry::metric::Counter;
 
 /// A Redis server. The address never changes: another address is another node.
@@ -56,12 +57,6 @@ pub(crate) struct NodeParts {
     pub(crate) lifetimes: Arc<UnconfirmedLifetimes>,
     /// Notified when the keys of a node may have moved.
     pub(crate) refresh: Arc<Notify>,
-}
-
-/// Whether a server that replies to other commands does not allow this one.
-fn is_refused(error: &RedisError) -> bool {
-    let is_dropped = error.is_connection_dropped() && !error.is_timeout();
-    matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped
 }
 
 impl NodeParts {
@@ -117,7 +112,7 @@ impl Node {
         if is_refused {
             self.clock.use_own();
             let cause = format!("TIME: {}", self.address().explain(error));
-            self.health.record_refused("TIME", cause);
+            self.health.refusals.record(refusals::TIME, &cause);
         }
         is_refused
     }

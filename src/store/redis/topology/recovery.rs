@@ -22,10 +22,11 @@ use crate::store::redis::topology::pool::NodePool;
 /// How long calls wait for the first probe of a server; the probe itself continues.
 const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
 
-/// How often a server in use is sent a PING, and how long its reply may take: three failures open
-/// its breaker, within 5 s of an outage.
+/// How often a server in use is sent a PING.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// How long its reply may take: three failures open the breaker, within 4 s of an outage.
 // bound use_ping_timeout: counts as a failure of a call; tollgate_store_breaker_opened_total
-const PING_TIMEOUT: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_millis(750);
 /// Servers that are sent one at a time.
 // bound use_pings_max: sent one after them; -
 const PINGS_MAX: usize = 64;
@@ -79,7 +80,7 @@ async fn recover<B: Future<Output = bool> + Send>(
 /// Sends PING to the servers in use for as long as the process lives, so an outage is found without
 /// calls.
 pub(crate) async fn watch_use(pool: &NodePool) {
-    let mut pings = time::ticks(PING_TIMEOUT);
+    let mut pings = time::ticks(PING_INTERVAL);
     loop {
         pings.tick().await;
         let nodes = Arc::clone(&pool.topology()).nodes.clone();

@@ -3,7 +3,7 @@
 use crate::base::time::Span;
 
 /// What to do, by what an error contains.
-const CURES: [(&str, &str); 9] = [
+const CURES: [(&str, &str); 10] = [
     ("MOVED", "a node of a cluster, set REDIS_TYPE=cluster"),
     ("READONLY", ON_A_REPLICA),
     ("MASTERDOWN", ON_A_REPLICA),
@@ -12,6 +12,10 @@ const CURES: [(&str, &str); 9] = [
     ("NOPERM", "allow its user the command, see ACL LOG"),
     ("BUSY", "a script runs too long, SCRIPT KILL ends it"),
     ("LOADING", "it reads its data after a restart, wait"),
+    (
+        "NOREPLICAS",
+        "it has fewer replicas than its min-replicas-to-write",
+    ),
     ("CLUSTERDOWN", "a node is down, see CLUSTER INFO"),
 ];
 const ON_A_REPLICA: &str = "the address leads to a Redis replica, set that of the master";
@@ -34,41 +38,4 @@ pub(crate) fn with_cure(error: &str) -> String {
 pub(crate) fn quiet(error: &str) -> Span {
     let is_in_part = ["MOVED", "NOPERM"].iter().any(|code| error.contains(code));
     if is_in_part { QUIET_IN_PART } else { QUIET }
-}
-
-/// Whether EVALSHA or EVAL is not allowed, or has another name. Not a command inside of the script.
-pub(crate) fn is_of_scripts(error: &str) -> bool {
-    let error = error.to_ascii_lowercase();
-    let is_refused = error.starts_with("noperm") || error.contains("unknown command");
-    is_refused && (error.contains("'eval") || error.contains("`eval"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refused_scripts_are_no_refused_commands_of_scripts() {
-        for (error, expected) in [
-            (
-                "NOPERM User rls has no permissions to run the 'evalsha' command",
-                true,
-            ),
-            (
-                "ERR unknown command 'EVALSHA', with args beginning with: 'x'",
-                true,
-            ),
-            (
-                "ERR unknown command `EVALSHA`, with args beginning with: `x`",
-                true,
-            ),
-            (
-                "NOPERM User rls has no permissions to run the 'incr' command",
-                false,
-            ),
-            ("NOSCRIPT No matching script. Please use EVAL.", false),
-        ] {
-            assert_eq!(is_of_scripts(error), expected, "{error}");
-        }
-    }
 }
