@@ -35,10 +35,6 @@ pub fn decide_all_or_nothing(
         return verdicts;
     }
     counters.clone_from_slice(&before);
-    let stays = |check: &Check| {
-        let is_refund = matches!(check.hits, Hits::Refund(_));
-        !Counter::charge(&check.limit, check.call()).drops && (check.enforcing || is_refund)
-    };
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
         counters[slot] = if !verdict.over {
@@ -53,7 +49,7 @@ pub fn decide_all_or_nothing(
             // The verdict is for the check's own hits, with which the caller may retry.
             *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
             counter
-        } else if stays(check) {
+        } else if check.is_charged(true, true) {
             // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
             counter.decide(&check.limit, now, check.call()).0
         } else {

@@ -510,7 +510,11 @@ proptest! {
             if !blocked {
                 prop_assert_eq!(&counters[index], counter);
                 prop_assert_eq!(verdicts[index], *verdict);
-            } else if verdict.over && !Counter::charge(&check.limit, check.hits).drops && (check.enforcing || matches!(check.hits, Hits::Refund(_))) {
+            } else if verdict.over && match check.hits {
+                Hits::Peek => false,
+                Hits::Refund(_) => true,
+                Hits::Add(_) => check.enforcing && !Counter::charge(&check.limit, check.hits).drops,
+            } {
                 prop_assert_eq!(&counters[index], counter);
             } else {
                 let looked = before[index].clone().decide(&check.limit, now, Hits::Peek).0;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use smallvec::SmallVec;
 use tokio::runtime;
 use tollgate::check::Hits;
@@ -20,7 +21,8 @@ use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 
-use crate::support::in_process::{Rules, Service, limiter, network, redis, single};
+use crate::support::in_process::{Rules, Service, limiter, network, real_redis, redis, single};
+use crate::support::redis::RedisProcess;
 use crate::support::scripted_redis::Fault;
 
 const RULES: &str = "
@@ -163,6 +165,7 @@ const BUCKETS: [usize; 3] = [4, 7, 15];
 const LEASED_HITS: u64 = 80;
 /// How many histories are played, unless PROPTEST_CASES is set.
 const CASES: u32 = 300;
+const REAL_CASES: u32 = 30;
 /// Longer than it takes to notice that Redis is there, and to write back.
 const SETTLED_AFTER: Duration = Duration::from_millis(2_500);
 const OVER_LIMIT_CACHE_BYTES: u64 = 1 << 20;
@@ -248,11 +251,19 @@ struct Replica {
 }
 
 impl Replica {
-    async fn start(name: &'static str, over_limit_cache_bytes: u64) -> Self {
+    /// On this database of a real server, or in memory.
+    async fn start(
+        name: &'static str,
+        over_limit_cache_bytes: u64,
+        database: Option<&str>,
+    ) -> Self {
         let (network, metrics) = (network(), Metrics::new());
         let clock = network.clock.clone();
         let rules = rules(&metrics);
-        let redis = redis(&network, single(), &metrics, over_limit_cache_bytes);
+        let redis = match database {
+            Some(database) => real_redis(&network, database, &metrics, over_limit_cache_bytes),
+            None => redis(&network, single(), &metrics, over_limit_cache_bytes),
+        };
         let mut service = Service::with_redis(&network, redis, clock, &rules, metrics);
         service.start().await;
         tokio::time::sleep(SETTLED_AFTER).await;
@@ -293,11 +304,16 @@ struct World {
     replicas: [Replica; 2],
     /// A part of all values, which makes the counters of a history its own.
     histories: usize,
+    /// Real servers have no outages here.
+    is_real: bool,
 }
 
 impl World {
-    async fn start() -> Self {
+    async fn start(server: Option<&RedisProcess>) -> Self {
         let metrics = Metrics::new();
+        let database =
+            |number| server.map(|server| format!("redis://{}/{number}", server.address()));
+        let [plain, with_cache] = [0, 1].map(database);
         let counters = Arc::new(Counters::new(64 << 20, "store", &metrics));
         let clock = network().clock;
         Self {
@@ -308,10 +324,16 @@ impl World {
                 &metrics,
             ),
             replicas: [
-                Replica::start("Redis", 0).await,
-                Replica::start("Redis with the over-limit cache", OVER_LIMIT_CACHE_BYTES).await,
+                Replica::start("Redis", 0, plain.as_deref()).await,
+                Replica::start(
+                    "Redis with the over-limit cache",
+                    OVER_LIMIT_CACHE_BYTES,
+                    with_cache.as_deref(),
+                )
+                .await,
             ],
             histories: 0,
+            is_real: server.is_some(),
         }
     }
 
@@ -366,6 +388,7 @@ impl World {
                         }
                     }
                 }
+                Step::Outage | Step::OutageEnds if self.is_real => {}
                 Step::Outage => {
                     refunds = false;
                     for replica in &self.replicas {
@@ -381,6 +404,9 @@ impl World {
     }
 
     async fn recover(&self) {
+        if self.is_real {
+            return;
+        }
         for replica in &self.replicas {
             replica.service.server.recover();
         }
@@ -404,7 +430,7 @@ fn play(steps: &[Step]) -> Result<(), String> {
         runtime.block_on(async {
             let mut world = match WORLD.take() {
                 Some(world) => world,
-                None => World::start().await,
+                None => World::start(None).await,
             };
             world.play(steps).await?;
             WORLD.set(Some(world));
@@ -420,4 +446,19 @@ proptest! {
     fn every_store_charges_what_the_model_does(steps in steps()) {
         play(&steps).map_err(TestCaseError::fail)?;
     }
+}
+
+#[test]
+fn a_real_redis_charges_what_the_model_does() {
+    let server = RedisProcess::start();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let world = RefCell::new(runtime.block_on(World::start(Some(&server))));
+    let played = TestRunner::new(super::outages::config(REAL_CASES)).run(&steps(), |steps| {
+        let played = runtime.block_on(world.borrow_mut().play(&steps));
+        played.map_err(TestCaseError::fail)
+    });
+    assert!(played.is_ok(), "{played:?}");
 }

@@ -39,7 +39,7 @@ use tollgate::telemetry::metric::Metrics;
 use super::fault_log::{self, FAULTS};
 use super::remote::options;
 use super::scripted_redis::{Network, ScriptedRedis};
-use super::{counted, request};
+use super::{PATIENCE, counted, request};
 
 /// When every test starts: on no edge of any unit.
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
@@ -164,6 +164,21 @@ pub(crate) fn redis(
     };
     let clock = network.clock.clone();
     Arc::new(Redis::new(options, clock, metrics))
+}
+
+/// A real server at this URL, with time for a busy machine.
+pub(crate) fn real_redis(
+    network: &Network,
+    url: &str,
+    metrics: &Metrics,
+    over_limit_cache_bytes: u64,
+) -> Arc<Redis> {
+    let deployment = Deployment::Single(address(url));
+    let options = Options {
+        over_limit_cache_bytes,
+        ..options(deployment, PATIENCE, PATIENCE)
+    };
+    Arc::new(Redis::new(options, network.clock.clone(), metrics))
 }
 
 /// A rule for each policy, with limits of a year.
