@@ -36,6 +36,6 @@ pub(crate) async fn maintain<B: Future<Output = bool> + Send>(
     tokio::join!(
         recovery::run(pool, before_use),
         discovery::run(pool),
-        refusals::run(pool)
+        recovery::retry_refused(pool)
     );
 }

@@ -136,7 +136,9 @@ async fn refused_commands_are_replaced_and_named_until_they_are_allowed() {
             ready()
         );
         assert!(!service.is_open());
-        REFUSED.map(|command| service.server.serve(command));
+        for command in REFUSED {
+            service.server.serve(command);
+        }
         pass(millis(70_000)).await;
         assert!(!ready().contains("refuses commands"), "{}", ready());
         service.server.forget_received();

@@ -117,6 +117,27 @@ impl Node {
         is_refused
     }
 
+    /// Tries a refused command without an effect, and uses it if it is allowed by now.
+    pub(crate) async fn retry(&self, command: &'static str) {
+        let mut commands = Pipeline::with_capacity(1);
+        commands.cmd(command);
+        if command == refusals::EVALSHA {
+            // No script has this hash.
+            commands.arg("0".repeat(40)).arg(0);
+        }
+        let retried = async {
+            let mut connection = self.connector.connect_background().await?;
+            connection.ask(&commands).await
+        };
+        match retried.await {
+            Err(error) if error.code() != Some("NOSCRIPT") => return,
+            _ => self.health.refusals.forget(command),
+        }
+        if command == refusals::TIME {
+            self.clock.use_servers();
+        }
+    }
+
     /// The inner result is that of TIME.
     async fn ping_and_time(&self) -> Result<Result<(), RedisError>, RedisError> {
         let mut connection = self.connector.connect_background().await?;

@@ -27,6 +27,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// How long its reply may take: three failures open the breaker, within 4 s of an outage.
 // bound use_ping_timeout: counts as a failure of a call; tollgate_store_breaker_opened_total
 const PING_TIMEOUT: Duration = Duration::from_millis(750);
+/// How often a refused command is tried again: the user may be allowed it by now.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// Servers that are sent one at a time.
 // bound use_pings_max: sent one after them; -
 const PINGS_MAX: usize = 64;
@@ -88,6 +90,20 @@ pub(crate) async fn watch_use(pool: &NodePool) {
         stream::iter(in_use)
             .for_each_concurrent(PINGS_MAX, async |node| node.ping(PING_TIMEOUT).await)
             .await;
+    }
+}
+
+/// Tries refused commands again, for as long as the process lives.
+pub(crate) async fn retry_refused(pool: &NodePool) {
+    let mut retries = time::ticks(REFUSED_INTERVAL);
+    loop {
+        retries.tick().await;
+        let nodes = Arc::clone(&pool.topology()).nodes.clone();
+        for node in nodes {
+            for command in node.health.refusals.commands() {
+                node.retry(command).await;
+            }
+        }
     }
 }
 

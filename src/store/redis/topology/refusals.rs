@@ -1,23 +1,15 @@
 //! The commands that a server does not allow: its user may not, or a proxy knows no others.
 //!
-//! Fixed windows are then counted with the commands of envoyproxy/ratelimit alone: INCRBY and EXPIRE.
+//! Fixed windows are then counted with INCRBY and EXPIRE alone, as by envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
-use bb8_redis::redis::{Pipeline, RedisError};
+use bb8_redis::redis::RedisError;
 use parking_lot::Mutex;
 
-use crate::base::time;
-use crate::store::redis::topology::node::Node;
-use crate::store::redis::topology::pool::NodePool;
-
-/// How often a refused command is tried again: its user may be allowed it by now.
-const AGAIN_INTERVAL: Duration = Duration::from_secs(60);
-
 pub(super) const TIME: &str = "TIME";
-const EVALSHA: &str = "EVALSHA";
+pub(super) const EVALSHA: &str = "EVALSHA";
 const INCR: &str = "INCR";
 
 /// The refused commands of one server.
@@ -48,8 +40,14 @@ impl Refusals {
         (!causes.is_empty()).then(|| causes.join(", "))
     }
 
-    fn commands(&self) -> Vec<&'static str> {
+    /// Which commands these are.
+    pub(super) fn commands(&self) -> Vec<&'static str> {
         self.causes.lock().keys().copied().collect()
+    }
+
+    /// The command is allowed again.
+    pub(super) fn forget(&self, command: &str) {
+        self.causes.lock().remove(command);
     }
 }
 
@@ -68,42 +66,6 @@ pub(super) fn refused_by(error: &str) -> Option<&'static str> {
 pub(super) fn is_refused(error: &RedisError) -> bool {
     let is_dropped = error.is_connection_dropped() && !error.is_timeout();
     matches!(error.code(), Some("NOPERM" | "ERR")) || is_dropped
-}
-
-/// Tries refused commands again, for as long as the process lives.
-pub(super) async fn run(pool: &NodePool) {
-    let mut again = time::ticks(AGAIN_INTERVAL);
-    loop {
-        again.tick().await;
-        let nodes = pool.topology().nodes.clone();
-        for node in &nodes {
-            for command in node.health.refusals.commands() {
-                if is_allowed(node, command).await {
-                    node.health.refusals.causes.lock().remove(command);
-                    if command == TIME {
-                        node.clock.use_servers();
-                    }
-                }
-            }
-        }
-    }
-}
-
-async fn is_allowed(node: &Node, command: &str) -> bool {
-    let mut commands = Pipeline::with_capacity(1);
-    match command {
-        TIME => commands.cmd(TIME),
-        // No script has this hash.
-        _ => commands.cmd(EVALSHA).arg("0".repeat(40)).arg(0),
-    };
-    let asked = async {
-        let mut connection = node.connector.connect_background().await?;
-        connection.ask(&commands).await
-    };
-    match asked.await {
-        Ok(_) => true,
-        Err(error) => error.code() == Some("NOSCRIPT"),
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const ON_A_REPLICA: &str = "the address leads to a Redis replica, set that of th
 
 /// A fault that was not recorded for this long has ended; an error only if a command was served.
 pub(super) const QUIET: Span = Span::from_secs(1);
-/// The same for errors that only some keys or commands get, while others are served.
+/// [`QUIET`] of errors that only some keys or commands get, while others are served.
 const QUIET_IN_PART: Span = Span::from_secs(60);
 
 /// An error and its cure. Some have one of their own.
