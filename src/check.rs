@@ -222,7 +222,7 @@ impl Check {
         }
     }
 
-    /// The same check of its counter for other hits.
+    /// This check of its counter for other hits.
     #[must_use]
     pub fn with_hits(&self, hits: Hits) -> Self {
         Self {

@@ -19,7 +19,7 @@ use crate::limit::{Limit, OverLimitHits};
 pub struct Concurrency {
     /// The end of each lease.
     leases: HashMap<Name, Time>,
-    /// The same by time.
+    /// The leases by their ends.
     order: BTreeSet<(Time, Name)>,
 }
 

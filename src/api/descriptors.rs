@@ -16,8 +16,8 @@ const GRPC_CONNECTIONS_MAX: usize = 16_384;
 /// File descriptors that are not for connections of clients: listeners, watches, rules files, name
 /// servers, probes of Redis, statsd, OTLP, and queries of other replicas, 64 at a time.
 const RESERVED: usize = 96;
-/// The same for each worker: its runtime, a connection to a few nodes of Redis and to the upstream
-/// of a trial, and HTTP connections on their way to it.
+/// File descriptors of each worker: its runtime, a connection to a few nodes of Redis and to the
+/// upstream of a trial, and HTTP connections on their way to it.
 const RESERVED_PER_WORKER: usize = 16;
 /// At least one part in this many is reserved: each worker has a connection to each node of Redis.
 const RESERVED_PART: usize = 4;

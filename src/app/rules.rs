@@ -36,7 +36,7 @@ pub(super) struct Rules {
     pub(super) source: RuleSource,
     /// `None` where rules come from a control plane.
     pub(super) files: Option<Arc<RuleFiles>>,
-    /// The same.
+    /// `None` where rules come from a control plane.
     pub(super) writer: Option<Arc<RulesWriter>>,
     /// Findings about the newest rules.
     pub(super) findings: LastFindings,

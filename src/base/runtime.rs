@@ -152,7 +152,7 @@ impl StoppableThread {
         self.thread.ended().await;
     }
 
-    /// The same within a time, after which the work is cancelled, and `late` is logged.
+    /// Finishes the work within a time, after which the work is cancelled, and `late` is logged.
     pub(crate) async fn finish_within(self, time: Duration, late: &'static str) {
         if timeout(time, self.finish()).await.is_err() {
             tracing::warn!("{late}");

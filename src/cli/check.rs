@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// reads stdin [default: the folder that serve reads]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The same, as in envoyproxy/ratelimit's tool
+    /// A folder of rules files, as in envoyproxy/ratelimit's tool
     #[arg(long, value_name = "DIR", conflicts_with = "paths")]
     config_dir: Option<PathBuf>,
     /// Check the environment of a deployment of envoyproxy/ratelimit instead: which variables mean

@@ -75,7 +75,7 @@ pub fn utc_months() -> Windows {
 /// Finds a zone.
 ///
 /// # Errors
-/// It is unknown.
+/// The database has no zone of this name.
 pub(crate) fn check_zone(name: &str) -> Result<(), CalendarError> {
     INTERNED.lock().zone(name).map(drop)
 }

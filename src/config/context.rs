@@ -12,7 +12,7 @@ use crate::rules::Rule;
 pub(crate) struct Context<'c> {
     /// `domain.key_value…`, without the descriptor itself.
     pub(crate) path: &'c str,
-    /// The same for the names of metrics.
+    /// The path in the names of metrics.
     pub(crate) metric_path: &'c str,
     pub(crate) defaults: Option<&'c Block>,
     pub(crate) overlay: &'c DomainOverlay<'c>,

@@ -11,7 +11,7 @@ use crate::rules::tree::Dots;
 /// Calendars of a process. They are kept across reloads, because limits refer to them.
 // bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub(crate) const CALENDARS_MAX: usize = 10_000;
-/// The same while rules are only checked: texts that are never in force leave the rest free.
+/// Calendars while rules are only checked: texts that are never in force leave the rest free.
 // bound checked_calendars_max: the check reports an error; -
 pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
 

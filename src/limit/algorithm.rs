@@ -9,14 +9,14 @@ named_enum! {
     pub enum Algorithm {
         /// At most N per window aligned to the epoch.
         FixedWindow = "fixed_window",
-        /// The same, plus a fading part of the window before. With `buckets`: at most N in any
-        /// period.
+        /// At most N per window, plus a fading part of the window before. With `buckets`: at most N
+        /// in any period.
         SlidingWindow = "sliding_window",
         /// Exactly at most N in any period.
         SlidingLog = "sliding_log",
         /// At most `burst` + N·t/period in any interval t.
         TokenBucket = "token_bucket",
-        /// The same with a default burst of 1: an even flow.
+        /// A token bucket with a default burst of 1: an even flow.
         LeakyBucket = "leaky_bucket",
         /// At most N holders at once, each known by name.
         Concurrency = "concurrency",

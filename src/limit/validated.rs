@@ -219,8 +219,8 @@ impl Limit {
         }
     }
 
-    /// The same number over a longer period. It is counted in this process only, where numbers may
-    /// exceed 2^53.
+    /// This number of requests over a longer period. It is counted in this process only, where
+    /// numbers may exceed 2^53.
     fn slower(self, replicas: NonZeroU32, capacity: u64) -> Option<Self> {
         const CREDITS_MAX: u64 = 1 << 62;
         let period = self.period.as_micros().checked_mul(replicas.get().into())?;

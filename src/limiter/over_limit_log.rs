@@ -42,7 +42,7 @@ impl OverLimitLog {
         self.admit_of(&self.second, now)
     }
 
-    /// The same for a crossed threshold; all of them are in the sample.
+    /// Admits the line of a crossed threshold; all of them are in the sample.
     pub(crate) fn admit_crossing(&self, now: Time) -> Option<u64> {
         self.admit_of(&self.second_of_crossings, now)
     }

@@ -93,7 +93,7 @@ impl ClientTls {
         self.config_for(Names::Own)
     }
 
-    /// The same for servers with these names.
+    /// The configuration for servers with these names.
     ///
     /// # Errors
     /// A file cannot be used.

@@ -176,7 +176,7 @@ impl TrafficRule {
 }
 
 impl DecidedSide {
-    /// The same without the message of an error, which may quote the request.
+    /// This side without the message of an error, which may quote the request.
     pub(crate) fn without_message(self) -> Self {
         match self {
             Self::Error { mut error } => {

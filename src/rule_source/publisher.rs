@@ -178,7 +178,7 @@ impl RulePublisher {
         Ok(())
     }
 
-    /// The same in every process with the same rules and the same settings for them.
+    /// The hash of the rules and of the settings for them, equal in every process that has these.
     fn hash(&self, texts: Vec<(&str, &[u8])>, overlay: Option<&Source>) -> u64 {
         let overlay = overlay.map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes()));
         let algorithm = self.options.default_algorithm;

@@ -20,9 +20,9 @@ use crate::rules::tree::{Domain, Found, RuleSet};
 /// Why a request gets its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// For people.
+    /// What people read.
     pub text: String,
-    /// For programs.
+    /// What programs read.
     pub outcome: Outcome,
 }
 

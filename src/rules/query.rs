@@ -71,7 +71,7 @@ pub struct Override {
 }
 
 impl<'q> Query<'q> {
-    /// The same query with other texts: `entry` replaces the entries, in order.
+    /// This query with other texts: `entry` replaces the entries, in order.
     pub(crate) fn with_texts<'t>(
         &self,
         domain: &'t [u8],

@@ -46,7 +46,8 @@ struct MemoryMetrics {
     expired: Metric,
 }
 
-/// The same, with what to do about it where the store is memory because no setting says otherwise.
+/// The problem, and what to do about it, where the store is memory because no setting says
+/// otherwise.
 pub(crate) fn not_chosen() -> StoreProblem {
     StoreProblem {
         runbook: "tollgatecountsinmemory",

@@ -40,7 +40,7 @@ pub(crate) struct Log {
 /// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// A timestamp, the level, the message and the fields, as people read them.
     Text,
     /// For collectors: `@timestamp`, `@message`, `level`, and the fields.
     Json,

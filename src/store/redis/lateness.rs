@@ -41,7 +41,7 @@ impl Lateness {
         }
     }
 
-    /// The same of a caller that gave up `now`. `None` if Redis may still have answered in time.
+    /// The cause for a caller that gave up `now`. `None` if Redis may still have answered in time.
     pub(crate) fn cause_of_cancel(
         &self,
         received: Time,

@@ -23,7 +23,7 @@ keys! {
         statuses: Vec<ExpectedStatus>;
         /// Headers of the response by name; null for an absent one
         headers: ExpectedHeaders;
-        /// The same of headers for the upstream, as of `on_limit: degrade`
+        /// Headers for the upstream, as of `on_limit: degrade`, by name; null for an absent one
         request_headers: ExpectedHeaders;
     } where {"minProperties": 1}
 

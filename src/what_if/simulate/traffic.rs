@@ -138,7 +138,7 @@ impl Traffic {
         })
     }
 
-    /// The same from the first edge on that the windows of another period have.
+    /// This traffic from the first edge on that the windows of another period have.
     pub(crate) fn aligned_to(self, period: Span) -> Self {
         let micros = period.as_micros().max(1);
         let start = BEGINNING.as_micros().div_ceil(micros);

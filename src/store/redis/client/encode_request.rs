@@ -44,7 +44,7 @@ impl RedisClient {
         (batches, unread)
     }
 
-    /// The same after reading those clocks, by batches without a check.
+    /// Encodes a request after reading those clocks, by batches without a check.
     pub(super) async fn encode_by_redis_time(&self, request: &mut Request<'_>) -> NodeBatches<'_> {
         let (batches, mut unread) = self.encode(request);
         if unread.is_empty() {

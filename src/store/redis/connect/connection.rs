@@ -40,9 +40,9 @@ use crate::store::redis::connect::subscription::Subscription;
 /// replaced. The first packet may have been lost in an outage: TCP sends it again after 1 s, 3 s,
 /// 7 s and so on.
 const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
-/// The same for TLS, where an attempt may be slow because one core of Redis computes the handshakes
-/// of a whole fleet, and replaced attempts cost it more of them. TCP sends the first packet twice
-/// in this time.
+/// [`FRESH_ATTEMPT_AFTER`] for TLS, where an attempt may be slow because one core of Redis computes
+/// the handshakes of a whole fleet, and replaced attempts cost it more of them. TCP sends the first
+/// packet twice in this time.
 const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
 
 /// Connects to one server.
@@ -116,7 +116,7 @@ impl Connector {
         &self.address
     }
 
-    /// The same server, without counting connections.
+    /// A connector to this server that counts no connections.
     #[must_use]
     pub(crate) fn uncounted(&self) -> Self {
         Self {
