@@ -39,7 +39,6 @@ mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
-mod idempotency;
 mod limit_name;
 mod outcome;
 mod over_limit;
