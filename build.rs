@@ -16,11 +16,10 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, html};
 /// Reflection and JSON have what is served. Its imports are compiled with it.
 const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// Where rules come from, and what is exported.
-const CALLED: [&str; 4] = [
+/// Where rules come from, and how spans are exported.
+const CALLED: [&str; 3] = [
     "envoy/service/discovery/v3/ads.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
-    "opentelemetry/proto/collector/metrics/v1/metrics_service.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 

@@ -219,7 +219,7 @@ fn index() -> String {
         .collect();
     pages.sort();
     format!(
-        "/api/v1/openapi.json: the API of counters, top keys and rules files, as an OpenAPI document\n{}",
+        "/api/v1: the API of counters, top keys and rules files: docs/console.md lists its paths\n{}",
         pages.concat()
     )
 }

@@ -1,8 +1,7 @@
 //! What operators read: plain types without I/O, each field named once.
 //!
-//! A producer returns such a type; JSON, text, Markdown, the console and the OpenAPI document
-//! present it, and commands read it from a service. Doc comments are the descriptions of the
-//! OpenAPI document.
+//! A producer returns such a type; JSON, text, Markdown and the console present it, and commands
+//! read it from a service.
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};

@@ -16,7 +16,7 @@ use crate::rule_source::Origin;
 use crate::rule_source::files::Directory;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
-use crate::telemetry::{metric_export, statsd, traces};
+use crate::telemetry::{statsd, traces};
 use crate::trial;
 
 pub(crate) mod unknown;
@@ -53,9 +53,6 @@ pub struct Settings {
     /// Traces.
     #[command(flatten)]
     pub traces: crate::telemetry::traces::settings::Settings,
-    /// Metrics by OTLP.
-    #[command(flatten)]
-    pub metric_export: crate::telemetry::metric_export::settings::Settings,
 }
 
 /// The settings of the service.
@@ -76,8 +73,6 @@ pub(crate) struct Resolved {
     pub(crate) record: Option<record::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
-    /// `None` unless metrics are sent by OTLP.
-    pub(crate) metric_export: Option<metric_export::settings::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
     pub(crate) warnings: Vec<String>,
 }
@@ -103,7 +98,6 @@ impl Settings {
             record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
-            metric_export: self.metric_export.options(&self.traces)?,
             grpc_tls: self.api.tls()?,
             backend,
             trial: self.trial.options()?,

@@ -184,8 +184,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 33_360;
-const OPERATOR_TOOLS_LINES_MAX: usize = 20_715;
+const CORE_LINES_MAX: usize = 33_040;
+const OPERATOR_TOOLS_LINES_MAX: usize = 20_349;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

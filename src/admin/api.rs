@@ -1,23 +1,21 @@
-//! `/api/v1`: counters, actions on them, top keys, over-limit responses and rules files, and the
-//! OpenAPI document of all its paths.
+//! `/api/v1`: counters, actions on them, top keys, over-limit responses and rules files.
 //!
-//! An endpoint has its own file. The JSON file beside it describes its paths in the document, whose
-//! schemas are those of the types of answers. Every answer has `replica`, the name of this process
-//! in heartbeats.
+//! An endpoint has its own file, and a row in docs/console.md. Every answer has `replica`, the name
+//! of this process in heartbeats.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, Path, RawQuery, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
-use crate::admin::api::answer::{Answer, JSON_TYPE, Rejected};
+use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
 use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
@@ -41,9 +39,7 @@ mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
-mod idempotency;
 mod limit_name;
-mod openapi;
 mod outcome;
 mod over_limit;
 pub(crate) mod rule_changes;
@@ -86,9 +82,9 @@ impl FromRef<Api> for Viewers {
 }
 
 impl Api {
-    /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with the
-    /// document.
-    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 9] {
+    /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with
+    /// docs/console.md.
+    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
         let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
         let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
         let put = |api, remote, file, headers, body| {
@@ -101,7 +97,6 @@ impl Api {
             ("/counters", post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
-            ("/openapi.json", get(document)),
             ("/rules/{file}/check", post(check_rules)),
             ("/rules/{file}/simulate", post(simulate_rules)),
             ("/rules/{file}", get(read_rules).put(put)),
@@ -293,12 +288,8 @@ async fn change_rules(
     api.respond(api.rule_changes.clone().act(request).await)
 }
 
-async fn document() -> Response {
-    ([(header::CONTENT_TYPE, JSON_TYPE)], openapi::document()).into_response()
-}
-
 async fn unknown_path(State(api): State<Api>) -> Response {
-    let reason = "unknown path; /api/v1/openapi.json has all of them";
+    let reason = "unknown path; docs/console.md lists the paths of the API";
     api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 
@@ -306,25 +297,17 @@ async fn unknown_path(State(api): State<Api>) -> Response {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::Value;
-
     use super::*;
 
     #[test]
-    fn document_has_every_route() {
-        let document: Value = serde_json::from_str(openapi::document()).expect("it is JSON");
-        let paths = document["paths"].as_object().expect("it has paths");
+    fn docs_list_every_route() {
+        let page = include_str!("../../docs/console.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let paths = rows.filter_map(|row| Some(row.split_once("/api/v1")?.1.split_once('`')?.0));
+        let documented: BTreeSet<&str> = paths.collect();
         let routes = Api::routes().into_iter().chain(Api::unplaced());
         // Methods of one path may be in both.
-        let routes: BTreeSet<String> = routes.map(|(path, _)| format!("/api/v1{path}")).collect();
-        let missing: Vec<_> = routes
-            .iter()
-            .filter(|route| !paths.contains_key(&**route))
-            .collect();
-        assert_eq!(
-            (missing, paths.len()),
-            (vec![], routes.len()),
-            "paths of the document and routes"
-        );
+        let routes: BTreeSet<&str> = routes.map(|(path, _)| path).collect();
+        assert_eq!(documented, routes);
     }
 }

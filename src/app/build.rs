@@ -32,7 +32,6 @@ use crate::rule_source::RuleSource;
 use crate::settings::Resolved;
 use crate::store::Backend;
 use crate::telemetry::log::Log;
-use crate::telemetry::metric_export;
 use crate::telemetry::statsd::{self, StatsdTask};
 use crate::telemetry::traces::export;
 use crate::telemetry::traces::{self, Traces};
@@ -102,12 +101,9 @@ impl App {
         background.reload(Some(rules.source), RuleSource::start, |load| load());
         background.watch(candidates.source);
         background.watch(trial.as_ref().and_then(Trial::share_file));
-        export_metrics(
-            resolved.statsd,
-            resolved.metric_export,
-            &core,
-            &mut background,
-        );
+        let statsd = resolved.statsd;
+        let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
+        background.finish(statsd, |statsd| Ok(statsd.start()), StatsdTask::finish);
         Ok(Self {
             core,
             api: api.with_trial(trial).with_bounds(ports.bounds),
@@ -188,22 +184,6 @@ fn recorder(
     let (recorder, writer) = opened.transpose()?.unzip();
     background.finish(writer, Writer::start, StoppableThread::finish);
     Ok(recorder)
-}
-
-fn export_metrics(
-    statsd: Option<statsd::Options>,
-    otlp: Option<metric_export::settings::Options>,
-    core: &Core,
-    background: &mut Background,
-) {
-    let otlp =
-        otlp.map(|options| metric_export::Exporter::new(options, &core.clock, &core.metrics));
-    background.finish(otlp, metric_export::Exporter::start, |thread| {
-        let late = "the collector did not accept the last metrics in time";
-        thread.finish_within(metric_export::LAST_EXPORT_TIMEOUT, late)
-    });
-    let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
-    background.finish(statsd, |statsd| Ok(statsd.start()), StatsdTask::finish);
 }
 
 fn summary(

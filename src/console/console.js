@@ -236,7 +236,6 @@ function open(dialog) {
   token.closest("label").hidden = isKnown;
   token.required = !isKnown;
   token.value = "";
-  dialog.dataset.key = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
   showError(dialog, "");
   dialog.showModal();
 }
@@ -249,7 +248,7 @@ function counterRequest(form, dialog) {
   const hits = dialog.querySelector("input[type=number]");
   const body = { domain: form.dataset.domain, descriptor: JSON.parse(form.dataset.descriptor) };
   if (hits) body.hits = Number(hits.value);
-  const headers = { "content-type": "application/json", "idempotency-key": dialog.dataset.key };
+  const headers = { "content-type": "application/json" };
   return { address: form.dataset.action, method: "POST", headers, body: JSON.stringify(body), timeout: TIMEOUT_MS };
 }
 

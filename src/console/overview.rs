@@ -84,7 +84,7 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
         (replicas(&view))
         nav.endpoints aria-label="Endpoints" {
             span { "Endpoints" }
-            @for path in ["/metrics", "/rlconfig", "/stats", "/ready", "/api/v1/openapi.json"] {
+            @for path in ["/metrics", "/rlconfig", "/stats", "/ready"] {
                 a href=(path) { (path) }
             }
         }

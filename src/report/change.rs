@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -17,7 +16,7 @@ use crate::rules::tree::{Domain, Node};
 use crate::rules::{OnStoreError, Rule, RuleSet};
 
 /// A rule that is not the same in both sets.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RuleChange {
     pub(crate) change: ChangeKind,
     pub(crate) domain: String,
@@ -32,7 +31,7 @@ pub(crate) struct RuleChange {
 }
 
 /// In which of the sets a rule is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ChangeKind {
     Added,
@@ -41,7 +40,7 @@ pub(crate) enum ChangeKind {
 }
 
 /// A rule in one set.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RuleSide {
     /// Options by their names in rules files.
     #[serde(flatten)]
@@ -51,7 +50,7 @@ pub(crate) struct RuleSide {
     places: Option<Places>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct Places {
     /// The place of the rule
     source: Source,
@@ -59,7 +58,7 @@ struct Places {
     option_sources: BTreeMap<String, OptionSource>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct OptionSource {
     /// The kind of block
     set_by: &'static str,

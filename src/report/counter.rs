@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
@@ -12,7 +11,7 @@ use crate::limit::Algorithm;
 pub(crate) type Entries = Vec<[String; 2]>;
 
 /// The counter of a descriptor. Where no rule counts the descriptor, its fields are null.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CounterView {
     pub(crate) domain: String,
     /// The path of the rule
@@ -28,11 +27,9 @@ pub(crate) struct CounterView {
     pub(crate) leased: Option<u64>,
     /// With scope=fleet: the replicas whose hits are in `leased`
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<String>")]
     pub(crate) replicas: Option<Vec<String>>,
     /// With scope=fleet: the replicas that did not answer, or do not know the hashed values
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<String>")]
     pub(crate) missing: Option<Vec<String>>,
     /// Hits that would be admitted now
     pub(crate) remaining: Option<u64>,
@@ -48,8 +45,7 @@ pub(crate) struct CounterView {
     pub(crate) hashed: Option<Entries>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CounterLimit {
     pub(crate) requests: u64,
     /// null for `concurrency`
@@ -71,76 +67,44 @@ named_enum! {
 }
 
 /// The counters of a request.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CounterList {
     /// One for each descriptor, in order
     pub(crate) counters: Vec<CounterView>,
 }
 
 /// A counter before and after a change.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CounterChange {
     pub(crate) before: CounterView,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "CounterView")]
     pub(crate) after: Option<CounterView>,
     /// Why there is no `after`
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) note: Option<String>,
 }
 
-/// The part of envoy.service.ratelimit.v3.RateLimitRequest that names counters.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct RateLimitRequest {
-    pub(crate) domain: String,
-    #[schemars(length(min = 1))]
-    pub(crate) descriptors: Vec<RequestDescriptor>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct RequestDescriptor {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) entries: Vec<RequestEntry>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct RequestEntry {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) key: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) value: String,
-}
-
 /// A request to delete a counter.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reset {
-    #[schemars(length(min = 1))]
     pub(crate) domain: String,
     /// Keys and values of its entries, the outermost first
-    #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
     /// The name of one of the limits of the rule; without it the rule's own, else its first
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) limit: Option<String>,
 }
 
 /// A request to give hits back.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Grant {
-    #[schemars(length(min = 1))]
     pub(crate) domain: String,
     /// Keys and values of its entries, the outermost first
-    #[schemars(length(min = 1))]
     pub(crate) descriptor: Entries,
     /// The name of one of the limits of the rule; without it the rule's own, else its first
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) limit: Option<String>,
     /// At most the limit, or the burst of a bucket
     pub(crate) hits: NonZeroU64,

@@ -1,13 +1,12 @@
 //! The effect of a change of a rules file.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::change::RuleChange;
 use crate::report::finding::Finding;
 
 /// Compiler's findings about a change, and its differences from the rules in force.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct RuleCheck {
     pub(crate) valid: bool,
     pub(crate) errors: Vec<Finding>,
@@ -21,7 +20,7 @@ pub(crate) struct RuleCheck {
 }
 
 /// A key that is treated differently.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct ChangedKey {
     pub(crate) domain: Box<str>,
     pub(crate) key: Vec<[String; 2]>,
@@ -35,7 +34,7 @@ pub(crate) struct ChangedKey {
 }
 
 /// Requests of a key under one rule set.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Treatment {
     /// The path of the rule
     pub(crate) rule: Option<String>,
@@ -48,7 +47,7 @@ pub(crate) struct Treatment {
 /// Requests over limit are rejected or queued (enforced), only counted (shadow), rejected if all
 /// quotas of the request are used up (quota), or pass and ask the upstream for a cheap response
 /// (degrade). Invalid requests get an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
     NotLimited,
@@ -60,7 +59,7 @@ pub(crate) enum Mode {
 }
 
 /// Requests of one descriptor under the rules in force and under a change.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RuleSimulation {
     pub(crate) traffic: String,
     /// The longer period of both limits
@@ -77,7 +76,7 @@ pub(crate) struct RuleSimulation {
 }
 
 /// Requests under one rule set.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct SimulatedSide {
     /// The path of the rule
     pub(crate) rule: Option<String>,

@@ -1,12 +1,11 @@
 //! Rules files, their versions and changes of them by operators.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::report::finding::Finding;
 
 /// The rules files of a replica.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RulesList {
     pub(crate) files: Vec<RulesFile>,
     /// Whether requests with the admin token can change files
@@ -15,7 +14,7 @@ pub(crate) struct RulesList {
     pub(crate) reason: Option<String>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RulesFile {
     /// The name of the file
     pub(crate) file: String,
@@ -25,38 +24,33 @@ pub(crate) struct RulesFile {
 }
 
 /// The versions of a rules file.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RulesHistory {
-    #[schemars(length(min = 1))]
     pub(crate) versions: Vec<RulesVersion>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RulesVersion {
     /// Increases with each change
-    #[schemars(range(min = 1))]
     pub(crate) version: u64,
     /// Since when the file has, or had, this text
-    #[schemars(extend("format" = "date-time"))]
     pub(crate) time: String,
     /// The ETag of its text, with its quotes
     pub(crate) etag: String,
 }
 
 /// A version that is to be restored.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RulesRollback {
-    #[schemars(range(min = 1))]
     pub(crate) version: u64,
 }
 
 /// A rules file that was changed and is in force.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RulesChanged {
     pub(crate) file: String,
     /// The one in force; the previous one if the file had this text already
-    #[schemars(range(min = 1))]
     pub(crate) version: u64,
     /// The ETag of the text, for the next change
     pub(crate) etag: String,
@@ -65,8 +59,7 @@ pub(crate) struct RulesChanged {
     pub(crate) warnings: Vec<Finding>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RuleCounts {
     pub(crate) domains: usize,
     pub(crate) limits: usize,

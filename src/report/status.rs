@@ -1,6 +1,5 @@
 //! What a replica counted lately, and its state.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::report::top::list_of;
@@ -14,7 +13,7 @@ pub(crate) const BARS: usize = 60;
 pub(crate) const STATUS_RULES_MAX: usize = 5_000;
 
 /// What a replica counted lately, and its state.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ReplicaStatus {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
@@ -33,7 +32,6 @@ pub(crate) struct ReplicaStatus {
     pub(crate) last_minute: HitCounts,
     /// Of the gRPC calls of the last minute, if there were any
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Latency")]
     pub(crate) latency: Option<Latency>,
     /// Hits of each of the last 60 seconds
     #[serde(deserialize_with = "list_of::<_, _, 0, BARS>")]
@@ -47,7 +45,7 @@ pub(crate) struct ReplicaStatus {
 }
 
 /// Times that calls took, in seconds
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
     /// Half of the calls took no longer
     pub(crate) p50: f64,
@@ -56,7 +54,7 @@ pub(crate) struct Latency {
 }
 
 /// A rule and its hits
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RuleCounts {
     pub(crate) domain: String,
     /// The path of the rule

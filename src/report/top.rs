@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use schemars::JsonSchema;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -18,23 +17,21 @@ use crate::rules::stats::counts::HitCounts;
 pub(crate) const TOP_KEYS_MAX: usize = 100;
 
 /// The keys with the most hits of each rule.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TopKeys {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
     /// With scope=fleet: the replicas whose hits are in the sums
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<String>")]
     pub(crate) replicas: Option<Vec<String>>,
     /// With scope=fleet: the replicas that did not answer
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Vec<String>")]
     pub(crate) missing: Option<Vec<String>>,
     pub(crate) rules: Vec<RuleHits>,
 }
 
 /// A rule and its keys with hits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RuleHits {
     pub(crate) domain: String,
     /// The path of the rule
@@ -43,7 +40,7 @@ pub(crate) struct RuleHits {
     pub(crate) keys: Vec<KeyHits>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeyHits {
     /// Key and value of each entry
     #[serde(deserialize_with = "list_of::<_, _, 1, { usize::MAX }>")]
@@ -63,14 +60,13 @@ named_enum! {
 }
 
 /// A response of OVER_LIMIT, or a request that crossed a threshold of `warn_at`.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct OverLimitEvent<'e> {
     /// `over_limit`: a response of OVER_LIMIT. `warning`: a request whose hits crossed a threshold
     /// of `warn_at`, or used the limit up
     pub(crate) r#type: EventType,
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: &'e str,
-    #[schemars(extend("format" = "date-time"))]
     pub(crate) time: String,
     pub(crate) domain: String,
     /// The path of the rule
@@ -79,22 +75,18 @@ pub(crate) struct OverLimitEvent<'e> {
     pub(crate) descriptor: Entries,
     /// The name of the limit, if it has one
     #[serde(skip_serializing_if = "str::is_empty")]
-    #[schemars(with = "String")]
     pub(crate) limit_name: &'e str,
     /// Such as `100 per minute, sliding_window`
     pub(crate) limit: String,
     /// What is used of the limit of a `warning`, in percent, rounded down
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
     pub(crate) used_percent: Option<u64>,
     /// The threshold of a `warning`, in percent; 100 is used up
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u8")]
     pub(crate) threshold_percent: Option<u8>,
     /// Seconds until the same hits would be admitted; without it they never are: they exceed the
     /// limit
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
     pub(crate) retry_after_seconds: Option<u64>,
     /// What decided it. `lease`: hits that the replica took ahead were used up, and Redis had none
     /// left

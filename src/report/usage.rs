@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::Time;
@@ -16,7 +15,7 @@ pub(crate) const CSV_HEAD: &str =
     "domain,rule,limit,entries,period_start,period_end,amount,used,remaining,used_percent\n";
 
 /// The usage of limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) domain: String,
     /// Of a descriptor: the limits that decide it, those of the rules above first. Of a rule: all
@@ -25,12 +24,11 @@ pub(crate) struct Usage {
     /// Of a rule: whether these are all keys. Reading them ends after 60 s, and of more than
     /// 100,000 the most used are kept
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "bool")]
     pub(crate) complete: Option<bool>,
 }
 
 /// The usage of a limit of one key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LimitUsage {
     /// The path of its rule
     pub(crate) rule: String,
@@ -41,7 +39,6 @@ pub(crate) struct LimitUsage {
     /// Of a rule: keys and values of the entries that are counted, the outermost first. A key that
     /// the store has by a hash has that instead
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Entries")]
     pub(crate) entries: Option<Entries>,
     /// Hits per period, the burst of a bucket, or holders
     pub(crate) limit: u64,
@@ -58,37 +55,31 @@ pub(crate) struct LimitUsage {
     pub(crate) period: UsagePeriod,
     /// If it goes on as from the start of the period until now; only with a calendar
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Projection")]
     pub(crate) projected: Option<Projection>,
     pub(crate) counted_in: CountedIn,
 }
 
 /// The current period of a limit: with a calendar its start and end.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct UsagePeriod {
     /// Its length, without a calendar
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
     pub(crate) seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Unit")]
     pub(crate) kind: Option<Unit>,
     /// The IANA name
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) time_zone: Option<String>,
     /// RFC 3339, with the offset of the zone
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) start: Option<String>,
     /// The start of the next one
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub(crate) end: Option<String>,
 }
 
 /// The usage at the end of a period.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Projection {
     pub(crate) used_at_end: u64,
     /// When the limit is used up; null if it is already, or not in this period

@@ -1,7 +1,8 @@
-//! Settings of envoyproxy/ratelimit that have no effect here; setting one is a warning.
+//! Settings of envoyproxy/ratelimit, and of OpenTelemetry, that have no effect here; setting one is
+//! a warning.
 
 /// Names, and why they have no effect.
-const WARNED: [(&str, &str); 12] = [
+const WARNED: [(&str, &str); 13] = [
     (
         "GOSTATS_FLUSH_INTERVAL_SECONDS",
         "STATS_FLUSH_INTERVAL sets the interval",
@@ -10,6 +11,10 @@ const WARNED: [(&str, &str); 12] = [
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "XDS_CLIENT_BACKOFF_* set the waits; it has no effect in envoyproxy/ratelimit either",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+        "the prometheus receiver of an OpenTelemetry collector reads /metrics",
     ),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),

@@ -327,9 +327,8 @@ def expressions_fit():
     """the metrics and labels of every expression of alerts and of the dashboard are exposed by the real binary"""
     texts = expressions()
     pages = [metrics_page(rendered(*options)) for options in value_sets().values()]
-    # Metrics of the statsd sink exist only without the Prometheus port, those of OTLP only with an endpoint.
-    otlp = [{"name": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "value": "http://127.0.0.1:9"}]
-    pages.append(metrics_page(rendered("--set", "metrics.enabled=false", "--set-json", f"extraEnv={json.dumps(otlp)}"), port="admin"))
+    # Metrics of the statsd sink exist only without the Prometheus port.
+    pages.append(metrics_page(rendered("--set", "metrics.enabled=false"), port="admin"))
     page = "\n".join(pages)
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
     # key2 exists with rules of two levels; the others are added by Prometheus.

@@ -219,7 +219,7 @@ class Pod:
             return f"127.0.0.1:{self.ports['metrics']}"
         if name in (f"{prefix}_URL" for prefix in POOLS):
             return self.redis[name.removesuffix("_URL")][0].address
-        if name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+        if name == "OTEL_EXPORTER_OTLP_ENDPOINT":
             return f"http://127.0.0.1:{free_ports(1)[0]}"
         if name == "CONFIG_GRPC_XDS_SERVER_URL":
             return f"127.0.0.1:{free_ports(1)[0]}"

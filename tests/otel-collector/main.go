@@ -1,7 +1,7 @@
 // The OpenTelemetry Collector's own receiver of OTLP, without the rest of a collector: what it takes, it prints.
 //
-// Standard output has a line for each protocol, `http 127.0.0.1:PORT` and `grpc 127.0.0.1:PORT`, and then one for each batch of traces
-// or metrics: an object with the headers that it came with, and the traces or metrics in OTLP's JSON. It ends when standard input does.
+// Standard output has a line for each protocol, `http 127.0.0.1:PORT` and `grpc 127.0.0.1:PORT`, and then one for each batch of traces:
+// an object with the headers that it came with, and the traces in OTLP's JSON. It ends when standard input does.
 package main
 
 import (
@@ -19,7 +19,6 @@ import (
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/consumer"
-	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/ptrace"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/receiver/receivertest"
@@ -30,8 +29,7 @@ const attempts = 20
 
 type batch struct {
 	Headers map[string][]string `json:"headers"`
-	Traces  json.RawMessage     `json:"traces,omitempty"`
-	Metrics json.RawMessage     `json:"metrics,omitempty"`
+	Traces  json.RawMessage     `json:"traces"`
 }
 
 func main() {
@@ -83,17 +81,9 @@ func start(tls map[string]any) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := consumer.NewMetrics(out.metrics)
-	if err != nil {
-		return nil, err
-	}
-	// Both are the same receiver: it is started once.
 	ctx, settings := context.Background(), receivertest.NewNopSettings(factory.Type())
 	receiver, err := factory.CreateTraces(ctx, settings, config, traces)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := factory.CreateMetrics(ctx, settings, config, metrics); err != nil {
 		return nil, err
 	}
 	stop := func() { receiver.Shutdown(ctx) }
@@ -114,14 +104,6 @@ func (p *printer) traces(ctx context.Context, traces ptrace.Traces) error {
 		return err
 	}
 	return p.print(ctx, batch{Traces: text})
-}
-
-func (p *printer) metrics(ctx context.Context, metrics pmetric.Metrics) error {
-	text, err := (&pmetric.JSONMarshaler{}).MarshalMetrics(metrics)
-	if err != nil {
-		return err
-	}
-	return p.print(ctx, batch{Metrics: text})
 }
 
 func (p *printer) print(ctx context.Context, batch batch) error {

@@ -262,22 +262,6 @@ async fn token_file_is_reloaded() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_is_done_once() {
-    let server = service().start();
-    let mut counting = Counting::at(&server).await;
-    counting.admitted("token", "v", LIMIT).await;
-    let headers = [bearer(TOKEN), "Idempotency-Key: a key".to_owned()];
-    let grant = |hits| act_with(&server, &headers, "grant", &body("token", "v", Some(hits)));
-    let (first, again) = (grant(2), grant(2));
-    assert_eq!((first.status, &first.body), (200, &again.body));
-    assert_eq!(json_of(&again)["after"]["remaining"], 2);
-    assert_eq!(grant(1).status, 422, "another request");
-    assert_eq!(counting.admitted("token", "v", LIMIT).await, 2);
-    assert_eq!(actions(&server, "grant", "done"), Some(1.0));
-    assert_eq!(actions(&server, "grant", "repeated"), Some(1.0));
-}
-
-#[tokio::test]
 async fn each_action_is_logged_once_at_every_level() {
     let server = service().with_env("LOG_LEVEL", "error").start();
     let value = "v\u{1b}";
@@ -330,11 +314,6 @@ fn invalid_actions_are_rejected() {
             reply.body.contains(&cells[3].replace('"', "\\\"")),
             "{line}: {reply:?}"
         );
-    }
-    for key in ["", "\u{fc}", &"k".repeat(256)] {
-        let headers = [bearer(TOKEN), format!("idempotency-key: {key}")];
-        let reply = act_with(&server, &headers, "reset", &body("token", "v", None));
-        assert_eq!(reply.status, 400, "{key:?}: {reply:?}");
     }
     let large = body("token", &"v".repeat(20_000), None);
     assert_eq!(act(&server, "reset", &large).status, 413);

@@ -110,7 +110,7 @@ descriptors:
     metadata: {tollgate: {consistency: leased}}
 ";
 
-/// One process with files, the memory store and a trial, one with Redis, xDS, TLS, traces and metrics by OTLP: together they
+/// One process with files, the memory store and a trial, one with Redis, xDS, TLS and traces: together they
 /// register every metric but those of leases, which one on a Redis has. Nothing answers at the other addresses.
 #[tokio::test]
 async fn metrics_page_is_current() {
@@ -151,7 +151,6 @@ async fn metrics_page_is_current() {
         .with_env("REDIS_AUTH_FILE", &password.display().to_string())
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .with_env("TRACING_ENABLED", "true")
-        .with_env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9")
         .with_env("GRPC_SERVER_USE_TLS", "true")
         .with_env("GRPC_SERVER_TLS_CERT", &identity.cert.display().to_string())
         .with_env("GRPC_SERVER_TLS_KEY", &identity.key.display().to_string())

@@ -42,7 +42,6 @@ mod metrics;
 mod mixed_fleet;
 mod mutants;
 mod not_utf8;
-mod openapi;
 mod operations;
 mod over_limit;
 mod over_limit_log;

@@ -420,7 +420,7 @@ fn validated(instances: &Value) -> Vec<bool> {
         fs::write(&path, value.to_string()).expect("a file can be written");
         path
     });
-    let ran = Command::new(Path::new(ROOT).join(".tools/openapi/bin/python3"))
+    let ran = Command::new(Path::new(ROOT).join(".tools/json-schema/bin/python3"))
         .args(["-c", VALIDATE])
         .args(paths)
         .output()

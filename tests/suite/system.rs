@@ -7,7 +7,6 @@ mod hostile;
 mod lease_clocks;
 mod leases;
 mod long_faults;
-mod metric_export;
 mod mounts;
 mod namespaces;
 mod network;

@@ -180,17 +180,6 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with $values.metrics.otlp }}
-{{- if .endpoint }}
-- {name: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, value: {{ .endpoint | quote }}}
-- {name: OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, value: {{ .protocol | quote }}}
-- {name: OTEL_METRIC_EXPORT_INTERVAL, value: {{ mul 1000 (int .intervalSeconds) | quote }}}
-{{- if .headers.existingSecret }}
-- name: OTEL_EXPORTER_OTLP_METRICS_HEADERS
-  valueFrom: {secretKeyRef: {name: {{ .headers.existingSecret | quote }}, key: {{ .headers.key | quote }}}}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- if $values.tracing.enabled }}
 - {name: TRACING_ENABLED, value: "true"}
 - {name: TRACING_EXPORTER_PROTOCOL, value: {{ $values.tracing.protocol | quote }}}

@@ -272,9 +272,6 @@ Rejects combinations of values. The schema has validated each value.
 {{- fail (printf "settings.DEBUG_HOST is %s: the kubelet's probes, and other pods, reach the admin port at the address of the pod. Remove it; networkPolicy.ingress.admin restricts the port" .) }}
 {{- end }}
 {{- end }}
-{{- if and (not $values.metrics.otlp.endpoint) $values.metrics.otlp.headers.existingSecret }}
-{{- fail "metrics.otlp.headers has no effect without a collector: set metrics.otlp.endpoint" }}
-{{- end }}
 {{- if and $values.overlay.content $values.overlay.existingConfigMap }}
 {{- fail "overlay.existingConfigMap replaces overlay.content: set only one of them" }}
 {{- end }}

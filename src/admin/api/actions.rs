@@ -1,17 +1,16 @@
-//! Actions of an operator on counters: reset and grant. Each is authorized, done once for an
-//! Idempotency-Key, logged and counted.
+//! Actions of an operator on counters: reset and grant. Each is authorized, logged and counted, and
+//! answered with the counter before and after it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::counters::Counters;
-use crate::admin::api::idempotency::{Done, Failed, IdempotencyKeys};
 use crate::admin::api::outcome::{ActionOutcome, Outcomes};
 use crate::admin::api::token::TokenCheck;
 use crate::api::body::read_body;
@@ -23,17 +22,12 @@ use crate::telemetry::metric::Metrics;
 /// Bytes of the body of an action: a domain and one descriptor.
 // bound action_bytes_max: 413; tollgate_admin_actions_total{outcome="rejected"}
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Bytes of an Idempotency-Key.
-// bound idempotency_key_bytes_max: 400; tollgate_admin_actions_total{outcome="rejected"}
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Does actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
     counters: Arc<Counters>,
     token: Arc<TokenCheck>,
-    keys: IdempotencyKeys<CounterChange>,
     outcomes: Outcomes,
     tasks: TaskTracker,
 }
@@ -53,7 +47,6 @@ impl Actions {
         Self {
             counters,
             token,
-            keys: IdempotencyKeys::new(metrics),
             outcomes: Outcomes::new(&Action::ALL.map(Action::name), metrics),
             tasks: TaskTracker::new(),
         }
@@ -70,8 +63,8 @@ impl Actions {
         let actions = self.clone();
         let answer = match actions.read(request).await {
             Err(rejected) => Err(rejected),
-            Ok((change, key)) => {
-                let act = async move { actions.act_once(change, key).await };
+            Ok(change) => {
+                let act = async move { actions.change(&change).await };
                 // Cancelled only by a panic, or with the process.
                 self.tasks.spawn(act).await.unwrap_or_else(|_| {
                     let reason = "the action ended unexpectedly";
@@ -86,11 +79,8 @@ impl Actions {
         answer
     }
 
-    /// Authorizes a request, and reads the change and the Idempotency-Key.
-    async fn read(
-        &self,
-        request: ActionRequest,
-    ) -> Result<(CounterAction, Option<String>), Rejected> {
+    /// Authorizes a request, and reads the change.
+    async fn read(&self, request: ActionRequest) -> Result<CounterAction, Rejected> {
         let ActionRequest {
             action,
             remote,
@@ -98,31 +88,11 @@ impl Actions {
             body,
         } = request;
         self.token.authorize(&headers, remote)?;
-        let key = headers
-            .get(IDEMPOTENCY_KEY)
-            .map(idempotency_key)
-            .transpose()?;
         let body = read_body(body, BODY_BYTES_MAX, |_| true).await?;
-        Ok((CounterAction::read(action, &body, remote)?, key))
+        CounterAction::read(action, &body, remote)
     }
 
-    async fn act_once(&self, change: CounterAction, key: Option<String>) -> Answer<CounterChange> {
-        let Some(key) = key else {
-            let changed = self.change(&change).await;
-            return changed.map_err(|failed| failed.rejected);
-        };
-        let (action, request) = (change.action, change.fingerprint());
-        let act = self.change(&change);
-        match self.keys.once(action, key, request, act).await? {
-            Done::Now(answer) => Ok(answer),
-            Done::Before(answer) => {
-                self.outcomes.count(action.name(), ActionOutcome::Repeated);
-                Ok(answer)
-            }
-        }
-    }
-
-    async fn change(&self, change: &CounterAction) -> Result<CounterChange, Failed> {
+    async fn change(&self, change: &CounterAction) -> Answer<CounterChange> {
         let changed = self.counters.change(change).await;
         let remote = change
             .remote
@@ -130,7 +100,7 @@ impl Actions {
         let (action, domain, hits) = (change.action.name(), &*change.domain, change.hits);
         let descriptor = change.descriptor();
         let limit = change.limit.as_deref();
-        let changed = changed.inspect_err(|Failed { rejected, .. }| {
+        let changed = changed.inspect_err(|rejected| {
             // The store may have done it.
             if rejected.status.is_server_error() {
                 let error = rejected.reason();
@@ -142,17 +112,4 @@ impl Actions {
         self.outcomes.count(action, ActionOutcome::Done);
         Ok(changed)
     }
-}
-
-/// # Errors
-/// 400.
-fn idempotency_key(value: &HeaderValue) -> Result<String, Rejected> {
-    let key = value.to_str().ok();
-    let key = key.filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
-    key.map(str::to_owned).ok_or_else(|| {
-        let max = IDEMPOTENCY_KEY_BYTES_MAX;
-        Rejected::bad_request(format!(
-            "an Idempotency-Key has 1 to {max} bytes of visible ASCII"
-        ))
-    })
 }

@@ -2,7 +2,6 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::body::{BodyError, REASON_BYTES_MAX};
@@ -19,11 +18,9 @@ pub(crate) const JSON_TYPE: &str = "application/json";
 pub(crate) type Answer<T> = Result<T, Rejected>;
 
 /// An answer, with the name of the replica
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "{T}Answer")]
+#[derive(Debug, Serialize)]
 pub(crate) struct Body<'r, T> {
     /// The name of the process that answered, as in heartbeats
-    #[schemars(example = "5f0c2a9d1b7e4f36")]
     replica: &'r str,
     #[serde(flatten)]
     answer: T,

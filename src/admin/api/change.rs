@@ -3,12 +3,10 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
 use crate::base::named_enum::named_enum;
 use crate::report::counter::{Entries, Grant, Reset};
-use crate::report::json;
 
 const USAGE: &str =
     r#"write {"domain": "shop", "descriptor": [["user", "42"]]}, and "hits" to grant"#;
@@ -75,18 +73,6 @@ impl CounterAction {
             limit,
             hits,
         })
-    }
-
-    /// Equal for equal actions.
-    pub(crate) fn fingerprint(&self) -> [u8; 32] {
-        let parts = (
-            self.action,
-            &self.domain,
-            &self.entries,
-            &self.limit,
-            self.hits,
-        );
-        Sha256::digest(json(&parts)).into()
     }
 
     /// As `key=value,key=value`.

@@ -12,7 +12,6 @@ use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::fleet::Replies;
 use crate::admin::api::fleet::reply::LeasedReply;
-use crate::admin::api::idempotency::Failed;
 use crate::admin::api::limit_name::{chosen, limit_of, only_above};
 use crate::admin::api::top::{Key, Scope, Top, busy, entries_of, one_of, query_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
@@ -167,7 +166,7 @@ impl Counters {
 
     /// Changes the counter of a descriptor. Concurrent hits may come between the change and the
     /// counters before and after it.
-    pub(crate) async fn change(&self, change: &CounterAction) -> Result<CounterChange, Failed> {
+    pub(crate) async fn change(&self, change: &CounterAction) -> Result<CounterChange, Rejected> {
         let entries = change.entries.iter();
         let entries = entries.map(|[key, value]| Entry::new(key, value));
         let query = Query {
@@ -198,7 +197,7 @@ impl Counters {
             Action::Grant => store.grant(check, change.hits, now).await,
         }
         .map_err(|error| match error.effect {
-            Effect::None => unchanged(error).into(),
+            Effect::None => unchanged(error),
             Effect::Unknown => maybe_changed(error),
         })?;
         let after = store.peek(check, self.clock.now()).await;
@@ -310,12 +309,9 @@ fn unchanged(error: CheckError) -> Rejected {
 }
 
 /// 503 for an action without a reply.
-fn maybe_changed(error: CheckError) -> Failed {
+fn maybe_changed(error: CheckError) -> Rejected {
     let reason = format!("{}; the counter may have changed, so read it", error.error);
-    Failed {
-        rejected: Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason),
-        effect: Effect::Unknown,
-    }
+    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 pub(super) fn no_rules() -> Rejected {

@@ -10,8 +10,6 @@ named_enum! {
     pub enum ActionOutcome {
         /// The action was done.
         Done = "done",
-        /// The action was done before with the same Idempotency-Key.
-        Repeated = "repeated",
         /// The token is missing or wrong.
         Unauthorized = "unauthorized",
         /// No token is configured, or rules files are not writable.
@@ -49,9 +47,8 @@ impl Outcomes {
             metrics.counter_with(
                 "tollgate_admin_actions_total",
                 "Requests to reset a counter, to grant hits, to replace a rules file or to roll it back, by outcome: done, \
-                 repeated (an Idempotency-Key that was done before), unauthorized (a missing or wrong token), forbidden (no token \
-                 is configured, or rules files are not writable), throttled (too many wrong tokens), rejected (invalid, no rule, an Idempotency-Key \
-                 whose outcome is unknown, or a rules file that was changed meanwhile), or failed (the store, the file system, or the reload).",
+                 unauthorized (a missing or wrong token), forbidden (no token \
+                 is configured, or rules files are not writable), throttled (too many wrong tokens), rejected (invalid, no rule, or a rules file that was changed meanwhile), or failed (the store, the file system, or the reload).",
                 &[("action", action), ("outcome", outcome.name())],
             )
         };

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
@@ -43,7 +42,7 @@ pub struct LimitStats {
 }
 
 /// Hits, and those of them that were over limit, as in the metrics of a rule
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HitCounts {
     /// All hits
     pub hits: u64,

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
 use crate::telemetry::metric::Counter;
 use crate::telemetry::otlp::options::Options;
 use crate::telemetry::otlp::send::Sender;
-
-pub(crate) use crate::telemetry::otlp::send::Request;
 
 /// Waits between attempts, doubled each time.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -18,11 +17,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 // bound otlp_retry_max: tried again; -
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The way to the collector for one signal.
+/// The way to the collector.
 pub(crate) struct Delivery {
     sender: Sender,
-    /// `trace` or `metric`, for the log.
-    signal: &'static str,
     endpoint: String,
     timeout: Duration,
     stop: CancellationToken,
@@ -30,12 +27,12 @@ pub(crate) struct Delivery {
     counters: Counters,
 }
 
-/// What became of the items of one signal.
+/// What became of the spans.
 #[derive(Debug, Clone)]
 pub(crate) struct Counters {
-    /// Items that the collector accepted.
+    /// Spans that the collector accepted.
     pub(crate) sent: Counter,
-    /// Items that the collector rejected.
+    /// Spans that the collector rejected.
     pub(crate) rejected: Counter,
     /// Failed attempts.
     pub(crate) failures: Counter,
@@ -43,15 +40,9 @@ pub(crate) struct Counters {
 
 impl Delivery {
     /// Called on the runtime that sends. After `stop` there are no retries.
-    pub(crate) fn new(
-        options: &Options,
-        signal: &'static str,
-        counters: Counters,
-        stop: CancellationToken,
-    ) -> Self {
+    pub(crate) fn new(options: &Options, counters: Counters, stop: CancellationToken) -> Self {
         Self {
             sender: Sender::new(options),
-            signal,
             endpoint: options.endpoint.to_string(),
             timeout: options.timeout.into(),
             stop,
@@ -60,28 +51,32 @@ impl Delivery {
         }
     }
 
-    /// Sends a number of items until the collector accepts, a retry is useless, or the time is
+    /// Sends a number of spans until the collector accepts, a retry is useless, or the time is
     /// over. Returns whether it accepted the batch.
-    pub(crate) async fn deliver(&mut self, request: &impl Request, items: u64) -> bool {
+    pub(crate) async fn deliver(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+        spans: u64,
+    ) -> bool {
         let timeout = self.timeout;
         let sent = tokio::time::timeout(timeout, self.send(request)).await;
         let sent = sent.unwrap_or_else(|_| {
             self.count_failure(&format!("not accepted within {timeout:?}"));
             None
         });
-        let Some(rejected) = sent.map(|rejected| rejected.min(items)) else {
+        let Some(rejected) = sent.map(|rejected| rejected.min(spans)) else {
             return false;
         };
-        self.counters.sent.inc_by(items - rejected);
+        self.counters.sent.inc_by(spans - rejected);
         self.counters.rejected.inc_by(rejected);
         if mem::take(&mut self.is_failing) {
-            tracing::info!(endpoint = self.endpoint, "{} export recovered", self.signal);
+            tracing::info!(endpoint = self.endpoint, "trace export recovered");
         }
         true
     }
 
-    /// The number of rejected items; `None` if the batch failed.
-    async fn send(&mut self, request: &impl Request) -> Option<u64> {
+    /// The number of rejected spans; `None` if the batch failed.
+    async fn send(&mut self, request: &ExportTraceServiceRequest) -> Option<u64> {
         let mut pause = RETRY_FIRST;
         loop {
             let failure = match self.sender.send(request).await {
@@ -102,14 +97,14 @@ impl Delivery {
     /// Counts a failure, and logs the first of several.
     fn count_failure(&mut self, why: &str) {
         self.counters.failures.inc();
-        let (endpoint, signal) = (&self.endpoint, self.signal);
+        let endpoint = &self.endpoint;
         if mem::replace(&mut self.is_failing, true) {
-            tracing::debug!(endpoint, why, "{signal} export failed again");
+            tracing::debug!(endpoint, why, "trace export failed again");
         } else {
             tracing::warn!(
                 endpoint,
                 why,
-                "{signal} export failed; requests are unaffected"
+                "trace export failed; requests are unaffected"
             );
         }
     }

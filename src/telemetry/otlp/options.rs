@@ -19,7 +19,7 @@ use crate::proto::opentelemetry::proto::resource::v1::Resource;
 // bound OTEL_EXPORTER_OTLP_TIMEOUT: the batch is lost; tollgate_spans_lost_total{cause="failed"}
 const TIMEOUT: Span = Span::from_secs(10);
 
-/// The endpoint of a signal and the options of its export.
+/// The endpoint of a collector and the options of the export.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub(crate) protocol: Protocol,
@@ -42,7 +42,7 @@ named_enum! {
     }
 }
 
-/// The scope of the spans and metrics.
+/// The scope of the spans.
 pub(crate) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),
@@ -50,7 +50,7 @@ pub(crate) fn scope() -> InstrumentationScope {
     }
 }
 
-/// An attribute of a resource, a span or a data point.
+/// An attribute of a resource or a span.
 pub(crate) fn attribute(key: impl Into<String>, value: Value) -> KeyValue {
     KeyValue {
         key: key.into(),

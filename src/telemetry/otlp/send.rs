@@ -19,9 +19,6 @@ use tower::util::BoxService;
 
 use crate::net::remote::Connection;
 use crate::net::tls::{self, ClientTls};
-use crate::proto::opentelemetry::proto::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
 use crate::proto::opentelemetry::proto::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
@@ -31,40 +28,12 @@ use crate::telemetry::otlp::options::{Options, Protocol};
 const HTTP_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
+/// The method of gRPC.
+const METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// Bytes of a response of a collector, which is a few numbers.
 // bound otlp_response_bytes_max: the attempt fails; tollgate_spans_lost_total{cause="failed"}
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
-
-/// A request of OTLP: the items of one signal.
-pub(crate) trait Request: Message + Clone + 'static {
-    type Response: Message + Default + 'static;
-    /// The path of its gRPC method.
-    const METHOD: &'static str;
-
-    /// The number of items that the collector rejected, and its message about them.
-    fn rejected(response: Self::Response) -> (i64, String);
-}
-
-impl Request for ExportTraceServiceRequest {
-    type Response = ExportTraceServiceResponse;
-    const METHOD: &'static str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-
-    fn rejected(response: Self::Response) -> (i64, String) {
-        let partial = response.partial_success.unwrap_or_default();
-        (partial.rejected_spans, partial.error_message)
-    }
-}
-
-impl Request for ExportMetricsServiceRequest {
-    type Response = ExportMetricsServiceResponse;
-    const METHOD: &'static str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
-
-    fn rejected(response: Self::Response) -> (i64, String) {
-        let partial = response.partial_success.unwrap_or_default();
-        (partial.rejected_data_points, partial.error_message)
-    }
-}
 
 /// A connection to the collector.
 pub(super) enum Sender {
@@ -115,23 +84,28 @@ impl Sender {
         }
     }
 
-    /// Sends a batch, and returns the number of rejected items.
+    /// Sends a batch, and returns the number of rejected spans.
     ///
     /// # Errors
     /// The collector did not accept the request.
-    pub(super) async fn send<R: Request>(&mut self, request: &R) -> Result<u64, SendError> {
+    pub(super) async fn send(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+    ) -> Result<u64, SendError> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,
             Self::Grpc(client, headers) => {
                 let metadata = MetadataMap::from_headers(headers.clone());
                 let request =
                     tonic::Request::from_parts(metadata, Extensions::default(), request.clone());
-                let response = call::<R>(client, request).await;
+                let response = call(client, request).await;
                 response.map_err(|status| grpc_failure(&status))?
             }
         };
-        let (rejected, message) = R::rejected(response);
-        if !message.is_empty() {
+        let partial = response.partial_success.unwrap_or_default();
+        let rejected = partial.rejected_spans;
+        if !partial.error_message.is_empty() {
+            let message = partial.error_message;
             tracing::debug!(rejected, message, "the collector returned a message");
         }
         Ok(rejected.try_into().unwrap_or(0))
@@ -139,7 +113,10 @@ impl Sender {
 }
 
 impl Http {
-    async fn send<R: Request>(&mut self, request: &R) -> Result<R::Response, SendError> {
+    async fn send(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+    ) -> Result<ExportTraceServiceResponse, SendError> {
         let posted = self.post(request.encode_to_vec()).await;
         let (status, body) = posted.map_err(|error| SendError {
             text: format!("{error:#}"),
@@ -147,7 +124,7 @@ impl Http {
         })?;
         if status.is_success() {
             // Accepted, even if the body is not a valid message.
-            return Ok(R::Response::decode(body).unwrap_or_default());
+            return Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default());
         }
         Err(SendError {
             text: format!("HTTP status {status}"),
@@ -201,14 +178,14 @@ impl Http {
     }
 }
 
-async fn call<R: Request>(
+async fn call(
     client: &mut Grpc<Channel>,
-    request: tonic::Request<R>,
-) -> Result<R::Response, tonic::Status> {
+    request: tonic::Request<ExportTraceServiceRequest>,
+) -> Result<ExportTraceServiceResponse, tonic::Status> {
     let ready = client.ready().await;
     ready.map_err(|error| tonic::Status::from_error(error.into()))?;
-    let codec = ProstCodec::<R, R::Response>::default();
-    let path = PathAndQuery::from_static(R::METHOD);
+    let codec = ProstCodec::<ExportTraceServiceRequest, ExportTraceServiceResponse>::default();
+    let path = PathAndQuery::from_static(METHOD);
     Ok(client.unary(request, path, codec).await?.into_inner())
 }
 

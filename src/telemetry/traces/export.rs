@@ -80,7 +80,7 @@ impl Exporter {
     async fn run(mut self) {
         let options = &self.options.otlp;
         let counters = self.counters.clone();
-        let mut delivery = Delivery::new(options, "trace", counters, self.stop.clone());
+        let mut delivery = Delivery::new(options, counters, self.stop.clone());
         let mut batch = Vec::new();
         let stop = self.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.fill(&mut batch)).await {

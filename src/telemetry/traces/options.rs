@@ -1,7 +1,5 @@
 //! The options of sending traces, from the settings.
 
-use std::sync::OnceLock;
-
 use http::uri::Uri;
 
 use crate::base::sampling::SampleRate;
@@ -113,8 +111,8 @@ impl Settings {
         )
     }
 
-    /// Attributes of the process, of all signals.
-    pub(crate) fn resource(&self) -> Result<Vec<KeyValue>, String> {
+    /// Attributes of the process.
+    fn resource(&self) -> Result<Vec<KeyValue>, String> {
         let more = otlp::pairs(self.otel_resource_attributes.as_deref().unwrap_or_default())
             .ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
         let namespace = self.tracing_service_namespace.clone();
@@ -122,7 +120,7 @@ impl Settings {
         let own = [
             ("service.name", self.tracing_service_name.clone()),
             ("service.namespace", namespace.unwrap_or_default()),
-            ("service.instance.id", instance.unwrap_or_else(instance_id)),
+            ("service.instance.id", instance.unwrap_or_else(random_id)),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value));
@@ -132,12 +130,6 @@ impl Settings {
         let attribute = |(key, text)| otlp::attribute(key, Value::StringValue(text));
         Ok(own.iter().cloned().chain(more).map(attribute).collect())
     }
-}
-
-/// A random id for the life of the process: signals are joined by it.
-fn instance_id() -> String {
-    static ID: OnceLock<String> = OnceLock::new();
-    ID.get_or_init(random_id).clone()
 }
 
 /// A UUID of version 4.

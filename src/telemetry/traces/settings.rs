@@ -1,8 +1,8 @@
 //! Settings of traces: those of envoyproxy/ratelimit, and those of OpenTelemetry for OTLP.
 //!
-//! OpenTelemetry has two names for each setting; the one with TRACES takes precedence. Those
-//! for all signals apply to metrics too. Values are texts here and are read only where a signal is
-//! on (`options.rs`): clusters set them for every pod.
+//! OpenTelemetry has two names for each setting; the one with TRACES takes precedence. Values are
+//! texts here and are read only where traces are on (`options.rs`): clusters set them for every
+//! pod.
 
 use clap::Args;
 

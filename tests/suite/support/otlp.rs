@@ -27,20 +27,6 @@ pub(crate) struct Batch {
     pub(crate) headers: BTreeMap<String, Vec<String>>,
     pub(crate) resource: BTreeMap<String, String>,
     pub(crate) spans: Vec<Span>,
-    pub(crate) points: Vec<Point>,
-}
-
-/// A data point of a metric as it was taken.
-#[derive(Debug, Clone)]
-pub(crate) struct Point {
-    pub(crate) name: String,
-    /// `sum`, `gauge`, `histogram` or `summary`.
-    pub(crate) kind: String,
-    /// Of a sum: monotonic and cumulative.
-    pub(crate) is_total: bool,
-    pub(crate) attributes: BTreeMap<String, String>,
-    /// Of sums and gauges; of others their count.
-    pub(crate) value: f64,
 }
 
 /// A span as it was taken. Ids in hexadecimal, values as text.
@@ -134,12 +120,6 @@ impl Collector {
             .collect()
     }
 
-    /// Every data point that was taken so far.
-    pub(crate) fn points(&self) -> Vec<Point> {
-        let batches = self.batches().into_iter();
-        batches.flat_map(|batch| batch.points).collect()
-    }
-
     /// Waits until there is such a span.
     pub(crate) fn wait_for(&self, what: &str, is_it: impl Fn(&Span) -> bool) -> Span {
         look_until(what, || self.spans().iter().any(&is_it));
@@ -149,22 +129,15 @@ impl Collector {
 
 fn batch(output: &Value) -> Batch {
     let headers = serde_json::from_value(output["headers"].clone()).expect("headers have values");
-    let [traces, metrics] = [
-        &output["traces"]["resourceSpans"],
-        &output["metrics"]["resourceMetrics"],
-    ];
-    let [resource] = &[list(traces), list(metrics)].concat()[..] else {
+    let [resource] = list(&output["traces"]["resourceSpans"]) else {
         panic!("one resource, not {output}")
     };
-    let items = |scopes: &str, items: &'static str| {
-        let scopes = list(&resource[scopes]).iter();
-        scopes.flat_map(move |scope| list(&scope[items]))
-    };
+    let scopes = list(&resource["scopeSpans"]).iter();
+    let spans = scopes.flat_map(|scope| list(&scope["spans"]));
     Batch {
         headers,
         resource: attributes(&resource["resource"]["attributes"]),
-        spans: items("scopeSpans", "spans").map(span).collect(),
-        points: items("scopeMetrics", "metrics").flat_map(points).collect(),
+        spans: spans.map(span).collect(),
     }
 }
 
@@ -192,25 +165,6 @@ fn span(output: &Value) -> Span {
 /// Empty if it is not there.
 fn list(output: &Value) -> &[Value] {
     output.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn points(metric: &Value) -> Vec<Point> {
-    let kinds = ["sum", "gauge", "histogram", "summary"];
-    let kind = kinds.into_iter().find(|kind| metric.get(kind).is_some());
-    let kind = kind.unwrap_or_else(|| panic!("a kind, not {metric}"));
-    let data = &metric[kind];
-    let point = |point: &Value| Point {
-        name: metric["name"].as_str().expect("it has a name").to_owned(),
-        kind: kind.to_owned(),
-        is_total: data["isMonotonic"] == true && data["aggregationTemporality"] == 2,
-        attributes: attributes(&point["attributes"]),
-        value: point["asDouble"].as_f64().unwrap_or_else(|| {
-            // 64 bits are written as text, and zero is left out.
-            let count = point["count"].as_str().unwrap_or("0");
-            count.parse().expect("a number")
-        }),
-    };
-    list(&data["dataPoints"]).iter().map(point).collect()
 }
 
 fn attributes(output: &Value) -> BTreeMap<String, String> {
