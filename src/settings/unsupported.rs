@@ -1,4 +1,7 @@
-//! Settings of envoyproxy/ratelimit that have no effect here; setting one is a warning.
+//! Settings of envoyproxy/ratelimit, and of earlier versions, that have no effect here; setting one
+//! is a warning.
+
+use crate::base::removed;
 
 /// Names, and why they have no effect.
 const WARNED: [(&str, &str); 12] = [
@@ -25,15 +28,22 @@ const NO_MEMCACHED: &str =
     "memcached cannot count exactly and is not supported; use Redis or the memory store";
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    WARNED.into_iter().map(|(name, _)| name)
+    WARNED
+        .into_iter()
+        .map(|(name, _)| name)
+        .chain(removed::settings())
 }
 
 /// A sentence for each that is set, in the order of the variables.
 pub(crate) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let set = variables.iter().filter(|(_, value)| !value.is_empty());
-    let warned = set.filter_map(|(name, _)| WARNED.into_iter().find(|(warned, _)| warned == name));
-    warned
-        .map(|(name, reason)| format!("{name} has no effect: {reason}"))
+    let reason = |name: &str| {
+        let warned = WARNED.into_iter().find(|(warned, _)| *warned == name);
+        warned
+            .map(|(_, reason)| reason)
+            .or_else(|| removed::replacement(name))
+    };
+    set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?)))
         .collect()
 }
 

@@ -13,12 +13,11 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use crate::admin::api::answer::Body;
-use crate::report::answer::{ErrorBody, Replica};
+use crate::report::answer::ErrorBody;
 use crate::report::counter::{
     CounterChange, CounterList, CounterView, Grant, RateLimitRequest, Reset,
 };
 use crate::report::rule_file::{RulesChanged, RulesHistory, RulesList, RulesRollback};
-use crate::report::status::ReplicaStatus;
 use crate::report::top::{OverLimitEvent, TopKeys};
 use crate::report::usage::Usage;
 use crate::report::{Finding, RuleCheck, RuleSimulation};
@@ -37,7 +36,7 @@ const PARTS: [&str; 7] = [
 ];
 
 /// The types of answers and of bodies of requests, with those that their fields have.
-const TYPES: [fn(&mut SchemaGenerator) -> Schema; 19] = [
+const TYPES: [fn(&mut SchemaGenerator) -> Schema; 17] = [
     answer::<CounterChange>,
     answer::<CounterList>,
     answer::<CounterView>,
@@ -52,8 +51,6 @@ const TYPES: [fn(&mut SchemaGenerator) -> Schema; 19] = [
     schema::<Grant>,
     schema::<OverLimitEvent<'_>>,
     schema::<RateLimitRequest>,
-    schema::<Replica>,
-    schema::<ReplicaStatus>,
     schema::<Reset>,
     schema::<RulesRollback>,
     schema::<TopKeys>,
