@@ -11,12 +11,13 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
 use axum::{Extension, Router};
 use futures_util::future::join_all;
-use http::{StatusCode, header};
+use http::{StatusCode, Uri, header};
 
 use crate::admin::api::Api;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::explain::NO_RULES;
 use crate::admin::page::{SharedPage, Turn};
+use crate::base::removed::replacement;
 use crate::base::shutdown::Lifecycle;
 use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
@@ -225,8 +226,10 @@ fn index() -> String {
 }
 
 /// 404: with 200 a mistyped path would look like a page.
-async fn unknown_path() -> Response {
-    (StatusCode::NOT_FOUND, index()).into_response()
+async fn unknown_path(uri: Uri) -> Response {
+    let replacement = replacement(uri.path()).map(|text| format!("unknown path; {text}\n\n"));
+    let page = replacement.unwrap_or_default() + &index();
+    (StatusCode::NOT_FOUND, page).into_response()
 }
 
 async fn explain_query(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {

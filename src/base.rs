@@ -6,6 +6,7 @@ pub mod hash_key;
 pub(crate) mod named_enum;
 pub mod parse;
 pub(crate) mod regular_file;
+pub(crate) mod removed;
 pub(crate) mod revision;
 pub mod runtime;
 pub mod sampling;

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::base::environment::{self, Environment};
+use crate::base::removed;
 use crate::cli::output::{CliError, print, print_error};
 use crate::config::error::did_you_mean;
 
@@ -236,6 +237,9 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if let Some(subcommand) = mistyped_subcommand(arguments) {
         print_error(&format!("did you mean `tollgate {subcommand}`?"));
     }
+    if let Some(replacement) = replacement(arguments) {
+        print_error(&format!("this was removed: {replacement}"));
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ if variable.is_some() => ExitCode::from(BAD_CONFIG),
@@ -278,6 +282,13 @@ fn mistyped_subcommand(arguments: &[OsString]) -> Option<String> {
     let names = subcommands();
     let nearest = did_you_mean(first.to_str()?, names.iter().map(|name| &**name))?;
     Some(nearest.to_owned()).filter(|name| **name != *first)
+}
+
+/// What replaces the subcommand or a flag of this command line, if that was removed.
+fn replacement(arguments: &[OsString]) -> Option<&'static str> {
+    let mut words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let command = format!("tollgate {}", words.clone().next()?);
+    removed::replacement(&command).or_else(|| words.find_map(removed::replacement))
 }
 
 fn subcommands() -> Vec<String> {

@@ -35,7 +35,6 @@ pub(crate) mod parts;
 mod rule;
 mod rules;
 mod runbook;
-mod scope;
 mod store;
 mod top_keys;
 mod widgets;
@@ -89,13 +88,6 @@ impl Console {
         self.page(tab, tab.name(), content).await
     }
 
-    /// The same of a page in the scope of its URL, whose links to others keep it.
-    async fn scoped(&self, tab: Tab, query: &str, content: &Markup) -> Response {
-        let mut head = self.0.head().await;
-        head.scope = scope::scope_of(&Pairs::new(query));
-        frame::page(&head, tab, tab.name(), StatusCode::OK, content)
-    }
-
     async fn page(&self, tab: Tab, title: &str, content: &Markup) -> Response {
         let head = self.0.head().await;
         frame::page(&head, tab, title, StatusCode::OK, content)
@@ -115,16 +107,14 @@ impl FromRef<Console> for Viewers {
     }
 }
 
-async fn overview(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    let content = overview::content(&console.0, &query).await;
-    console.scoped(Tab::Overview, &query, &content).await
+async fn overview(State(console): State<Console>) -> Response {
+    let content = overview::content(&console.0).await;
+    console.tab(Tab::Overview, &content).await
 }
 
 async fn rules(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
-    let query = query.unwrap_or_default();
-    let content = rules::content(&console.0, &query).await;
-    console.scoped(Tab::Rules, &query, &content).await
+    let content = rules::content(&console.0, &query.unwrap_or_default()).await;
+    console.tab(Tab::Rules, &content).await
 }
 
 async fn rule(
@@ -183,9 +173,8 @@ async fn over_limit(
     viewer: Viewer,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let query = query.unwrap_or_default();
-    let content = live::content(&console.0, &query, &viewer).await;
-    console.scoped(Tab::OverLimit, &query, &content).await
+    let content = live::content(&console.0, &query.unwrap_or_default(), &viewer);
+    console.tab(Tab::OverLimit, &content).await
 }
 
 async fn budgets(State(console): State<Console>, viewer: Viewer) -> Response {

@@ -30,6 +30,5 @@ mod rule_check;
 pub(crate) mod rule_file;
 mod serialize;
 mod simulation;
-pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod usage;

@@ -4,16 +4,13 @@
 //! and never a rule or a domain.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::base::hash_key::HashKey;
 use crate::base::shutdown::Lifecycle;
 use crate::base::time::{Clock, Time};
 use crate::check::{
     Check, CheckError, CheckRequest, Decisions, Hits, Reading, StoreError, Verdicts,
 };
-use crate::store::redis::fallback::membership::Peer;
 pub(crate) use crate::store::redis::status::NodeStatus;
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::watch::StoreWatch;
@@ -83,26 +80,11 @@ impl Backend {
         }
     }
 
-    /// Names the address of the admin listener in heartbeats, if there are any.
-    pub(crate) fn advertise(&self, admin: SocketAddr) {
-        if let Self::Redis(redis) = self {
-            redis.membership.advertise(admin);
-        }
-    }
-
-    /// Replaces a key by the one that the processes that share the store agree on, if there is one.
-    pub(crate) fn exchange(&self, key: &HashKey) {
-        if let Self::Redis(redis) = self {
-            redis.membership.exchange(key.clone(), redis.clock.now());
-        }
-    }
-
-    /// The processes that share the store, by their heartbeats. This one is among them once it
-    /// received its own.
-    pub(crate) fn peers(&self) -> Vec<Peer> {
+    /// The number of processes that share the store, by their heartbeats.
+    pub(crate) fn replicas(&self) -> u32 {
         match self {
-            Self::Memory(_) => Vec::new(),
-            Self::Redis(redis) => redis.membership.known_peers(),
+            Self::Memory(_) => 1,
+            Self::Redis(redis) => redis.membership.share().replicas().get(),
         }
     }
 

@@ -1,5 +1,4 @@
-//! Any messages on the channel of heartbeats: they are ignored, name peers or offer keys; no share is larger than the whole, and no key
-//! replaces an older one.
+//! Any messages on the channel of heartbeats: they are ignored or name peers, and no share is larger than the whole.
 //!
 //! Messages are separated by line feeds, and come 0.1 s after each other.
 
@@ -9,7 +8,7 @@ use std::num::NonZeroU32;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::limit::Share;
-use tollgate::store::redis::fallback::peers::{FleetKey, Peers};
+use tollgate::store::redis::fallback::peers::Peers;
 use tollgate::base::time::{Span, Time};
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
@@ -20,15 +19,10 @@ fuzz_target!(|text: &str| {
     let configured = Share::one_of(NonZeroU32::MIN);
     let mut peers = Peers::default();
     peers.subscribed_at = Some(START);
-    let mut key = FleetKey { made_at: START, key: 0 };
-    peers.key = Some(key);
     let mut now = START;
     for message in text.split('\n') {
         now = now.plus(Span::from_micros(100_000));
         peers.on_message(message, OWN, now);
-        let kept = peers.key.expect("it is never removed");
-        assert!(kept <= key);
-        key = kept;
         if let Some(share) = peers.update(OWN, configured, now) {
             assert!(share.of_allowed(LIMIT) <= LIMIT);
         }

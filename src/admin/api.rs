@@ -11,7 +11,7 @@ use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
@@ -21,24 +21,22 @@ use crate::admin::api::counters::Counters;
 use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
-use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
 use crate::admin::api::usage_list::Form;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::query_string::Pairs;
+use crate::base::removed::replacement;
 use crate::base::shutdown::Lifecycle;
 use crate::http::RemoteAddress;
 use crate::http::response_budget::ResponseBudget;
 use crate::observe::feed::OverLimitFeed;
 use crate::report;
-use crate::report::answer::Replica;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
 mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
-pub mod fleet;
 mod limit_name;
 mod outcome;
 mod over_limit;
@@ -46,7 +44,6 @@ pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
 mod rule_keys;
 pub(crate) mod rules;
-pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
@@ -65,7 +62,6 @@ pub(crate) struct Api {
     pub(crate) actions: Arc<Actions>,
     pub(crate) viewers: Viewers,
     pub(crate) top: Arc<Top>,
-    pub(crate) statuses: Arc<Statuses>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
     pub(crate) rule_checks: Arc<RuleChecks>,
@@ -106,15 +102,12 @@ impl Api {
     }
 
     /// Routes that bound by themselves how many responses are prepared, or whose responses are
-    /// small. A query of the fleet must not take the place that the query of another replica waits
-    /// for.
-    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 7] {
+    /// small.
+    pub(crate) fn unplaced() -> [(&'static str, MethodRouter<Self>); 5] {
         [
             ("/counters", get(read_counter)),
             ("/over-limit", get(follow_over_limit)),
-            ("/replica", get(read_replica)),
             ("/rules", get(list_rules)),
-            ("/status", get(read_status)),
             ("/top", get(read_top)),
             ("/usage", get(read_usage)),
         ]
@@ -136,13 +129,6 @@ impl Api {
             .with_state(self)
     }
 
-    fn names(&self) -> Replica {
-        Replica {
-            replica: self.replica.to_string(),
-            pod: Some(self.pod.to_string()),
-        }
-    }
-
     fn respond(&self, answer: Answer<impl Serialize>) -> Response {
         answer::response(&self.replica, answer)
     }
@@ -158,10 +144,7 @@ async fn read_counter(
     RawQuery(query): RawQuery,
 ) -> Response {
     let pairs = Pairs::new(&query.unwrap_or_default());
-    let read = api
-        .counters
-        .read_by_query(&api.replica, &pairs, viewer.values());
-    api.respond(read.await)
+    api.respond(api.counters.read_by_query(&pairs, viewer.values()).await)
 }
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {
@@ -186,15 +169,6 @@ async fn act(
 
 async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
     over_limit::events(&api.feed, viewer.values(), &api.lifecycle)
-}
-
-/// Other replicas compare the name with that of a heartbeat.
-async fn read_replica(State(api): State<Api>) -> Response {
-    answer::found(report::json(&api.names()))
-}
-
-async fn read_status(State(api): State<Api>) -> Response {
-    answer::found(api.statuses.own(|status| report::json(&status)).await)
 }
 
 async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
@@ -288,8 +262,10 @@ async fn change_rules(
     api.respond(api.rule_changes.clone().act(request).await)
 }
 
-async fn unknown_path(State(api): State<Api>) -> Response {
-    let reason = "unknown path; docs/console.md lists the paths of the API";
+async fn unknown_path(State(api): State<Api>, uri: Uri) -> Response {
+    let path = format!("/api/v1{}", uri.path());
+    let known = replacement(&path).unwrap_or("docs/console.md lists the paths of the API");
+    let reason = format!("unknown path; {known}");
     api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 

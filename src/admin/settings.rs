@@ -1,6 +1,6 @@
 //! Settings of the admin listener.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::base::hash_key::HashKey;
 use crate::base::parse::{self, Secret};
 use crate::http::callers::HostName;
 use crate::observe::redact::{Redact, Redaction};
-use crate::store::Backend;
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]
@@ -49,13 +48,9 @@ pub struct Settings {
     #[arg(long, env, value_name = "HOW")]
     pub admin_redact: Option<Redact>,
     /// Key of these hashes: replicas with the same key show the same hashes [default: from
-    /// ADMIN_TOKEN, else from ADMIN_READ_TOKEN, else one that replicas exchange through Redis]
+    /// ADMIN_TOKEN, else from ADMIN_READ_TOKEN, else random]
     #[arg(long, env, value_name = "TEXT", hide_env_values = true, value_parser = Secret::read)]
     pub admin_redact_key: Option<Secret>,
-    /// Address of this replica, for other replicas to reach DEBUG_PORT if DEBUG_HOST is all
-    /// addresses
-    #[arg(long, env, value_name = "ADDRESS")]
-    pub pod_ip: Option<IpAddr>,
     /// Name of this replica on pages and in answers [default: HOSTNAME, else the random name in
     /// heartbeats]
     #[arg(long, env, value_name = "NAME")]
@@ -86,7 +81,6 @@ impl Settings {
         &self,
         listener: SocketAddr,
         tokens: &TokenOptions,
-        backend: &Backend,
     ) -> Option<Arc<Redaction>> {
         let default = if listener.ip().to_canonical().is_loopback() {
             Redact::None
@@ -95,29 +89,17 @@ impl Settings {
         };
         let redaction = match self.admin_redact.unwrap_or(default) {
             Redact::None => return None,
-            Redact::Hash => Redaction::hashing(self.hash_key(tokens, backend)),
+            Redact::Hash => Redaction::hashing(self.hash_key(tokens)),
             Redact::Drop => Redaction::dropping(),
         };
         Some(Arc::new(redaction))
     }
 
-    fn hash_key(&self, tokens: &TokenOptions, backend: &Backend) -> HashKey {
+    fn hash_key(&self, tokens: &TokenOptions) -> HashKey {
         match (&self.admin_redact_key, &tokens.hash_key) {
             (Some(key), _) => HashKey::of(key),
             (None, Some(key)) => key.clone(),
-            (None, None) => {
-                let key = HashKey::random();
-                backend.exchange(&key);
-                key
-            }
+            (None, None) => HashKey::random(),
         }
-    }
-
-    /// The address of the admin listener for other replicas, if they can know it.
-    pub(crate) fn advertised(&self, listener: SocketAddr) -> Option<SocketAddr> {
-        if !listener.ip().is_unspecified() {
-            return Some(listener);
-        }
-        Some(SocketAddr::new(self.pod_ip?, listener.port()))
     }
 }

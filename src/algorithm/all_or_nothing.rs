@@ -37,7 +37,10 @@ pub fn decide_all_or_nothing(
     counters.clone_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
-        counters[slot] = if !verdict.over {
+        counters[slot] = if verdict.over && check.is_charged(true, true) {
+            // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
+            counter.decide(&check.limit, now, check.call()).0
+        } else {
             let (counter, look) = counter.decide(
                 &check.limit,
                 now,
@@ -47,12 +50,8 @@ pub fn decide_all_or_nothing(
                 },
             );
             // The verdict is for the check's own hits, with which the caller may retry.
-            *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
-            counter
-        } else if check.is_charged(true, true) {
-            // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
-            counter.decide(&check.limit, now, check.call()).0
-        } else {
+            let over = verdict.over || look.over;
+            *verdict = counter.verdict(&check.limit, now, check.call(), over);
             counter
         };
     }

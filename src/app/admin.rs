@@ -1,6 +1,6 @@
 //! Builds the admin listener: pages, API, and what they show of decisions.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,11 +8,9 @@ use axum::Router;
 use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
-use crate::admin::api::fleet::Fleet;
 use crate::admin::api::rule_changes::RuleChanges;
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
-use crate::admin::api::status::{self, Statuses};
 use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
 use crate::admin::api::viewer::Viewers;
@@ -20,7 +18,6 @@ use crate::admin::{self, Admin, Pages};
 use crate::app::background::Background;
 use crate::app::console::{Shown, console};
 use crate::app::core::Core;
-use crate::app::rules::Rules;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::callers::Callers;
@@ -30,8 +27,6 @@ use crate::observe::feed::OverLimitFeed;
 
 /// The bound admin listener.
 pub(super) struct AdminPort {
-    /// Peers get it with heartbeats.
-    pub(super) address: SocketAddr,
     pub(super) listener: TcpListener,
     /// The additional metrics page.
     pub(super) prometheus: Option<TcpListener>,
@@ -58,11 +53,9 @@ pub(super) fn build(
     background.watch(token_files);
     let viewers = Viewers::new(&replica, redaction.as_ref(), &token, &core.clock, metrics);
     let keys = observers.top_keys.clone();
-    let fleet = Arc::new(fleet(core, port.address));
-    let statuses = statuses(core, rules, &replica, &pod, &fleet);
     let responses = ResponseBudget::new(metrics);
     let (live, redacted) = (rules.live.clone(), redaction.clone());
-    let top = Top::new(keys.clone(), live, redacted, fleet, responses.clone());
+    let top = Top::new(keys.clone(), live, redacted, responses.clone());
     let top = Arc::new(top);
     let (live, modes, backend) = (
         rules.live.clone(),
@@ -88,7 +81,6 @@ pub(super) fn build(
         actions: Arc::new(Actions::new(counters, token, metrics)),
         viewers: viewers.clone(),
         top,
-        statuses: Arc::new(statuses),
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
         rule_checks: Arc::new(checks),
@@ -130,34 +122,6 @@ fn admin(core: &Core, shown: &Shown<'_>, pages: Pages, viewers: Viewers) -> Admi
         viewers,
         lifecycle: core.lifecycle.clone(),
     }
-}
-
-/// Has other replicas ask this one, and asks them. The listener is bound to `address`.
-fn fleet(core: &Core, address: SocketAddr) -> Fleet {
-    let advertised = core.settings.admin.advertised(address);
-    if let Some(address) = advertised {
-        core.backend.advertise(address);
-    }
-    let own = advertised.unwrap_or(address);
-    Fleet::new(core.backend.clone(), own, &core.metrics)
-}
-
-fn statuses(
-    core: &Core,
-    rules: &Rules,
-    replica: &Arc<str>,
-    pod: &Arc<str>,
-    fleet: &Arc<Fleet>,
-) -> Statuses {
-    let sources = status::Sources {
-        replica: replica.clone(),
-        pod: pod.clone(),
-        rules: rules.live.clone(),
-        history: rules.history.clone(),
-        metrics: core.metrics.clone(),
-        lifecycle: core.lifecycle.clone(),
-    };
-    Statuses::new(sources, fleet.clone(), &core.clock)
 }
 
 /// Serves all pages to callers that may have them.

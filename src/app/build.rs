@@ -71,7 +71,6 @@ impl App {
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
         let http_metrics = HttpMetrics::new(&core.metrics);
         let port = AdminPort {
-            address: summary.admin,
             listener: ports.admin,
             prometheus: ports.prometheus,
             bounds: ports.bounds.admin,

@@ -156,9 +156,8 @@ impl Rules {
         admin: SocketAddr,
         tokens: &TokenOptions,
     ) -> DescriptorView {
-        let settings = &core.settings.admin;
         DescriptorView {
-            redaction: settings.redaction(admin, tokens, &core.backend),
+            redaction: core.settings.admin.redaction(admin, tokens),
             rules: self.live.clone(),
         }
     }

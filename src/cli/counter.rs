@@ -40,13 +40,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Print a counter
-    Get {
-        #[command(flatten)]
-        target: Target,
-        /// Sum the leased hits of all replicas
-        #[arg(long)]
-        fleet: bool,
-    },
+    Get(Target),
     /// Delete a counter; of concurrency all holders
     Reset(Target),
     /// Give hits back: this many more requests pass
@@ -84,7 +78,7 @@ struct Target {
 /// The command line is invalid, the service is unreachable, or it rejects the request.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, CliError> {
     match &args.command {
-        Command::Get { target, fleet } => get(target, *fleet),
+        Command::Get(target) => get(target),
         Command::Reset(target) => {
             let reset = Reset {
                 domain: target.domain.clone(),
@@ -105,15 +99,14 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     }
 }
 
-fn get(target: &Target, fleet: bool) -> Result<ExitCode, CliError> {
+fn get(target: &Target) -> Result<ExitCode, CliError> {
     // Reports invalid entries before the service does.
     target.query()?;
     let entries = entry_parameters(&target.entries);
     let limit = target.limit.as_deref().map(encoded);
     let limit = limit.map_or_else(String::new, |limit| format!("&limit={limit}"));
     let domain = encoded(&target.domain);
-    let scope = if fleet { "fleet" } else { "replica" };
-    let page = format!("/api/v1/counters?scope={scope}&domain={domain}{entries}{limit}");
+    let page = format!("/api/v1/counters?domain={domain}{entries}{limit}");
     target.print(
         &fetch::send(&target.service.url, &page, None, &[])?,
         counter_text,
@@ -237,22 +230,13 @@ fn fields(counter: &CounterView) -> [(&'static str, String); 13] {
         ),
         ("burst", cell(limit.and_then(|limit| limit.burst))),
         ("used", cell(counter.used)),
-        ("leased", leased(counter)),
+        ("leased", cell(counter.leased)),
         ("remaining", cell(counter.remaining)),
         ("over limit", over_limit.to_owned()),
         ("resets in, s", cell(counter.resets_in_seconds)),
         ("counted in", cell(counter.counted_in.map(CountedIn::name))),
         ("shown as", cell(counter.hashed.as_ref().map(shown_as))),
     ]
-}
-
-/// Leased hits, and the replicas without an answer.
-fn leased(counter: &CounterView) -> String {
-    let leased = cell(counter.leased);
-    match counter.missing.as_deref() {
-        None | Some([]) => leased,
-        Some(missing) => format!("{leased}; no answer of {}", Escaped(missing.join(", "))),
-    }
 }
 
 /// A descriptor as pages have it for callers without a token.
@@ -284,8 +268,6 @@ mod tests {
             }),
             used: Some(used),
             leased: Some(3),
-            replicas: None,
-            missing: None,
             remaining: Some(5 - used),
             resets_in_seconds: Some(9),
             over_limit: used == 5,
@@ -312,18 +294,5 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
         }
-    }
-
-    #[test]
-    fn replicas_without_an_answer_are_named() {
-        let missing = |names: &[&str]| {
-            let missing = names.iter().map(|name| (*name).to_owned());
-            leased(&CounterView {
-                missing: Some(missing.collect()),
-                ..counter(5)
-            })
-        };
-        assert_eq!(missing(&[]), "3");
-        assert_eq!(missing(&["b", "c\u{1b}"]), "3; no answer of b, c\\u{1b}");
     }
 }

@@ -43,9 +43,6 @@ pub(crate) struct Args {
     /// What keys are ordered by: over_limit or hits
     #[arg(long, value_name = "COUNT", default_value = "over_limit")]
     by: By,
-    /// Add up the hits of all replicas that share the store
-    #[arg(long)]
-    fleet: bool,
     /// What to print: text has all keys; on a terminal the first ones, again every two seconds
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -79,9 +76,8 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
 
 /// The answer, as text and as JSON.
 fn read(args: &Args, token: &[Header]) -> anyhow::Result<(String, TopKeys)> {
-    let scope = if args.fleet { "fleet" } else { "replica" };
     let (window, by) = (args.window.name(), args.by.name());
-    let mut path = format!("/api/v1/top?scope={scope}&window={window}&by={by}");
+    let mut path = format!("/api/v1/top?window={window}&by={by}");
     for (name, value) in [("domain", &args.domain), ("rule", &args.rule)] {
         if let Some(value) = value {
             path += &format!("&{name}={}", encoded(value));
@@ -115,7 +111,7 @@ fn view(page: &TopKeys, args: &Args, rows_max: usize) -> String {
     format!("{heading}\n\n{}", table(3, &rows))
 }
 
-/// The counts, and the replicas that counted.
+/// The counts, and the replica that counted.
 fn heading(page: &TopKeys, args: &Args) -> String {
     let by = match args.by {
         By::OverLimit => "hits over limit",
@@ -126,19 +122,8 @@ fn heading(page: &TopKeys, args: &Args) -> String {
         Window::FiveMinutes => "5 minutes",
         Window::Hour => "60 minutes",
     };
-    let names = |names: &Option<Vec<String>>| {
-        let names = names.iter().flatten();
-        let names: Vec<_> = names.map(|name| Escaped(name).to_string()).collect();
-        names.join(", ")
-    };
-    let place = match (args.fleet, &*names(&page.missing)) {
-        (false, _) => format!("replica {}", Escaped(&page.replica)),
-        (true, "") => format!("replicas {}", names(&page.replicas)),
-        (true, missing) => {
-            format!("replicas {}; no answer of {missing}", names(&page.replicas))
-        }
-    };
-    format!("keys by {by} in the last {minutes}, {place}")
+    let replica = Escaped(&page.replica);
+    format!("keys by {by} in the last {minutes}, replica {replica}")
 }
 
 /// `key=value` of each entry of a key; on a terminal up to a length.
@@ -158,14 +143,13 @@ mod tests {
     use super::*;
     use crate::report::top::RuleHits;
 
-    fn args(by: By, fleet: bool) -> Args {
+    fn args(by: By) -> Args {
         Args {
             service: Service { url: String::new() },
             domain: None,
             rule: None,
             window: Window::FiveMinutes,
             by,
-            fleet,
             format: Format::Text,
         }
     }
@@ -186,26 +170,20 @@ mod tests {
         };
         let page = TopKeys {
             replica: "a".to_owned(),
-            replicas: Some(vec!["a".to_owned(), "b".to_owned()]),
-            missing: Some(vec!["c".to_owned()]),
             rules: vec![
                 rule("d", &[key("ann\u{1b}", 9, 3), key("bob", 5, 1)]),
                 rule("shop", &[key("eve", 7, 2)]),
             ],
         };
-        let expected =
-            "keys by hits over limit in the last 5 minutes, replicas a, b; no answer of c
+        let expected = "keys by hits over limit in the last 5 minutes, replica a
 
 domain  rule       key                   hits  over limit
 d       d.user     user=ann\\u{1b},path=     9           3
 shop    shop.user  user=eve,path=           7           2
 d       d.user     user=bob,path=           5           1
 ";
-        assert_eq!(
-            view(&page, &args(By::OverLimit, true), usize::MAX),
-            expected
-        );
-        let first = view(&page, &args(By::Hits, false), 1);
+        assert_eq!(view(&page, &args(By::OverLimit), usize::MAX), expected);
+        let first = view(&page, &args(By::Hits), 1);
         assert!(first.starts_with("keys by hits in the last 5 minutes, replica a\n"));
         assert_eq!(first.lines().count(), 4, "{first}");
     }
@@ -225,10 +203,8 @@ d       d.user     user=bob,path=           5           1
     fn without_hits_the_view_says_so() {
         let page = TopKeys {
             replica: "a".to_owned(),
-            replicas: None,
-            missing: None,
             rules: Vec::new(),
         };
-        assert!(view(&page, &args(By::Hits, false), ROWS_MAX).ends_with("\n\nno hits\n"));
+        assert!(view(&page, &args(By::Hits), ROWS_MAX).ends_with("\n\nno hits\n"));
     }
 }

@@ -41,7 +41,7 @@ pub(crate) async fn content(parts: &Parts, viewer: &Viewer) -> Markup {
         @if shown.is_empty() {
             p.empty { "No rule has a limit of a day or more." }
         } @else {
-            p { "Of each rule the " (KEYS_MAX) " keys with the most hits on this replica in the last hour. "
+            p { "Of each rule the " (KEYS_MAX) " keys with the most hits in the last hour, " (parts.this_replica()) ". "
                 code { "tollgate usage DOMAIN RULE" } " lists all keys." }
             (hidden_values(viewer))
         }

@@ -8,9 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::admin::api::top::Scope;
 use crate::console::runbook;
-use crate::console::widgets::encoded;
 
 const STYLE: &str = include_str!("console.css");
 const SCRIPT: &str = include_str!("console.js");
@@ -54,8 +52,6 @@ const TABS: [Tab; 8] = [
 pub(crate) struct Head {
     /// The name of this process' pod.
     pub(crate) replica: String,
-    /// Whose numbers the page shows; links to pages that have a choice keep it.
-    pub(crate) scope: Scope,
     pub(crate) status: Status,
     /// The state in words.
     pub(crate) note: String,
@@ -82,18 +78,6 @@ impl Tab {
             Self::Trial => "Trial",
             Self::Candidate => "Candidate",
         }
-    }
-
-    /// The URL of the tab with these parameters, and with the scope where it has a choice.
-    pub(crate) fn href(self, scope: Scope, parameters: &[(&str, &str)]) -> String {
-        let has_choice = matches!(self, Self::Overview | Self::Rules | Self::OverLimit);
-        let scope = (has_choice && scope == Scope::Fleet).then_some(("scope", scope.name()));
-        let given = parameters.iter().filter(|(_, value)| !value.is_empty());
-        let pairs = given.copied().chain(scope);
-        let pairs = pairs.map(|(name, value)| format!("{name}={}", encoded(value)));
-        let query = pairs.collect::<Vec<_>>().join("&");
-        let separator = if query.is_empty() { "" } else { "?" };
-        format!("{}{separator}{query}", self.path())
     }
 
     pub(crate) const fn path(self) -> &'static str {
@@ -169,7 +153,7 @@ fn top(head: &Head, current: Tab) -> Markup {
             }
             nav aria-label="Views" {
                 @for tab in TABS {
-                    a href=(tab.href(head.scope, &[])) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
+                    a href=(tab.path()) aria-current=[(tab == current).then_some("page")] { (tab.name()) }
                 }
             }
             div.replica #status role="status" {
@@ -211,17 +195,4 @@ fn asset(content_type: &'static str, text: &'static str) -> Response {
         (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
     ];
     (headers, text).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_keep_the_scope() {
-        let rules = |scope| Tab::Rules.href(scope, &[("q", "a b"), ("sort", "")]);
-        assert_eq!(rules(Scope::Replica), "/console/rules?q=a%20b");
-        assert_eq!(rules(Scope::Fleet), "/console/rules?q=a%20b&scope=fleet");
-        assert_eq!(Tab::Overview.href(Scope::Replica, &[]), "/");
-    }
 }

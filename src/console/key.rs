@@ -7,7 +7,7 @@ use crate::admin::api::top::{entries_of, query_of};
 use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::base::time::{Span, Time};
+use crate::base::time::Span;
 use crate::console::budgets;
 use crate::console::dialogs::{actions, hidden_values};
 use crate::console::parts::Parts;
@@ -31,9 +31,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         .collect();
     let title = entries.join(", ");
     let counters = &parts.api.counters;
-    let answer = counters
-        .read_by_query(&parts.api.replica, pairs, viewer.values())
-        .await;
+    let answer = counters.read_by_query(pairs, viewer.values()).await;
     let is_hashed = is_hashed(pairs);
     let hour = hour(parts, &domain, pairs).await;
     let limits = budgets::of_key(parts, pairs).await;
@@ -47,12 +45,12 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         h1 { (clamped(&title)) }
         @match &answer {
             Ok(counter) => {
-                (shown(counter))
+                (shown(counter, &parts.this_replica()))
                 @if let Some(limits) = limits { (limits) }
                 // An action needs the values.
                 @if is_hashed { (hidden_values(viewer)) }
                 @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
-                (history(hour.as_ref(), parts.clock.now()))
+                (history(hour.as_ref(), parts))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
         }
@@ -96,7 +94,7 @@ pub(crate) async fn resolved(parts: &Parts, pairs: &Pairs) -> Option<String> {
     key_href(&domain, &entries, Links::Values)
 }
 
-fn shown(counter: &CounterView) -> Markup {
+fn shown(counter: &CounterView, this_replica: &str) -> Markup {
     let limit = counter.limit.as_ref();
     let capacity = limit.map_or(0, CounterLimit::capacity);
     let used = counter.used.unwrap_or_default();
@@ -108,21 +106,13 @@ fn shown(counter: &CounterView) -> Markup {
                 @if counter.over_limit { span.state.bad { "over limit" } } @else { span.state.good { "within limit" } }
             } dd.note { (bar(used, capacity)) } }
             div.tile { dt { "Used" } dd.figure #used { (used) } dd.note { "of " (capacity) } }
-            div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (holders(counter)) } }
+            div.tile { dt { "Leased" } dd.figure #leased { (counter.leased.unwrap_or_default()) } dd.note { "of used, held by " (this_replica) } }
             div.tile { dt { "Remaining" } dd.figure { (counter.remaining.unwrap_or_default()) } dd.note { "hits that pass now" } }
             div.tile { dt { "Resets in" } dd.figure { (duration(reset)) } dd.note { (name(counter.algorithm.map(Algorithm::name))) } }
             div.tile { dt { "Counted in" } dd.figure { (name(counter.counted_in.map(CountedIn::name))) } dd.note {
                 @if counter.counted_in == Some(CountedIn::Fallback) { "Redis gave no answer: the share of this replica" } @else { code { (clamped(counter.key.as_deref().unwrap_or("–"))) } }
             } }
         }
-    }
-}
-
-/// The replicas whose leased hits are counted.
-fn holders(counter: &CounterView) -> String {
-    match &counter.replicas {
-        None => "this replica".to_owned(),
-        Some(replicas) => format!("{} replicas", replicas.len()),
     }
 }
 
@@ -143,14 +133,14 @@ async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     keys.history(domain, &link.rule?.path, key).await
 }
 
-fn history(hour: Option<&Chart>, now: Time) -> Markup {
+fn history(hour: Option<&Chart>, parts: &Parts) -> Markup {
     let axis = TimeAxis {
-        last: now,
+        last: parts.clock.now(),
         bar: Span::from_secs(60 * HISTORY_SLOT_MINUTES as u64),
     };
     html! {
         section aria-labelledby="hour" {
-            h2 #hour { "Last hour, on this replica" }
+            h2 #hour { "Last hour" span.dim { " · " (parts.this_replica()) } }
             @match hour {
                 Some(hour) => {
                     (chart(hour, axis))

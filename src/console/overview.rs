@@ -3,20 +3,16 @@
 use std::cmp::Reverse;
 
 use maud::{Markup, html};
+use tokio::task::spawn_blocking;
 
-use crate::admin::api::top::Scope;
-use crate::admin::query_string::Pairs;
-use crate::base::text::{counted, prefix};
 use crate::base::time::{MICROS_PER_SECOND, Time};
-use crate::console::frame::Tab;
 use crate::console::parts::{Parts, StoreStatus};
 use crate::console::rules::href_of;
 use crate::console::runbook;
-use crate::console::scope::{self, View};
 use crate::console::widgets::{
     MINUTE, SECOND, TimeAxis, chart, duration, percent, seconds, table, tile,
 };
-use crate::report::status::ReplicaStatus;
+use crate::observe::history::Recent;
 use crate::rules::stats::counts::HitCounts;
 use crate::store::Backend;
 use crate::telemetry::metric::Snapshot;
@@ -24,12 +20,6 @@ use crate::telemetry::metric::Snapshot;
 /// Rules in the list of those that limit most.
 // bound overview_rules_max: left out; -
 const RULES_MAX: usize = 10;
-/// Replicas in the list of the overview.
-// bound overview_replicas_max: left out; -
-const REPLICAS_MAX: usize = 50;
-/// Bytes of a text of another replica.
-// bound replica_text_bytes_max: truncated; -
-const TEXT_BYTES_MAX: usize = 256;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [
     ("gRPC calls", "ratelimit_service_total_requests"),
@@ -50,38 +40,41 @@ const TOTALS: [(&str, &str); 7] = [
     ),
 ];
 
-pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
-    let scope = scope::scope_of(&Pairs::new(query));
-    let view = View::read(parts, scope).await;
+/// A rule that limited in the last hour.
+struct Limiting {
+    domain: String,
+    path: String,
+    counts: HitCounts,
+}
+
+pub(crate) async fn content(parts: &Parts) -> Markup {
+    let most = most_limiting(parts).await;
     let nodes = parts.nodes().await;
     let now = parts.clock.now();
     let snapshot = parts.metrics.snapshot();
+    let this_replica = parts.this_replica();
     html! {
-        div.heading {
-            h1 { "Overview" }
-            (scope::switch(Tab::Overview, scope, &[]))
-        }
+        h1 { "Overview" }
         dl.tiles {
-            (traffic(&view))
-            (health(parts, &view, parts.store_status(&nodes)))
+            (traffic(&parts.history.recent(&snapshot), &this_replica))
+            (health(parts, &snapshot, parts.store_status(&nodes)))
         }
         (rejection(parts))
-        (charts(&view, now))
+        (charts(parts, now, &this_replica))
         div.columns {
             section aria-labelledby="most" {
-                h2 #most { "Most over limit" span.dim { " · " (view.covers("last hour")) } }
+                h2 #most { "Most over limit" span.dim { " · " (this_replica) ", last hour" } }
                 @if parts.rules_in_force().is_some() {
-                    (most_limited(&view))
+                    (list(&most))
                 } @else {
                     p.empty { "No rules are loaded." }
                 }
             }
             section aria-labelledby="totals" {
-                h2 #totals { "Totals" span.dim { " · this replica, " (parts.since_start(&snapshot)) } }
+                h2 #totals { "Totals" span.dim { " · " (this_replica) ", " (parts.since_start(&snapshot)) } }
                 (totals(parts, &snapshot))
             }
         }
-        (replicas(&view))
         nav.endpoints aria-label="Endpoints" {
             span { "Endpoints" }
             @for path in ["/metrics", "/rlconfig", "/stats", "/ready"] {
@@ -91,34 +84,29 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     }
 }
 
-fn traffic(view: &View) -> Markup {
-    let rate = html! { (format!("{:.1}", view.hits_per_second())) span.unit { " hits/s" } };
-    let HitCounts { hits, over_limit } = view.last_minute();
-    let with_latency = view
-        .statuses()
-        .filter_map(|status| Some((status, status.latency?)));
-    // Percentiles of replicas cannot be added up.
-    let slowest = with_latency.max_by(|(_, one), (_, other)| one.p99.total_cmp(&other.p99));
+fn traffic(recent: &Recent, this_replica: &str) -> Markup {
+    let rate = html! { (format!("{:.1}", recent.hits_per_second)) span.unit { " hits/s" } };
+    let HitCounts { hits, over_limit } = recent.hits;
+    let slowest = recent
+        .latency
+        .map_or("–".to_owned(), |[_, p99]| seconds(p99));
     html! {
-        (tile("Rate", &rate, &html! { (view.covers("last 10 s")) }))
+        (tile("Rate", &rate, &html! { (this_replica) ", last 10 s" }))
         (tile("Over limit", &html! { (percent(over_limit, hits)) }, &html! {
-            (over_limit) " of " (hits) " hits; " (view.covers("last minute"))
+            (over_limit) " of " (hits) " hits; " (this_replica) ", last minute"
         }))
-        (tile("Latency, 99 %", &html! { (slowest.map_or("–".to_owned(), |(_, latency)| seconds(latency.p99))) }, &html! {
-            @match slowest {
+        (tile("Latency, 99 %", &html! { (slowest) }, &html! {
+            @match recent.latency {
                 None => "no gRPC calls; ",
-                Some((status, latency)) => {
-                    "half within " (seconds(latency.p50)) "; "
-                    @if view.scope == Scope::Fleet { (view.pod_of(&status.replica)) ", the slowest; " }
-                },
+                Some([p50, _]) => { "half within " (seconds(p50)) "; " },
             }
-            (view.covers("last minute"))
+            (this_replica) ", last minute"
         }))
     }
 }
 
 /// The hour, and the minute beside it.
-fn charts(view: &View, now: Time) -> Markup {
+fn charts(parts: &Parts, now: Time, this_replica: &str) -> Markup {
     let hour = TimeAxis {
         last: now,
         bar: MINUTE,
@@ -131,47 +119,33 @@ fn charts(view: &View, now: Time) -> Markup {
     html! {
         div.columns {
             section aria-labelledby="hour" {
-                h2 #hour { "Last hour" span.dim { " · " (view.covers("by minute")) } }
-                (chart(&view.chart(|status| &status.minutes), hour))
+                h2 #hour { "Last hour" span.dim { " · " (this_replica) ", by minute" } }
+                (chart(&parts.history.chart(), hour))
             }
             section aria-labelledby="minute" {
-                h2 #minute { "Last minute" span.dim { " · " (view.covers("by second")) } }
-                (chart(&view.chart(|status| &status.seconds), minute))
+                h2 #minute { "Last minute" span.dim { " · " (this_replica) ", by second" } }
+                (chart(&parts.history.seconds(), minute))
             }
         }
     }
 }
 
-fn health(parts: &Parts, view: &View, store: StoreStatus) -> Markup {
-    let peers = view.peers.len().max(1);
+fn health(parts: &Parts, snapshot: &Snapshot, store: StoreStatus) -> Markup {
     let state = parts.lifecycle.state();
-    let of_own = html! {
+    let reachable = html! {
         a href="/console/store" { span.state.(store.status().class()) { (store.text()) } }
     };
-    let faulty = view.statuses().filter(|status| status.store_faults > 0);
-    let faulty: Vec<_> = faulty.map(|status| view.pod_of(&status.replica)).collect();
-    let mut versions: Vec<_> = view.statuses().map(|status| status.rules_hash).collect();
-    versions.sort_unstable();
-    versions.dedup();
     html! {
-        (tile("Store", &of_own, &html! {
-            (parts.backend) "; this replica"
-            @if view.scope == Scope::Fleet && !faulty.is_empty() {
-                "; faults on " (counted(faulty.len(), "replica"))
-            }
-        }))
-        (tile("Replicas", &html! { (peers) }, &html! {
+        (tile("Store", &reachable, &html! { (parts.backend) }))
+        (tile("Replicas", &html! { (parts.backend.replicas()) }, &html! {
             @match &parts.backend {
                 Backend::Memory(_) => "each counts for itself",
                 Backend::Redis(_) if state.serving() => "share the limits; this one serves",
                 Backend::Redis(_) => "share the limits; this one is not ready",
             }
         }))
-        (tile("Rules", &html! { (view.own.rules) }, &html! {
-            @match &*versions {
-                [version] => { "version " code { (version) } "; " (view.covers("now")) },
-                versions => { span.state.warning { (versions.len()) " versions" } "; " (view.covers("now")) },
-            }
+        (tile("Rules", &html! { (snapshot.count("tollgate_rules")) }, &html! {
+            "version " code { (snapshot.count("tollgate_rules_hash")) }
         }))
     }
 }
@@ -190,16 +164,38 @@ fn rejection(parts: &Parts) -> Markup {
     }
 }
 
-fn most_limited(view: &View) -> Markup {
-    let mut most: Vec<_> = view.last_hour().into_iter().collect();
-    most.retain(|(_, counts)| counts.over_limit > 0);
-    most.sort_by_key(|(rule, counts)| (Reverse(counts.over_limit), *rule));
+/// The rules with the most hits over limit in the last hour.
+async fn most_limiting(parts: &Parts) -> Vec<Limiting> {
+    let (rules, history) = (parts.rules_in_force(), parts.history.clone());
+    let find = move || {
+        let mut most = Vec::new();
+        for domain in rules.iter().flat_map(|rules| rules.domains()) {
+            domain.visit(&mut |nodes| {
+                let rule = nodes.last().and_then(|node| node.rule.as_deref());
+                let counted = rule.map(|rule| (rule, history.last_hour(rule)));
+                let limiting = counted.filter(|(_, counts)| counts.over_limit > 0);
+                most.extend(limiting.map(|(rule, counts)| Limiting {
+                    domain: domain.name.to_string(),
+                    path: rule.path.to_string(),
+                    counts,
+                }));
+            });
+        }
+        most.sort_by_key(|limiting| Reverse(limiting.counts.over_limit));
+        most.truncate(RULES_MAX);
+        most
+    };
+    // Rules may be many, and this thread answers liveness probes.
+    spawn_blocking(find).await.unwrap_or_default()
+}
+
+fn list(most: &[Limiting]) -> Markup {
     if most.is_empty() {
         return html! { p.empty { "No hit was over limit." } };
     }
     html! {
         (table(&["Rule"], &["Over limit", "Hits", "Share"], &html! {
-            @for ((domain, path), HitCounts { hits, over_limit }) in most.iter().take(RULES_MAX) {
+            @for Limiting { domain, path, counts: HitCounts { hits, over_limit } } in most {
                 tr {
                     th scope="row" { a href=(href_of(domain, path)) { (path) } }
                     td.number.over { (over_limit) }
@@ -208,66 +204,6 @@ fn most_limited(view: &View) -> Markup {
                 }
             }
         }))
-    }
-}
-
-/// Who shares the limits, by heartbeats. Nothing in memory, and before the first heartbeats.
-fn replicas(view: &View) -> Markup {
-    let peers = &view.peers;
-    let counts: &[&str] = match view.scope {
-        Scope::Replica => &[],
-        Scope::Fleet => &["Hits/s", "Over limit", "Latency, 99 %", "Rules version"],
-    };
-    html! {
-        @if !peers.is_empty() {
-            section aria-labelledby="replicas" {
-                h2 #replicas { "Replicas" }
-                (table(&["Name", "Admin port", "Store"][..if counts.is_empty() { 2 } else { 3 }], counts, &html! {
-                    @for peer in peers.iter().take(REPLICAS_MAX) {
-                        @let pod = prefix(view.pod_of(&peer.name), TEXT_BYTES_MAX);
-                        tr {
-                            th scope="row" {
-                                @match peer.admin {
-                                    Some(address) if peer.may_be_asked && peer.name != view.own.replica => a href={ "http://" (address) "/" } title=(peer.name) { (pod) },
-                                    _ => span title=(peer.name) { (pod) },
-                                }
-                                @if peer.name == view.own.replica { span.tag { "this one" } }
-                            }
-                            td {
-                                @match peer.admin {
-                                    Some(address) => code { (address) },
-                                    None => span.dim { "unknown without POD_IP" },
-                                }
-                            }
-                            @if view.scope == Scope::Fleet {
-                                (status_cells(view.status_of(&peer.name)))
-                            }
-                        }
-                    }
-                }))
-                @if peers.len() > REPLICAS_MAX {
-                    p.dim { "The first " (REPLICAS_MAX) " of " (peers.len()) "." }
-                }
-            }
-        }
-    }
-}
-
-fn status_cells(status: Option<&ReplicaStatus>) -> Markup {
-    let Some(status) = status else {
-        return html! { td colspan="5" { span.state.bad { "did not answer" } } };
-    };
-    let store = match status.store_faults {
-        0 => ("good", "no fault"),
-        _ => ("bad", prefix(&status.store, TEXT_BYTES_MAX)),
-    };
-    let HitCounts { hits, over_limit } = status.last_minute;
-    html! {
-        td { span.state.(store.0) { (store.1) } }
-        td.number { (format!("{:.1}", status.hits_per_second)) }
-        td.number { (percent(over_limit, hits)) }
-        td.number { (status.latency.map_or("–".to_owned(), |latency| seconds(latency.p99))) }
-        td.number { (status.rules_hash) }
     }
 }
 

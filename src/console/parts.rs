@@ -10,7 +10,6 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::admin::api::Api;
-use crate::admin::api::top::Scope;
 use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 use crate::candidate::Candidate;
@@ -135,6 +134,14 @@ pub(crate) enum StoreStatus {
 }
 
 impl Parts {
+    /// Whose numbers a page shows, such as `this replica, one of 3`.
+    pub(crate) fn this_replica(&self) -> String {
+        match self.backend.replicas() {
+            1 => "this replica".to_owned(),
+            replicas => format!("this replica, one of {replicas}"),
+        }
+    }
+
     /// When the process started, such as `since 13:52`.
     pub(crate) fn since_start(&self, snapshot: &Snapshot) -> String {
         let started = snapshot.count("process_start_time_seconds") * MICROS_PER_SECOND;
@@ -260,7 +267,6 @@ impl Parts {
         let (status, note, runbook) = self.badge().await;
         Head {
             replica: self.api.pod.to_string(),
-            scope: Scope::Replica,
             status,
             note,
             runbook,

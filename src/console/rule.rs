@@ -34,6 +34,7 @@ pub(crate) async fn content(
         bar: MINUTE,
     };
     let since = parts.since_start(&parts.metrics.snapshot());
+    let this_replica = parts.this_replica();
     let open: Vec<bool> = nodes.iter().map(|node| !is_fixed(node)).collect();
     let top = top_keys::section(parts, &pairs, &domain, &path, &open, viewer).await;
     let content = html! {
@@ -45,15 +46,15 @@ pub(crate) async fn content(
             @if let Some(usage) = usages.get(&rule.path) {
                 div.tile { dt { "Utilization" } dd { (bar(usage.used, usage.capacity)) } }
             }
-            div.tile { dt { "Hits" } dd { (hits) } dd.note { "this replica, " (since) } }
-            div.tile { dt { "Over limit" } dd { (over) } dd.note { "this replica, " (since) } }
+            div.tile { dt { "Hits" } dd { (hits) } dd.note { (this_replica) ", " (since) } }
+            div.tile { dt { "Over limit" } dd { (over) } dd.note { (this_replica) ", " (since) } }
             @if let Some(leased) = &rule.lease {
-                div.tile { dt { "Leased" } dd { (leased.hits.held()) } dd.note { "unused, of " (leased.hits.get(LeaseEvent::Taken)) " taken by this replica, " (since) } }
+                div.tile { dt { "Leased" } dd { (leased.hits.held()) } dd.note { "unused, of " (leased.hits.get(LeaseEvent::Taken)) " taken by " (this_replica) ", " (since) } }
             }
             div.tile { dt { "Source" } dd { code { (rule.origin) } } }
         }
         section aria-labelledby="hour" {
-            h2 #hour { "Last hour, on this replica" }
+            h2 #hour { "Last hour" span.dim { " · " (this_replica) } }
             @match chart_of(&parts.history, rule) {
                 Some(hour) => (chart(&hour, axis)),
                 None => p.empty { "Hits are counted under names that depend on requests: see " a href="/metrics" { "/metrics" } "." },

@@ -1,18 +1,13 @@
 //! The rules in force, with what was counted of each; searched and sorted by the URL.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::sync::Arc;
 
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
-use crate::admin::api::top::Scope;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::console::frame::Tab;
 use crate::console::parts::{Parts, Usages};
-use crate::console::scope::{self, View};
 use crate::console::widgets::{bar, encoded};
 use crate::observe::history::{Chart, History};
 use crate::rules::stats::counts::HitCounts;
@@ -27,7 +22,6 @@ const ROWS_MAX: usize = 200;
 struct Filter {
     search: String,
     order: Order,
-    scope: Scope,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +43,17 @@ pub(crate) async fn content(parts: &Parts, query: &str) -> Markup {
     let filter = Filter {
         search: Text(pairs.first("q")).shown().into_owned(),
         order: Order::of(pairs.first("sort")),
-        scope: scope::scope_of(&pairs),
     };
     let Some(rules) = parts.rules_in_force() else {
         return html! { h1 { "Rules" } p.empty { "No rules are loaded." } };
     };
     let usages = parts.usages().await;
-    let counted = View::read(parts, filter.scope).await;
+    let (history, replica) = (parts.history.clone(), parts.this_replica());
     // Rules may be many, and this thread answers liveness probes.
-    let rendering = spawn_blocking(move || view(&rules, &usages, &counted, &filter));
+    let rendering = spawn_blocking(move || {
+        let rows = rows(&rules, &history, &filter);
+        view(&rules, rows, &usages, &filter, &replica)
+    });
     rendering.await.unwrap_or_default()
 }
 
@@ -109,34 +105,29 @@ impl Order {
     }
 }
 
-fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) -> Markup {
-    let mut rows = rows(rules, &counted.last_hour(), &filter.search);
-    let over = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.over_limit);
-    let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.hits);
-    match filter.order {
-        Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
-        Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
-        Order::OverLimit => rows.sort_by_key(|row| Reverse(over(row))),
-    }
+fn view(
+    rules: &RuleSet,
+    mut rows: Vec<Row<'_>>,
+    usages: &Usages,
+    filter: &Filter,
+    replica: &str,
+) -> Markup {
     let found = rows.len();
     rows.truncate(ROWS_MAX);
-    let parameters = [("q", &*filter.search), ("sort", filter.order.name())];
     html! {
         div.heading {
             h1 { "Rules" }
-            (scope::switch(Tab::Rules, filter.scope, &parameters))
             form.search role="search" action="/console/rules" data-live {
                 input type="search" name="q" value=(filter.search) aria-label="Search rules"
                     placeholder="Path, file, limit or algorithm" autocomplete="off" spellcheck="false";
                 input type="hidden" name="sort" value=(filter.order.name());
-                (scope::field(filter.scope))
             }
             p.dim #found role="status" {
                 (found) " of " (rules.rule_count()) " rules"
                 @if found > ROWS_MAX { ", the first " (ROWS_MAX) " shown" }
             }
         }
-        p.lead { "Hits: " (counted.covers("last hour")) "." }
+        p.lead { "Hits: " (replica) ", last hour." }
         @if rows.is_empty() {
             p.empty { "No rule matches." }
         } @else {
@@ -148,12 +139,13 @@ fn view(rules: &Arc<RuleSet>, usages: &Usages, counted: &View, filter: &Filter) 
     }
 }
 
-fn rows<'r>(
-    rules: &'r RuleSet,
-    hits: &HashMap<(&str, &str), HitCounts>,
-    search: &str,
-) -> Vec<Row<'r>> {
-    let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
+/// The rules that are searched for, in order.
+fn rows<'r>(rules: &'r RuleSet, history: &History, filter: &Filter) -> Vec<Row<'r>> {
+    let words: Vec<String> = filter
+        .search
+        .split_whitespace()
+        .map(str::to_lowercase)
+        .collect();
     let mut rows = Vec::new();
     for domain in rules.domains() {
         domain.visit(&mut |nodes| {
@@ -167,12 +159,16 @@ fn rows<'r>(
             rows.extend(matching.map(|rule| Row {
                 domain: &domain.name,
                 rule,
-                hits: (rule.naming == Naming::Fixed).then(|| {
-                    let hits = hits.get(&(&*domain.name, &*rule.path));
-                    hits.copied().unwrap_or_default()
-                }),
+                hits: (rule.naming == Naming::Fixed).then(|| history.last_hour(rule)),
             }));
         });
+    }
+    let over = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.over_limit);
+    let hits = |row: &Row<'_>| row.hits.map_or(0, |counts| counts.hits);
+    match filter.order {
+        Order::Path => rows.sort_by(|a, b| a.rule.path.cmp(&b.rule.path)),
+        Order::Hits => rows.sort_by_key(|row| Reverse(hits(row))),
+        Order::OverLimit => rows.sort_by_key(|row| Reverse(over(row))),
     }
     rows
 }
@@ -193,8 +189,8 @@ fn table(rows: &[Row<'_>], usages: &Usages, filter: &Filter) -> Markup {
             Order::Path => "ascending",
             Order::Hits | Order::OverLimit => "descending",
         };
-        let parameters = [("q", &*filter.search), ("sort", order.name())];
-        let href = Tab::Rules.href(filter.scope, &parameters);
+        let search = encoded(&filter.search);
+        let href = format!("/console/rules?q={search}&sort={}", order.name());
         let class = if order == Order::Path { "" } else { "number" };
         html! {
             th.(class) scope="col" aria-sort=[is_current.then_some(direction)] { a href=(href) { (title) } }

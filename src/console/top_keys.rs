@@ -49,7 +49,7 @@ pub(crate) async fn section(
     html! {
         section aria-labelledby="top" {
             div.heading {
-                h2 #top { "Top keys" }
+                h2 #top { "Top keys" span.dim { " · " (parts.this_replica()) } }
                 nav.choice aria-label="Period" {
                     @for (other, name) in WINDOWS {
                         a href=(href(other, by)) aria-current=[(other == window).then_some("true")] { (name) }

@@ -12,16 +12,17 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
-use crate::report::status::BARS;
-use crate::rules::LiveRules;
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::HitCounts;
+use crate::rules::{LiveRules, Rule};
 use crate::telemetry::metric::{Counter, Metrics, Snapshot, Times};
 
 /// Rules with a chart of the last hour: about 5 MB if all of them are counted every minute.
 // bound history_rules_max: the rule has no chart until others are idle for an hour;
 // tollgate_history_full_total
 const HISTORY_RULES_MAX: usize = 5_000;
+/// Bars of a chart: minutes of an hour, or seconds of a minute.
+const BARS: usize = 60;
 const TICK: Duration = Duration::from_secs(1);
 /// A sample has all metrics.
 const TICKS_OF_SAMPLE: u64 = 2;
@@ -181,11 +182,14 @@ impl History {
         kept.seconds.chart(kept.second.saturating_sub(1), totals)
     }
 
-    /// Hits of a rule in the last hour, of all of these.
-    pub(crate) fn last_hour(&self, path: &str, now: [u64; 2]) -> HitCounts {
+    /// Hits of a rule in the last hour.
+    pub(crate) fn last_hour(&self, rule: &Rule) -> HitCounts {
+        let hits = rule.stats.hits();
         let mut sum = HitCounts::default();
-        for minute in self.chart_of(path, now) {
-            sum.add(minute);
+        if hits[0] > 0 {
+            for minute in self.chart_of(&rule.path, hits) {
+                sum.add(minute);
+            }
         }
         sum
     }

@@ -5,16 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::report::finding::Finding;
 use crate::rules::explain::Outcome;
 
-/// The process that answered.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Replica {
-    /// The name of the process, as in heartbeats
-    pub(crate) replica: String,
-    /// The name of its pod: POD_NAME, else HOSTNAME, else the name in heartbeats
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pod: Option<String>,
-}
-
 /// Why a request is rejected.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ErrorBody {

@@ -22,15 +22,9 @@ pub(crate) struct CounterView {
     pub(crate) limit: Option<CounterLimit>,
     /// Hits, or holders for `concurrency`. May exceed the limit where over-limit hits count
     pub(crate) used: Option<u64>,
-    /// Hits in `used` that were taken ahead and not handed out, so that they are still admitted: by
-    /// this replica, or with scope=fleet by all that are in `replicas`
+    /// Hits in `used` that this replica took ahead and has not handed out, so that they are still
+    /// admitted
     pub(crate) leased: Option<u64>,
-    /// With scope=fleet: the replicas whose hits are in `leased`
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) replicas: Option<Vec<String>>,
-    /// With scope=fleet: the replicas that did not answer, or do not know the hashed values
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) missing: Option<Vec<String>>,
     /// Hits that would be admitted now
     pub(crate) remaining: Option<u64>,
     /// Time until the counter is unused again, rounded up

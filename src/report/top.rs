@@ -1,10 +1,6 @@
 //! Keys with the most hits, and responses of OVER_LIMIT.
 
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::base::named_enum::named_enum;
 use crate::check::Source;
@@ -21,12 +17,6 @@ pub(crate) const TOP_KEYS_MAX: usize = 100;
 pub(crate) struct TopKeys {
     /// The name of the process that answered, as in heartbeats
     pub(crate) replica: String,
-    /// With scope=fleet: the replicas whose hits are in the sums
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) replicas: Option<Vec<String>>,
-    /// With scope=fleet: the replicas that did not answer
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) missing: Option<Vec<String>>,
     pub(crate) rules: Vec<RuleHits>,
 }
 
@@ -36,14 +26,12 @@ pub(crate) struct RuleHits {
     pub(crate) domain: String,
     /// The path of the rule
     pub(crate) rule: String,
-    #[serde(deserialize_with = "list_of::<_, _, 1, TOP_KEYS_MAX>")]
     pub(crate) keys: Vec<KeyHits>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeyHits {
     /// Key and value of each entry
-    #[serde(deserialize_with = "list_of::<_, _, 1, { usize::MAX }>")]
     pub(crate) key: Entries,
     pub(crate) hits: u64,
     pub(crate) over_limit: u64,
@@ -100,42 +88,4 @@ impl KeyHits {
             over_limit: self.over_limit,
         }
     }
-}
-
-/// Reads a list of `MIN` to `MAX` elements. A longer one is rejected before its end is read,
-/// because the process at the address of a heartbeat need not be a replica.
-pub(crate) fn list_of<'de, D, T, const MIN: usize, const MAX: usize>(
-    json: D,
-) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Elements<T, const MIN: usize, const MAX: usize>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>, const MIN: usize, const MAX: usize> Visitor<'de>
-        for Elements<T, MIN, MAX>
-    {
-        type Value = Vec<T>;
-
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(formatter, "{MIN} to {MAX} elements")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Vec<T>, A::Error> {
-            let mut list = Vec::new();
-            while let Some(element) = values.next_element()? {
-                if list.len() == MAX {
-                    return Err(A::Error::invalid_length(MAX + 1, &self));
-                }
-                list.push(element);
-            }
-            if list.len() < MIN {
-                return Err(A::Error::invalid_length(list.len(), &self));
-            }
-            Ok(list)
-        }
-    }
-
-    json.deserialize_seq(Elements::<T, MIN, MAX>(PhantomData))
 }

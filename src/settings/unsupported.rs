@@ -1,8 +1,10 @@
-//! Settings of envoyproxy/ratelimit, and of OpenTelemetry, that have no effect here; setting one is
-//! a warning.
+//! Settings of envoyproxy/ratelimit and of earlier versions that have no effect here; setting one
+//! is a warning.
+
+use crate::base::removed;
 
 /// Names, and why they have no effect.
-const WARNED: [(&str, &str); 13] = [
+const WARNED: [(&str, &str); 12] = [
     (
         "GOSTATS_FLUSH_INTERVAL_SECONDS",
         "STATS_FLUSH_INTERVAL sets the interval",
@@ -11,10 +13,6 @@ const WARNED: [(&str, &str); 13] = [
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "XDS_CLIENT_BACKOFF_* set the waits; it has no effect in envoyproxy/ratelimit either",
-    ),
-    (
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-        "the prometheus receiver of an OpenTelemetry collector reads /metrics",
     ),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
@@ -30,15 +28,22 @@ const NO_MEMCACHED: &str =
     "memcached cannot count exactly and is not supported; use Redis or the memory store";
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    WARNED.into_iter().map(|(name, _)| name)
+    WARNED
+        .into_iter()
+        .map(|(name, _)| name)
+        .chain(removed::settings())
 }
 
 /// A sentence for each that is set, in the order of the variables.
 pub(crate) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let set = variables.iter().filter(|(_, value)| !value.is_empty());
-    let warned = set.filter_map(|(name, _)| WARNED.into_iter().find(|(warned, _)| warned == name));
-    warned
-        .map(|(name, reason)| format!("{name} has no effect: {reason}"))
+    let reason = |name: &str| {
+        let warned = WARNED.into_iter().find(|(warned, _)| *warned == name);
+        warned
+            .map(|(_, reason)| reason)
+            .or_else(|| removed::replacement(name))
+    };
+    set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?)))
         .collect()
 }
 

@@ -33,7 +33,7 @@ class Fault:
     redis_delay_s: float | None = None
     # Of Envoy's filter before the fault.
     envoy_timeout: str = ENVOY_TIMEOUT
-    # What `tollgate top --fleet` shows.
+    # What `tollgate top` shows.
     top: str | None = None
 
 
@@ -80,7 +80,7 @@ def envoy_timeout(timeout):
     return lambda fleet: fleet.start_envoy(timeout)
 
 
-HEALTHY_REPLICAS = Nowhere("The replicas are healthy. `tollgate top --fleet` names the tenant after {top}")
+HEALTHY_REPLICAS = Nowhere("The replicas are healthy. `tollgate top` names the tenant after {top}")
 DEAD_REPLICA = Nowhere("A dead process reports nothing, and the others answer the calls")
 # More than 1 % of the answers take 10 ms on a busy machine.
 SLOW_MACHINE = ("TollgateResponsesSlow",)

@@ -201,8 +201,8 @@ class Fleet:
         self.load.start(CLIENTS, CLIENT_RATE, TENANTS)
 
     def top(self):
-        """What `tollgate top --fleet` prints."""
-        return run(binary(), "top", "--fleet", "--url", f"http://127.0.0.1:{self.replicas[0].admin}")[1]
+        """What `tollgate top` prints."""
+        return run(binary(), "top", "--url", f"http://127.0.0.1:{self.replicas[0].admin}")[1]
 
     def publish(self, rules):
         """As the kubelet does for a ConfigMap."""

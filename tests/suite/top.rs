@@ -1,4 +1,4 @@
-//! `/api/v1/top`, `/api/v1/over-limit` and `tollgate top`: who is limited, on one replica and on all.
+//! `/api/v1/top`, `/api/v1/over-limit` and `tollgate top`: who is limited.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,6 @@ use tempfile::TempDir;
 
 use crate::support::http::{self, Connection};
 use crate::support::process::Process;
-use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Code, TestServer, look_until, request, terminal, tollgate};
 
 /// Three requests a year for each user, of which those of a plan have none.
@@ -107,12 +106,15 @@ async fn keys_are_ordered_by_hits_or_by_hits_over_limit() {
             rules
         );
     }
-    for invalid in ["window=2m", "by=user", "scope=world"] {
+    for invalid in ["window=2m", "by=user"] {
         let reply = http::get(server.admin, &format!("/api/v1/top?{invalid}"));
         let name = invalid.split_once('=').expect("a pair").0;
         assert_eq!(reply.status, 400);
         assert!(reply.body.contains(&format!("{name} is")), "{reply:?}");
     }
+    let of_all = http::get(server.admin, "/api/v1/top?scope=fleet");
+    assert_eq!(of_all.status, 400);
+    assert!(of_all.body.contains("Prometheus adds up"), "{of_all:?}");
 }
 
 #[tokio::test]
@@ -236,64 +238,6 @@ async fn feed_is_sampled_and_slow_readers_delay_nobody() {
 }
 
 #[tokio::test]
-async fn fleet_adds_up_replicas_and_names_those_that_hang() {
-    let redis = RedisProcess::start();
-    let replica = || {
-        service().in_own_group().with_envs(&[
-            ("REDIS_URL", &redis.url()),
-            ("DEBUG_HOST", "0.0.0.0"),
-            ("POD_IP", "127.0.0.1"),
-            ("ADMIN_REDACT", "none"),
-        ])
-    };
-    let servers = [replica().start(), replica().start()];
-    let fleet = "/api/v1/top?scope=fleet&by=hits";
-    let names = servers
-        .each_ref()
-        .map(|server| get(server, "/api/v1/top")["replica"].clone());
-    for server in &servers {
-        look_until("heartbeats of both replicas", || {
-            let answer = get(server, fleet);
-            answer["replicas"].as_array().map(Vec::len) == Some(2)
-        });
-    }
-    send(&servers[0], "ann", 2).await;
-    send(&servers[1], "ann", 3).await;
-    send(&servers[1], "bob", 1).await;
-    let answer = get(&servers[0], fleet);
-    assert_eq!(users(&answer), counted(&[("ann", 5, 2), ("bob", 1, 0)]));
-    assert_eq!(answer["replica"], names[0]);
-    assert_eq!(answer["replicas"], json!(names));
-    assert_eq!(answer["missing"], json!([]));
-    assert_eq!(
-        users(&get(&servers[0], "/api/v1/top?by=hits")),
-        counted(&[("ann", 2, 0)])
-    );
-
-    servers[1].signal("STOP");
-    let answer = get(&servers[0], fleet);
-    servers[1].signal("CONT");
-    assert_eq!(users(&answer), counted(&[("ann", 2, 0)]));
-    assert_eq!(answer["replicas"], json!([names[0]]));
-    assert_eq!(answer["missing"], json!([names[1]]));
-}
-
-#[tokio::test]
-async fn without_an_address_a_replica_is_missing() {
-    let redis = RedisProcess::start();
-    let replica = |host| {
-        service()
-            .with_env("REDIS_URL", &redis.url())
-            .with_env("DEBUG_HOST", host)
-    };
-    let (known, unknown) = (replica("127.0.0.1").start(), replica("0.0.0.0").start());
-    look_until("heartbeats of both replicas", || {
-        let missing = get(&known, "/api/v1/top?scope=fleet")["missing"].clone();
-        missing == json!([get(&unknown, "/api/v1/top")["replica"]])
-    });
-}
-
-#[tokio::test]
 async fn command_shows_keys() {
     let server = service().start();
     send(&server, "ann", 5).await;
@@ -311,8 +255,11 @@ async fn command_shows_keys() {
     ]);
     let answer = ran.json();
     assert_eq!(users(&answer), counted(&[("ann", 5, 2)]));
-    let ran = tollgate(&["top", "--url", &url, "--fleet", "--domain", "other"]);
+    let ran = tollgate(&["top", "--url", &url, "--domain", "other"]);
     assert!(ran.stdout.ends_with("\n\nno hits\n"), "{ran:?}");
+    let ran = tollgate(&["top", "--url", &url, "--fleet"]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+    assert!(ran.stderr.contains("Prometheus adds up"), "{ran:?}");
 }
 
 #[tokio::test]

@@ -139,9 +139,6 @@
 {{- end }}
 - {name: ON_STORE_ERROR, value: {{ $values.onStoreError.policy | quote }}}
 - {name: REPLICAS, value: {{ include "tollgate.replicas" . | quote }}}
-# Other pods get the address of the admin port from heartbeats.
-- name: POD_IP
-  valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- else }}

@@ -10,10 +10,8 @@ use tokio::sync::Semaphore;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
-use crate::admin::api::fleet::Replies;
-use crate::admin::api::fleet::reply::LeasedReply;
 use crate::admin::api::limit_name::{chosen, limit_of, only_above};
-use crate::admin::api::top::{Key, Scope, Top, busy, entries_of, one_of, query_of};
+use crate::admin::api::top::{Key, Top, check_scope, entries_of, query_of};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -73,19 +71,13 @@ impl Counters {
     }
 
     /// GET: one descriptor, with an entry for each `e` in the query string. With `hashed=1` its
-    /// values are hashes; then a caller that does not see values gets no name of the counter. With
-    /// `scope=fleet` this replica, `own` by its name, asks the others for what they hold.
-    pub(crate) async fn read_by_query(
-        &self,
-        own: &str,
-        pairs: &Pairs,
-        values: Values,
-    ) -> Answer<CounterView> {
+    /// values are hashes; then a caller that does not see values gets no name of the counter.
+    pub(crate) async fn read_by_query(&self, pairs: &Pairs, values: Values) -> Answer<CounterView> {
+        check_scope(pairs)?;
         let mut key = None;
         let query = self.query_of_pairs(pairs, &mut key).await?;
-        let scope = one_of(pairs, "scope", Scope::Replica)?;
         let is_hashed = is_hashed(pairs);
-        let mut read = self.read(query.clone(), limit_of(pairs).as_deref()).await;
+        let mut read = self.read(query, limit_of(pairs).as_deref()).await;
         if is_hashed {
             // The explanation of an error has the values.
             read = read.map_err(Rejected::unexplained);
@@ -93,9 +85,6 @@ impl Counters {
         let mut counter = read?.swap_remove(0);
         if is_hashed && values != Values::Clear {
             counter.key = None;
-        }
-        if scope == Scope::Fleet {
-            self.add_leased_by_others(&mut counter, &query, own).await?;
         }
         Ok(counter)
     }
@@ -118,28 +107,6 @@ impl Counters {
             query.descriptors = query_of("", key).descriptors;
         }
         Ok(query)
-    }
-
-    async fn add_leased_by_others(
-        &self,
-        counter: &mut CounterView,
-        query: &Query<'_>,
-        own: &str,
-    ) -> Result<(), Rejected> {
-        let fleet = &self.top.fleet;
-        let Replies { answers, missing } = match self.top.counter_path(query) {
-            Some(path) => fleet.ask(&path, own).await.ok_or_else(busy)?,
-            None => fleet.without_replies(own),
-        };
-        let mut replicas = vec![own.to_owned()];
-        for LeasedReply { replica, leased } in answers {
-            replicas.push(replica);
-            let leased = leased.unwrap_or_default();
-            counter.leased = counter.leased.map(|sum| sum.saturating_add(leased));
-        }
-        counter.replicas = Some(replicas);
-        counter.missing = Some(missing);
-        Ok(())
     }
 
     /// The key that a query with hashes names.
@@ -352,8 +319,6 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         limit: None,
         used: None,
         leased: None,
-        replicas: None,
-        missing: None,
         remaining: None,
         resets_in_seconds: None,
         over_limit: false,

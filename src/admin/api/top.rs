@@ -3,38 +3,24 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use http::StatusCode;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{self, Rejected};
-use crate::admin::api::fleet::reply::{Reply as _, TopReply};
-use crate::admin::api::fleet::{Fleet, Replies};
 use crate::admin::api::top_sums::Sums;
 use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
-use crate::base::named_enum::named_enum;
+use crate::base::removed::replacement;
 use crate::base::text::Text;
-use crate::http::response_budget::{RETRY_AFTER_SECS, ResponseBudget, place_of};
+use crate::http::response_budget::{ResponseBudget, place_of};
 use crate::observe;
-use crate::observe::redact::{Redaction, Values};
+use crate::observe::redact::Redaction;
 use crate::observe::top_keys::windows::{By, Counted, Window};
 use crate::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, TopKeys as TopAnswer};
 use crate::rules::{Descriptor, LiveRules, Query};
-
-named_enum! {
-    /// Whose hits are counted.
-    pub enum Scope {
-        /// Keys of this process.
-        Replica = "replica",
-        /// Keys of all processes whose heartbeats are known.
-        Fleet = "fleet",
-    }
-}
 
 /// Answers of `/api/v1/top` that are prepared at a time: the keys of thousands of rules take tens
 /// of megabytes.
@@ -48,7 +34,6 @@ pub(crate) struct Top {
     rules: Arc<LiveRules>,
     /// For callers without a token; `None` shows values as they are.
     redaction: Option<Arc<Redaction>>,
-    pub(crate) fleet: Arc<Fleet>,
     queries: Arc<Semaphore>,
     /// The budget of the admin listener.
     responses: ResponseBudget,
@@ -60,14 +45,6 @@ struct TopQuery {
     selection: Selection,
     window: Window,
     by: By,
-    scope: Scope,
-}
-
-/// How the keys of this process are shown.
-struct View {
-    redaction: Option<Arc<Redaction>>,
-    /// Whether hashes of known keys are replaced by values again, after sums were made.
-    resolved: Values,
 }
 
 /// The entries of a key of this process.
@@ -89,14 +66,12 @@ impl Top {
         keys: TopKeys,
         rules: Arc<LiveRules>,
         redaction: Option<Arc<Redaction>>,
-        fleet: Arc<Fleet>,
         responses: ResponseBudget,
     ) -> Self {
         Self {
             keys,
             rules,
             redaction,
-            fleet,
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             responses,
             tasks: TaskTracker::new(),
@@ -112,40 +87,12 @@ impl Top {
         show: impl FnOnce(TopAnswer) -> T + Send + 'static,
     ) -> Result<T, Rejected> {
         let query = TopQuery::read(query)?;
-        let mut answer = TopAnswer {
-            replica: replica.to_owned(),
-            replicas: None,
-            missing: None,
-            rules: Vec::new(),
-        };
-        let mut replies = Vec::new();
-        if query.scope == Scope::Fleet {
-            // First: a replica that asks this one must not wait until all others have answered.
-            let fleet = self.fleet.ask::<TopReply>(&query.path(), replica).await;
-            let Replies { answers, missing } = fleet.ok_or_else(busy)?;
-            let names = answers.iter().map(TopReply::replica);
-            let names = std::iter::once(replica).chain(names);
-            answer.replicas = Some(names.map(str::to_owned).collect());
-            answer.missing = Some(missing);
-            replies = answers;
-        }
-        let view = match query.scope {
-            Scope::Replica => View::of(viewer),
-            // Other replicas answer with hashes. Those of keys that this one has counted, too, are
-            // resolved.
-            Scope::Fleet => View {
-                redaction: self.redaction.clone(),
-                resolved: viewer.values(),
-            },
-        };
-        let own = self.sums(query.selection, query.window, view).await?;
+        let prepared = self.sums(query.selection, query.window, viewer).await?;
+        let replica = replica.to_owned();
         let shown = move || {
-            let Prepared { mut sums, permit } = own;
-            for reply in replies {
-                sums.add_answer(reply.rules);
-            }
-            answer.rules = sums.first(query.by);
-            (show(answer), permit)
+            let Prepared { sums, permit } = prepared;
+            let rules = sums.first(query.by);
+            (show(TopAnswer { replica, rules }), permit)
         };
         let (shown, _permit) = spawn_blocking(shown).await.unwrap_or_default();
         Ok(shown)
@@ -159,7 +106,7 @@ impl Top {
         by: By,
         viewer: &Viewer,
     ) -> Result<Vec<KeyHits>, Rejected> {
-        let prepared = self.sums(selection, window, View::of(viewer)).await?;
+        let prepared = self.sums(selection, window, viewer).await?;
         let rule = prepared.sums.first(by).into_iter().next();
         Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
     }
@@ -178,17 +125,13 @@ impl Top {
             domain: Some(domain.to_owned()),
             rule: None,
         };
-        let view = View {
-            redaction: Some(redaction),
-            resolved: Values::Redacted,
-        };
         let find = move |top: &Self, read: &[RuleKeys], _| {
             let keys = read.iter().flat_map(|rule| {
                 let keys = rule.keys.iter();
                 keys.map(|key| (&*rule.domain, key))
             });
             let is_shown = |(domain, key): &(&str, &Counted)| {
-                top.shown(&query_of(domain, &key.entries), &view) == Some(shown.clone())
+                top.shown(&query_of(domain, &key.entries), Some(&redaction)) == Some(shown.clone())
             };
             let (_, key) = keys.into_iter().find(is_shown)?;
             Some(key.entries.clone())
@@ -201,12 +144,13 @@ impl Top {
         self: &Arc<Self>,
         selection: Selection,
         window: Window,
-        view: View,
+        viewer: &Viewer,
     ) -> Result<Prepared, Rejected> {
+        let redaction = viewer.redaction.clone();
         let add = move |top: &Self, read: &[RuleKeys], permit| {
             let mut sums = Sums::default();
             for rule in read {
-                top.add(&mut sums, rule, &view);
+                top.add(&mut sums, rule, redaction.as_deref());
             }
             Prepared { sums, permit }
         };
@@ -235,48 +179,29 @@ impl Top {
         Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
     }
 
-    fn add(&self, sums: &mut Sums, rule: &RuleKeys, view: &View) {
+    fn add(&self, sums: &mut Sums, rule: &RuleKeys, redaction: Option<&Redaction>) {
         for key in &rule.keys {
             let query = query_of(&rule.domain, &key.entries);
             // Without rules those that counted it were withdrawn.
-            let Some(shown) = self.shown(&query, view) else {
+            let Some(shown) = self.shown(&query, redaction) else {
                 continue;
             };
-            if view.is_resolved() {
-                sums.resolve(shown.clone(), key_of(&query));
-            }
             sums.add(&rule.domain, &rule.rule, shown, key.counts);
         }
     }
 
     /// The entries of a key for a caller; `None` if there are no rules.
     pub(crate) fn entries_for(&self, query: &Query<'_>, viewer: &Viewer) -> Option<Entries> {
-        self.shown(query, &View::of(viewer))
+        self.shown(query, viewer.redaction.as_deref())
     }
 
     /// `None` if values cannot be redacted, because there are no rules.
-    fn shown(&self, query: &Query<'_>, view: &View) -> Option<Entries> {
-        match (&view.redaction, self.rules.load().as_ref()) {
+    fn shown(&self, query: &Query<'_>, redaction: Option<&Redaction>) -> Option<Entries> {
+        match (redaction, self.rules.load().as_ref()) {
             (None, _) => Some(key_of(query)),
             (Some(redaction), Some(rules)) => Some(key_of(&redaction.of(query, rules).query())),
             (Some(_), None) => None,
         }
-    }
-
-    /// The path at which other replicas have the counter of a request, with values as callers
-    /// without a token see them; `None` if these see none.
-    pub(crate) fn counter_path(&self, query: &Query<'_>) -> Option<String> {
-        let (entries, hashed) = match self.redaction {
-            None => (key_of(query), "0"),
-            Some(_) => (self.as_hashed(query)?.swap_remove(0), "1"),
-        };
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let domain = encoded(&Text(query.domain).shown());
-        let mut path = format!("/api/v1/counters?hashed={hashed}&domain={domain}");
-        for [key, value] in entries {
-            path += &format!("&e={}", encoded(&format!("{key}={value}")));
-        }
-        Some(path)
     }
 
     /// The descriptors of a request as callers without a token see them; `None` unless values are
@@ -296,32 +221,12 @@ impl Top {
     }
 }
 
-impl View {
-    fn of(viewer: &Viewer) -> Self {
-        Self {
-            redaction: viewer.redaction.clone(),
-            resolved: Values::Redacted,
-        }
-    }
-
-    /// Dropped values are all the same.
-    fn is_resolved(&self) -> bool {
-        let hashes = self.redaction.as_ref().is_some_and(|one| one.hashes());
-        hashes && self.resolved == Values::Clear
-    }
-}
-
 pub(crate) fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
     Query {
         domain: domain.as_bytes(),
         descriptors: [Descriptor::new(entries.iter())].into_iter().collect(),
         ..Query::default()
     }
-}
-
-pub(crate) fn busy() -> Rejected {
-    let reason = "other requests ask the fleet at this moment (fleet_queries_max); repeat it";
-    Rejected::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(RETRY_AFTER_SECS)
 }
 
 /// The key of a request with one descriptor.
@@ -340,6 +245,7 @@ pub(crate) fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
 impl TopQuery {
     fn read(query: &str) -> Result<Self, Rejected> {
         let pairs = Pairs::new(query);
+        check_scope(&pairs)?;
         let text = |name: &str| {
             let value = pairs.first(name);
             (!value.is_empty()).then(|| Text(value).shown().into_owned())
@@ -351,21 +257,18 @@ impl TopQuery {
             },
             window: one_of(&pairs, "window", Window::Minute)?,
             by: one_of(&pairs, "by", By::OverLimit)?,
-            scope: one_of(&pairs, "scope", Scope::Replica)?,
         })
     }
+}
 
-    /// The same of one replica.
-    fn path(&self) -> String {
-        let (window, by) = (self.window.name(), self.by.name());
-        let mut path = format!("/api/v1/top?window={window}&by={by}");
-        let Selection { domain, rule } = &self.selection;
-        for (name, value) in [("domain", domain), ("rule", rule)] {
-            if let Some(value) = value {
-                path += &format!("&{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
-            }
-        }
-        path
+/// Rejects the scope of earlier versions, which had the hits of all replicas.
+pub(crate) fn check_scope(pairs: &Pairs) -> Result<(), Rejected> {
+    let scope = format!("scope={}", Text(pairs.first("scope")).shown());
+    match replacement(&scope) {
+        None => Ok(()),
+        Some(replacement) => Err(Rejected::bad_request(format!(
+            "{scope} is unknown; {replacement}"
+        ))),
     }
 }
 
@@ -386,26 +289,21 @@ pub(crate) fn one_of<T: FromStr<Err = String>>(
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
+    use http::StatusCode;
     use tokio::time::timeout;
 
     use super::*;
     use crate::base::time::{Clock, Time};
-    use crate::store::Backend;
-    use crate::store::memory::Counters;
     use crate::telemetry::metric::Metrics;
 
     /// Of no keys.
     fn top(metrics: &Metrics) -> Arc<Top> {
-        let backend = Backend::Memory(Arc::new(Counters::new(1 << 20, "store", metrics)));
-        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         Arc::new(Top::new(
             TopKeys::new(Clock::starting_at(Time::default()), metrics),
             Arc::default(),
             None,
-            Arc::new(Fleet::new(backend, own, metrics)),
             ResponseBudget::new(metrics),
         ))
     }
@@ -437,12 +335,16 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_and_written_for_peers() {
-        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m&scope=fleet");
+    fn parameters_are_read() {
+        let query = TopQuery::read("domain=a%26b&rule=r+s&window=60m");
         let query = query.unwrap_or_else(|rejected| panic!("{rejected:?}"));
-        let expected = "/api/v1/top?window=60m&by=over_limit&domain=a%26b&rule=r%20s";
-        assert_eq!((query.scope, &*query.path()), (Scope::Fleet, expected));
-        for invalid in ["window=2m", "by=keys", "scope=all"] {
+        let Selection { domain, rule } = &query.selection;
+        assert_eq!(
+            (domain.as_deref(), rule.as_deref()),
+            (Some("a&b"), Some("r s"))
+        );
+        assert_eq!((query.window, query.by), (Window::Hour, By::OverLimit));
+        for invalid in ["window=2m", "by=keys", "scope=fleet"] {
             assert!(TopQuery::read(invalid).is_err(), "{invalid}");
         }
     }

@@ -1,4 +1,4 @@
-//! Sums of the hits of keys, of this replica and others.
+//! Sums of the hits of keys: those whose values are dropped are one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,8 +12,6 @@ use crate::rules::stats::counts::HitCounts;
 pub(crate) struct Sums {
     /// By domain and rule, and by key.
     hits: BTreeMap<(String, String), HashMap<Entries, HitCounts>>,
-    /// Keys by what they are summed under.
-    resolved: HashMap<Entries, Entries>,
 }
 
 impl Sums {
@@ -21,22 +19,6 @@ impl Sums {
         let of_rule = self.hits.entry((domain.to_owned(), rule.to_owned()));
         let of_key = of_rule.or_default().entry(key).or_default();
         of_key.add(counts);
-    }
-
-    /// Shows a key that is summed as `shown` as it is.
-    pub(crate) fn resolve(&mut self, shown: Entries, key: Entries) {
-        self.resolved.insert(shown, key);
-    }
-
-    /// Adds the answer of another replica.
-    pub(crate) fn add_answer(&mut self, rules: Vec<RuleHits>) {
-        for RuleHits { domain, rule, keys } in rules {
-            let of_rule = self.hits.entry((domain, rule)).or_default();
-            for key in keys {
-                let counts = key.counts();
-                of_rule.entry(key.key).or_default().add(counts);
-            }
-        }
     }
 
     /// The first keys of each rule, those without hits left out. Rules without keys are left out.
@@ -55,11 +37,6 @@ impl Sums {
                 by_hits.then_with(|| one.key.cmp(&other.key))
             });
             keys.truncate(TOP_KEYS_MAX);
-            for key in &mut keys {
-                if let Some(resolved) = self.resolved.get(&key.key) {
-                    key.key.clone_from(resolved);
-                }
-            }
             (!keys.is_empty()).then_some(RuleHits { domain, rule, keys })
         });
         rules.collect()
@@ -86,11 +63,17 @@ mod tests {
         }]
     }
 
+    fn add(sums: &mut Sums, key: &KeyHits) {
+        sums.add("d", "d.user", key.key.clone(), key.counts());
+    }
+
     #[test]
-    fn answers_are_summed_by_key_and_ordered() {
-        let answers = [
-            answer(&[key("ann", 5, 2), key("bob", 9, 0), key("eve", 3, 3)]),
-            answer(&[key("ann", 2, 2)]),
+    fn hits_are_summed_by_key_and_ordered() {
+        let counted = [
+            key("ann", 5, 2),
+            key("bob", 9, 0),
+            key("eve", 3, 3),
+            key("ann", 2, 2),
         ];
         let (ann, bob, eve) = (key("ann", 7, 4), key("bob", 9, 0), key("eve", 3, 3));
         for (by, expected) in [
@@ -98,8 +81,8 @@ mod tests {
             (By::Hits, vec![bob, ann, eve]),
         ] {
             let mut sums = Sums::default();
-            for answer in &answers {
-                sums.add_answer(answer.clone());
+            for key in &counted {
+                add(&mut sums, key);
             }
             assert_eq!(sums.first(by), answer(&expected));
         }
@@ -109,7 +92,7 @@ mod tests {
     fn sums_saturate() {
         let mut sums = Sums::default();
         for _ in 0..3 {
-            sums.add_answer(answer(&[key("ann", u64::MAX, 1)]));
+            add(&mut sums, &key("ann", u64::MAX, 1));
         }
         assert_eq!(sums.first(By::Hits), answer(&[key("ann", u64::MAX, 3)]));
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use crate::base::time::{MICROS_PER_SECOND, Span, Time};
 use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
@@ -41,12 +40,12 @@ pub struct LimitStats {
     crossings: Mutex<BTreeMap<u8, u64>>,
 }
 
-/// Hits, and those of them that were over limit, as in the metrics of a rule
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Hits, and those of them that were over limit, as in the metrics of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HitCounts {
-    /// All hits
+    /// All hits.
     pub hits: u64,
-    /// Hits over limit
+    /// Hits over limit.
     pub over_limit: u64,
 }
 

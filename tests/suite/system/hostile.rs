@@ -23,7 +23,6 @@ mod descriptors;
 mod editor;
 mod end;
 mod files;
-mod fleet;
 mod grpc;
 mod json;
 mod log;

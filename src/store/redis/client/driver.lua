@@ -142,14 +142,13 @@ local function decide_all_or_nothing(first, arguments, count)
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local check = checks[index]
-      if not check.over then
-        -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
-        check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
       -- equivalent: `<` -> `<=`; `0` -> `1`: a peek costs 0 and changes nothing, a hit costs at least 1
-      elseif not drops and (enforcing or cost < 0) then
+      if check.over and not drops and (enforcing or cost < 0) then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
         slot.changed = slot.changed or changed
+      else
+        check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, check.over or slot.spent > full, cost, full)
       end
     end
   end

@@ -1,22 +1,20 @@
 //! How many replicas share the limits, and the rank of this one among them, from heartbeats through
 //! Redis.
 //!
-//! Each process publishes a random name once a second on a channel that all of them subscribe to,
-//! and behind it the address of its admin listener; nothing is stored. A process that subscribes
-//! asks for the heartbeats of the others, which answer at once. With them is the key of hashes, if
-//! no setting determines it. A peer that is silent for ten heartbeats is gone, and a process that
-//! drains announces it. The rank is the position of the own name in the sorted list. While Redis is
-//! unavailable, the last known membership stays: that is when it is needed.
+//! Each process publishes a random name once a second on a channel that all of them subscribe to;
+//! nothing is stored. A process that subscribes asks for the heartbeats of the others, which answer
+//! at once. A peer that is silent for ten heartbeats is gone, and a process that drains announces
+//! it. The rank is the position of the own name in the sorted list. While Redis is unavailable, the
+//! last known membership stays: that is when it is needed.
 //!
 //! ```text
 //!  messages   a ?a   b ?b a   a b   a b   a      …      a
 //!  replicas   1      2         2     2    2   (10 s)    1
 //! ```
 
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bb8_redis::redis::{self, Cmd, ErrorKind, Pipeline, RedisError, Value};
@@ -25,19 +23,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
-use crate::base::hash_key::HashKey;
 use crate::base::shutdown::{Lifecycle, Phase};
 use crate::base::time::{self, Clock, Time};
 use crate::limit::Share;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::subscription::Subscription;
 use crate::store::redis::fallback::change::Change;
-use crate::store::redis::fallback::peers::{ASK, FleetKey, HEARTBEAT_INTERVAL, LEAVE, Peers};
+use crate::store::redis::fallback::peers::{ASK, HEARTBEAT_INTERVAL, LEAVE, Peers};
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// Bytes of a message on the channel. A heartbeat has 63 at most: a name, and an IPv6 address with
-/// a port.
+/// Bytes of a message on the channel. That of a deleted counter has the most: a hash and a time.
 // bound heartbeat_bytes_max: the subscription is closed and made again;
 // tollgate_store_replies_oversized_total
 const HEARTBEAT_BYTES_MAX: usize = 256;
@@ -59,23 +55,11 @@ pub(crate) struct Membership {
     configured: Option<NonZeroU32>,
     /// Replicas that share the limits, if their number is known; 0 if not.
     replicas: AtomicU32,
-    /// The address of the admin listener for peers, if they can know it.
-    admin: OnceLock<SocketAddr>,
-    /// Follows the key that the processes agree on, if they do.
-    hash_key: OnceLock<HashKey>,
     peers: Mutex<Peers>,
     /// Whether all peers have answered, or none will.
     is_settled: watch::Sender<bool>,
     alive: Gauge,
     failed: Counter,
-}
-
-/// Another process, or this one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Peer {
-    pub(crate) name: String,
-    /// The address of its admin listener; `None` if it publishes none.
-    pub(crate) admin: Option<SocketAddr>,
 }
 
 impl Membership {
@@ -91,8 +75,6 @@ impl Membership {
             name: random_name(),
             configured,
             replicas: AtomicU32::new(configured.map_or(0, NonZeroU32::get)),
-            admin: OnceLock::new(),
-            hash_key: OnceLock::new(),
             peers: Mutex::default(),
             is_settled: watch::Sender::new(false),
             alive: metrics.gauge(
@@ -109,34 +91,6 @@ impl Membership {
     /// The random name of this process.
     pub(crate) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Publishes the address of the admin listener with each heartbeat.
-    pub(crate) fn advertise(&self, admin: SocketAddr) {
-        // It is bound once.
-        let _ = self.admin.set(admin);
-    }
-
-    /// Offers a key that was made `now`, and replaces it by an older one of another process.
-    pub(crate) fn exchange(&self, key: HashKey, now: Time) {
-        self.peers().key = Some(FleetKey {
-            made_at: now,
-            key: key.get(),
-        });
-        // It is made once.
-        let _ = self.hash_key.set(key);
-    }
-
-    /// The processes whose heartbeats were received, sorted by name.
-    pub(crate) fn known_peers(&self) -> Vec<Peer> {
-        let peers = self.peers();
-        let peers = peers.heartbeats.iter();
-        peers
-            .map(|(name, heartbeat)| Peer {
-                name: name.clone(),
-                admin: heartbeat.admin,
-            })
-            .collect()
     }
 
     /// This process' share of every limit.
@@ -312,26 +266,14 @@ impl Membership {
                 self.replicas.store(share.replicas().get(), Relaxed);
             }
         }
-        if let (Some(FleetKey { key, .. }), Some(hash_key)) = (peers.key, self.hash_key.get())
-            && hash_key.get() != key
-        {
-            hash_key.set(key);
-        }
         if peers.have_answered() && !*self.is_settled.borrow() {
             self.is_settled.send_replace(true);
         }
     }
 
-    /// In several messages: earlier versions count the first, and ignore the others.
     fn heartbeat(&self) -> Pipeline {
-        let admin = self.admin.get();
-        let admin = admin.map(|admin| format!("{} {admin}", self.name));
-        let key = self.peers().key.as_ref().map(FleetKey::message);
         let mut commands = Pipeline::new();
         commands.add_command(self.publish_command(&self.name));
-        for message in [admin, key].into_iter().flatten() {
-            commands.add_command(self.publish_command(&message));
-        }
         commands
     }
 

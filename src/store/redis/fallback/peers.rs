@@ -2,7 +2,6 @@
 //! connection.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -25,53 +24,17 @@ const HEARTBEATS_AWAITED: u32 = 2;
 pub(crate) const LEAVE: char = '-';
 /// Precedes the name of a process that asks for heartbeats. Earlier versions ignore it.
 pub(crate) const ASK: char = '?';
-/// Precedes the key of the hashes of values. Earlier versions ignore it.
-const KEY: char = '~';
 
 /// Messages of the heartbeat channel. Public for fuzzing.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// By name.
-    pub(crate) heartbeats: BTreeMap<String, Heartbeat>,
+    /// The last of each process, by its name.
+    pub(crate) heartbeats: BTreeMap<String, Time>,
     /// No peer is missed for heartbeats before this time.
     pub subscribed_at: Option<Time>,
     /// Processes that received the question of this one, itself included.
     pub(crate) asked: Option<usize>,
     pub(crate) known: Option<Share>,
-    /// `None` if the processes agree on none.
-    pub key: Option<FleetKey>,
-}
-
-/// A key that processes agree on: the oldest one that they know, so that one that starts takes over
-/// that of the others. Public for fuzzing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FleetKey {
-    /// When its process made it.
-    pub made_at: Time,
-    /// Random.
-    pub key: u128,
-}
-
-/// The last heartbeat of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Heartbeat {
-    pub(crate) at: Time,
-    pub(crate) admin: Option<SocketAddr>,
-}
-
-impl FleetKey {
-    pub(crate) fn message(&self) -> String {
-        format!("{KEY}{}:{:032x}", self.made_at.as_micros(), self.key)
-    }
-
-    /// `None` for another message.
-    fn read(message: &str) -> Option<Self> {
-        let (made_at, key) = message.strip_prefix(KEY)?.split_once(':')?;
-        Some(Self {
-            made_at: Time::from_micros(made_at.parse().ok()?),
-            key: u128::from_str_radix(key, 16).ok()?,
-        })
-    }
 }
 
 impl Peers {
@@ -87,12 +50,6 @@ impl Peers {
 
     /// Returns whether another process asks for heartbeats. Unknown messages are ignored.
     pub fn on_message(&mut self, message: &str, own: &str, now: Time) -> bool {
-        if let Some(known) = &mut self.key
-            && let Some(received) = FleetKey::read(message)
-        {
-            *known = received.min(*known);
-            return false;
-        }
         let asker = message.strip_prefix(ASK);
         if asker.is_none() {
             self.on_heartbeat(message, now);
@@ -104,21 +61,16 @@ impl Peers {
         let is_name = message.len() == 16 && message.bytes().all(|byte| byte.is_ascii_hexdigit());
         if let Some(name) = message.strip_prefix(LEAVE) {
             self.heartbeats.remove(name);
-        } else if let Some((name, admin)) = message.split_once(' ') {
-            if let Some(heartbeat) = self.heartbeats.get_mut(name) {
-                heartbeat.admin = admin.parse().ok();
-            }
         } else if is_name
             && (self.heartbeats.len() < REPLICAS_MAX || self.heartbeats.contains_key(message))
         {
-            self.heartbeats.entry(message.to_owned()).or_default().at = now;
+            self.heartbeats.insert(message.to_owned(), now);
         }
     }
 
     /// Whether the process does not receive its own heartbeats.
     pub(crate) fn is_isolated(&self, own: &str, now: Time) -> bool {
-        let last = self.heartbeats.get(own).map(|heartbeat| heartbeat.at);
-        let last = last.max(self.subscribed_at);
+        let last = self.heartbeats.get(own).copied().max(self.subscribed_at);
         last.is_some_and(|last| now.since(last) > self.time_of(HEARTBEATS_MISSED_MAX))
     }
 
@@ -133,7 +85,7 @@ impl Peers {
         if now.since(since) >= self.time_of(HEARTBEATS_AWAITED) {
             let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
             self.heartbeats
-                .retain(|_, last| now.since(last.at.max(since)) <= silent_max);
+                .retain(|_, last| now.since((*last).max(since)) <= silent_max);
             replicas_min = 1;
         }
         let rank = self.heartbeats.keys().position(|name| name == own);
@@ -156,8 +108,8 @@ impl Peers {
     /// Returns whether the own heartbeat was received.
     pub(crate) fn unsubscribe(&mut self, own: &str) -> bool {
         let since = self.subscribed_at.take();
-        let last = self.heartbeats.get(own).map(|heartbeat| heartbeat.at);
-        since.is_some_and(|since| last.is_some_and(|last| last >= since))
+        let last = self.heartbeats.get(own);
+        since.is_some_and(|since| last.is_some_and(|last| *last >= since))
     }
 }
 
@@ -209,39 +161,6 @@ mod tests {
     }
 
     #[test]
-    fn processes_agree_on_the_oldest_key_in_any_order() {
-        let key = |made_at: u64, key| FleetKey {
-            made_at: at(made_at),
-            key,
-        };
-        let keys = [key(3, 7), key(1, u128::MAX), key(1, 5), key(2, 0)];
-        for own in keys {
-            for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-                let mut peers = Peers {
-                    key: Some(own),
-                    ..subscribed()
-                };
-                for index in order {
-                    assert!(!peers.on_message(&keys[index].message(), OWN, at(4)));
-                }
-                assert_eq!(peers.key, Some(key(1, 5)));
-                assert!(peers.heartbeats.is_empty(), "a key is no heartbeat");
-            }
-        }
-        for invalid in ["~", "~1", "~:5", "~x:5", "~1:g", "~-1:5", "~1:5 x"] {
-            let mut peers = Peers {
-                key: Some(keys[0]),
-                ..subscribed()
-            };
-            peers.on_message(invalid, OWN, at(4));
-            assert_eq!(peers.key, Some(keys[0]), "{invalid}");
-        }
-        let mut configured = subscribed();
-        configured.on_message(&keys[2].message(), OWN, at(4));
-        assert_eq!(configured.key, None);
-    }
-
-    #[test]
     fn known_share_stays_until_all_peers_had_the_time_for_a_heartbeat() {
         let mut peers = subscribed();
         assert_eq!(after(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
@@ -255,28 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn admin_address_follows_the_heartbeat_of_its_process() {
-        let mut peers = subscribed();
-        let admin = "10.0.0.7:6070";
-        peers.on_heartbeat(&format!("{OWN} {admin}"), at(1));
-        assert_eq!(peers.heartbeats.len(), 0, "the heartbeat comes first");
-        for (message, expected) in [
-            (OWN.to_owned(), None),
-            (format!("{OWN} {admin}"), Some(admin)),
-            (OWN.to_owned(), Some(admin)),
-            (format!("{OWN} [::1]:80"), Some("[::1]:80")),
-            (format!("{OWN} localhost:80"), None),
-        ] {
-            peers.on_heartbeat(&message, at(1));
-            let expected = expected.map(|admin| admin.parse().expect("an address"));
-            assert_eq!(peers.heartbeats[OWN].admin, expected, "{message}");
-        }
-    }
-
-    #[test]
     fn foreign_messages_are_ignored_and_names_are_bounded() {
         let mut peers = subscribed();
-        for message in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
+        let of_earlier_versions = [&format!("{OWN} 10.0.0.7:6070"), "~1:5"];
+        let foreign = ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"];
+        for message in foreign.into_iter().chain(of_earlier_versions) {
             peers.on_heartbeat(message, at(1));
         }
         assert_eq!(peers.heartbeats.len(), 0);

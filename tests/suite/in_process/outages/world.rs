@@ -305,6 +305,10 @@ impl World {
         );
         if fault.is_some() {
             self.replica.server.recover();
+            if self.is_silent {
+                // While the call waited on a half-open connection, a write-back met the fault.
+                self.lose_pending();
+            }
         }
         let is_lost = fault.is_some() || self.fault.is_some();
         let outcome = match () {

@@ -78,9 +78,7 @@ async fn views_of_a_service_with_over_limit_keys() {
     let key = format!("/console/key?domain=shop&e=user%3D{long}");
     for (path, text) in [
         ("/", "Most over limit"),
-        ("/?scope=fleet", "1 replica, last minute"),
         ("/console/rules", "shop.user"),
-        ("/console/over-limit?scope=fleet", "longlong"),
         (RULE, "longlong"),
         (&key, "Reset"),
         ("/console/files", "rules.yaml"),

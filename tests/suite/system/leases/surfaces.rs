@@ -39,35 +39,23 @@ async fn counters_and_console_show_what_is_held() {
         panic!("two services");
     };
     let held = |server: &TestServer| json_of(server, COUNTER)["leased"].as_u64();
-    let scope = format!("{COUNTER}&scope=fleet");
     // No take is in flight any more.
     eventually("each hit was used or is held", async || {
-        let counter = json_of(one, &scope);
-        counter["used"].as_u64() == counter["leased"].as_u64().map(|held| held + calls)
+        let used = json_of(one, COUNTER)["used"].as_u64();
+        let held = [one, other].map(|server| held(server).expect("a number"));
+        used == Some(held.iter().sum::<u64>() + calls)
     })
     .await;
     let (here, there) = (held(one).expect("a number"), held(other).expect("a number"));
     assert!(here > 0 && there > 0, "{here} and {there}");
     one.assert_metric("tollgate_leased_hits", figure(here));
-    let names = [one, other].map(|server| json_of(server, COUNTER)["replica"].clone());
-    let counter = json_of(one, &scope);
-    assert_eq!(counter["leased"], here + there);
-    assert_eq!(
-        (&counter["replicas"], &counter["missing"]),
-        (&json!(names), &json!([]))
-    );
 
     let url = format!("http://{}", one.admin);
-    let get = ["counter", "get", "d", "key=hot", "--fleet", "--url", &url];
-    let ran = tollgate(&get);
-    let is_sum = |line: &str| {
-        line.split_whitespace()
-            .eq(["leased", &(here + there).to_string()])
-    };
-    assert!(ran.stdout.lines().any(is_sum), "{ran:?}");
-    let explained = tollgate(&["explain", "--live", "--url", &url, "d", "key=hot"]);
     let is_own = |line: &str| line.split_whitespace().eq(["leased", &here.to_string()]);
-    assert!(explained.stdout.lines().any(is_own), "{explained:?}");
+    for command in [&["counter", "get"], &["explain", "--live"]] {
+        let ran = tollgate(&[&command[..], &["--url", &url, "d", "key=hot"]].concat());
+        assert!(ran.stdout.lines().any(is_own), "{ran:?}");
+    }
 
     let taken =
         one.metric(r#"tollgate_rule_lease_hits_total{domain="d",key1="key",event="taken"}"#);
@@ -75,49 +63,17 @@ async fn counters_and_console_show_what_is_held() {
     for (path, shown) in [
         (
             "key?domain=d&e=key%3Dhot",
-            format!(">{here}</dd><dd class=\"note\">of used, held by this replica<"),
-        ),
-        (
-            "key?domain=d&e=key%3Dhot&scope=fleet",
-            format!(
-                ">{}</dd><dd class=\"note\">of used, held by 2 replicas<",
-                here + there
-            ),
+            format!(">{here}</dd><dd class=\"note\">of used, held by this replica, one of 2<"),
         ),
         (
             "rule?domain=d&rule=d.key",
-            format!(">{here}</dd><dd class=\"note\">unused, of {taken} taken by this replica"),
+            format!(
+                ">{here}</dd><dd class=\"note\">unused, of {taken} taken by this replica, one of 2"
+            ),
         ),
     ] {
         let page = http::get(one.admin, &format!("/console/{path}")).body;
         assert!(page.contains(&shown), "{shown}: {page}");
-    }
-}
-
-/// Values never leave a replica: the others find the hash among their top keys.
-#[tokio::test]
-async fn hits_of_the_fleet_are_added_up_by_hashes() {
-    let redis = RedisProcess::start();
-    let services = [(); 2].map(|()| {
-        TestServer::with_rules(&rules(1_000_000, &format!("consistency: leased{LONG}")))
-            .with_envs(&[("REDIS_URL", &*redis.url()), ("ADMIN_REDACT", "hash")])
-            .start()
-    });
-    for service in &services {
-        service.metric_becomes("tollgate_replicas", 2.0).await;
-        let mut client = service.client().await;
-        for _ in 0..150 {
-            assert_eq!(client.ask("d", &[("key", "hot")]).await, Code::Ok);
-        }
-    }
-    eventually("each hit was used or is held", async || {
-        let counter = json_of(&services[0], &format!("{COUNTER}&scope=fleet"));
-        let leased = counter["leased"].as_u64();
-        counter["missing"] == json!([]) && counter["used"].as_u64() == leased.map(|held| held + 300)
-    })
-    .await;
-    for service in &services {
-        assert!(json_of(service, COUNTER)["leased"].as_u64() > Some(0));
     }
 }
 
