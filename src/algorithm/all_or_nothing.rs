@@ -37,10 +37,13 @@ pub fn decide_all_or_nothing(
     counters.clone_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
+        let charge = Counter::charge(&check.limit, check.call());
+        // By itself, and not by the hits of a neighbor on the same key, which are undone.
+        let is_over = || charge.is_over(counter.spent_at(&check.limit, now));
         counters[slot] = if verdict.over && check.is_charged(true, true) {
             // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
             counter.decide(&check.limit, now, check.call()).0
-        } else {
+        } else if !verdict.over || (!charge.drops && is_over()) {
             let (counter, look) = counter.decide(
                 &check.limit,
                 now,
@@ -52,6 +55,8 @@ pub fn decide_all_or_nothing(
             // The verdict is for the check's own hits, with which the caller may retry.
             let over = verdict.over || look.over;
             *verdict = counter.verdict(&check.limit, now, check.call(), over);
+            counter
+        } else {
             counter
         };
     }

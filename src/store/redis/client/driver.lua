@@ -142,12 +142,12 @@ local function decide_all_or_nothing(first, arguments, count)
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local check = checks[index]
-      -- equivalent: `<` -> `<=`; `0` -> `1`: a peek costs 0 and changes nothing, a hit costs at least 1
-      if check.over and not drops and (enforcing or cost < 0) then
+      -- equivalent: `<` -> `<=`: a peek is excluded before
+      if check.over and not drops and cost ~= 0 and (enforcing or cost < 0) then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
         slot.changed = slot.changed or changed
-      else
+      elseif not check.over or not drops and slot.spent + cost > full then
         check.reply = reply_of(slot.algorithm, key, slot.state, slot.spent, check.over or slot.spent > full, cost, full)
       end
     end

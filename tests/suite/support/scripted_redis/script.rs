@@ -392,11 +392,15 @@ pub(super) fn decide_all_or_nothing(
         slots = loaded;
         for ((key, argument), (over, reply)) in checks.iter().zip(&mut decided) {
             let wanted = Wanted::read(argument);
-            if !*over {
-                let state = &slots[key].state;
-                *reply = wanted.reply(state, state.spent_at(now) > wanted.charge.full, now);
-            } else if !wanted.charge.drops && (wanted.enforcing || wanted.charge.cost < 0) {
+            let charged = wanted.charge;
+            let counts =
+                !charged.drops && charged.cost != 0 && (wanted.enforcing || charged.cost < 0);
+            let state = &slots[key].state;
+            let spent = state.spent_at(now);
+            if *over && counts {
                 charge(&mut slots, key, &wanted);
+            } else if !*over || (!charged.drops && charged.is_over(spent)) {
+                *reply = wanted.reply(state, *over || spent > charged.full, now);
             }
         }
     }
