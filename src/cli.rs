@@ -12,7 +12,6 @@ use crate::base::removed;
 use crate::cli::output::{CliError, print, print_error};
 use crate::config::error::did_you_mean;
 
-mod candidate;
 mod cases;
 mod check;
 mod config;
@@ -85,8 +84,6 @@ enum Command {
     Healthcheck(fetch::Service),
     /// Check rules: report every problem of every file, with its place and how to fix it
     Check(check::Args),
-    /// Show what candidate rules would change on a running service
-    Candidate(candidate::Args),
     /// Show how a trial's decisions compare with those of the service in use
     Trial(trial::Args),
     /// Read a counter of a running service, reset it, or grant hits
@@ -158,7 +155,6 @@ pub fn run() -> ExitCode {
         }
         Some(Command::Config(args)) => config::run(*args, &environment),
         Some(Command::Healthcheck(service)) => healthcheck::run(&service),
-        Some(Command::Candidate(args)) => candidate::run(&args, &environment),
         Some(Command::Trial(args)) => trial::run(&args, &environment),
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Counter(args)) => counter::run(&args, &environment),

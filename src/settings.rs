@@ -13,7 +13,6 @@ use crate::api::certificates::Files;
 use crate::base::environment::Environment;
 use crate::observe::record;
 use crate::rule_source::Origin;
-use crate::rule_source::files::Directory;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 use crate::telemetry::{metric_export, statsd, traces};
@@ -64,8 +63,6 @@ pub(crate) struct Resolved {
     /// Settings whose values are used as they are.
     pub(crate) settings: Settings,
     pub(crate) rules_from: Origin,
-    /// The directory of candidate rules, if there may be any.
-    pub(crate) candidate_from: Option<Directory>,
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
@@ -107,7 +104,6 @@ impl Settings {
             grpc_tls: self.api.tls()?,
             backend,
             trial: self.trial.options()?,
-            candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
             admin_tokens,

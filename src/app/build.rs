@@ -20,7 +20,7 @@ use crate::app::banner::Summary;
 use crate::app::console::Shown;
 use crate::app::core::Core;
 use crate::app::port_holder;
-use crate::app::rules::{Candidates, Rules};
+use crate::app::rules::Rules;
 use crate::base::runtime::StoppableThread;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
@@ -67,7 +67,6 @@ impl App {
         core.maintain_store(rules.live.clone(), &mut background);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
         let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
-        let candidates = Candidates::load(resolved.candidate_from, &core, &view);
         let trial = resolved.trial;
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
         let http_metrics = HttpMetrics::new(&core.metrics);
@@ -80,7 +79,6 @@ impl App {
         };
         let shown = Shown {
             rules: &rules,
-            candidates: &candidates,
             trial: trial.as_ref(),
             redaction: view.redaction,
         };
@@ -89,7 +87,7 @@ impl App {
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
         observers.recorder = recorder(resolved.record, &core, &mut background)?;
-        let limiter = limiter(&core, &rules, &candidates, observers);
+        let limiter = limiter(&core, &rules, observers);
         let api = Api::new(
             Arc::new(limiter),
             Connections::new(tls, core.settings.api.connection_limits(), &core.metrics),
@@ -99,7 +97,6 @@ impl App {
             &core.metrics,
         );
         background.reload(Some(rules.source), RuleSource::start, |load| load());
-        background.watch(candidates.source);
         background.watch(trial.as_ref().and_then(Trial::share_file));
         export_metrics(
             resolved.statsd,
@@ -134,12 +131,7 @@ impl Ports {
     }
 }
 
-fn limiter(
-    core: &Core,
-    rules: &Rules,
-    candidates: &Candidates,
-    observers: Observers,
-) -> limiter::Shared {
+fn limiter(core: &Core, rules: &Rules, observers: Observers) -> limiter::Shared {
     let settings = core.settings.limiter.clone();
     let parts = Parts {
         rules: rules.live.clone(),
@@ -148,7 +140,6 @@ fn limiter(
         clock: core.clock.clone(),
         settings,
         observers: Some(Arc::new(observers)),
-        candidate: candidates.in_use(),
     };
     limiter::Shared::new(parts, &core.metrics)
 }

@@ -1,27 +1,29 @@
 //! Settings, paths, parameters and commands that are no more, and what replaces each: whoever uses
 //! one reads it.
 
+const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
 /// Names as they are written, and what replaces them.
-const REMOVED: [(&str, &str); 4] = [
+const REMOVED: &[(&str, &str)] = &[
     ("--fleet", FLEET),
     ("/api/v1/replica", FLEET),
-    (
-        "/api/v1/status",
-        "/metrics and /ready have rates, latencies and state",
-    ),
+    ("/api/v1/status", FLEET),
+    ("/candidate", CANDIDATE),
+    ("/console/candidate", CANDIDATE),
+    ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
     ("scope=fleet", FLEET),
+    ("tollgate candidate", CANDIDATE),
 ];
 
 /// The names of settings.
 pub(crate) fn settings() -> impl Iterator<Item = &'static str> {
     let is_setting = |name: &&str| name.starts_with(|first: char| first.is_ascii_uppercase());
-    REMOVED.into_iter().map(|(name, _)| name).filter(is_setting)
+    REMOVED.iter().map(|(name, _)| *name).filter(is_setting)
 }
 
 /// What replaces something that was removed; `None` of other names.
 pub(crate) fn replacement(name: &str) -> Option<&'static str> {
-    let removed = REMOVED.into_iter().find(|(removed, _)| *removed == name);
-    removed.map(|(_, replacement)| replacement)
+    let removed = REMOVED.iter().find(|(removed, _)| *removed == name);
+    removed.map(|(_, replacement)| *replacement)
 }

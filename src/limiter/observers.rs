@@ -1,6 +1,6 @@
 //! Observers of decisions: metrics, recording, top keys, over-limit feed and log.
 //!
-//! Decisions offline and with candidate rules have none.
+//! Decisions offline have none.
 
 use std::sync::Arc;
 

@@ -172,7 +172,7 @@ impl DescriptorView {
 impl Redacted<'_, '_> {
     pub(crate) fn query(&self) -> Query<'_> {
         let mut values = self.values.iter().flatten();
-        self.query.with_texts(self.query.domain, |entry| {
+        self.query.with_entries(|entry| {
             let value = values.next().expect("one for each entry");
             Entry::new(entry.key, value)
         })

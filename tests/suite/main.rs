@@ -7,7 +7,6 @@ mod bad_input;
 mod budget_samples;
 mod budgets;
 mod call_log;
-mod candidate;
 mod check;
 mod check_environment;
 mod cli;

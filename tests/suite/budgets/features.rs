@@ -106,25 +106,6 @@ async fn recorded_requests_are_replayed_on_every_level() {
 }
 
 #[tokio::test]
-async fn candidate_rules_may_have_several_limits() {
-    let candidate = RULES.replace("requests_per_unit: 3", "requests_per_unit: 1");
-    let server =
-        TestServer::with_files([("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)])
-            .start();
-    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
-    let mut client = server.client().await;
-    for _ in 0..2 {
-        let answer = client.ask("d", &[("org", "a"), ("user", "u")]).await;
-        assert_eq!(answer, Code::Ok);
-    }
-    let page: Value = serde_json::from_str(&server.admin("/candidate")).expect("it is JSON");
-    assert_eq!(page["requests"], 2);
-    let example = &page["examples"][0];
-    assert_eq!(example["change"], "newly_over", "{page:#}");
-    assert_eq!(example["descriptor"], "org=a,user=u", "{page:#}");
-}
-
-#[tokio::test]
 async fn top_keys_are_of_the_level_that_is_over_limit() {
     let server = TestServer::with_rules(RULES).start();
     ask_five(&server).await;
