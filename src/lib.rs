@@ -14,7 +14,7 @@
 //! trial                    forwards to another rate limit service, and compares
 //! limiter                  one decision
 //! rule_source              loads, edits, compiles and publishes rules
-//! observe                  top keys, over-limit feed, recording, redaction
+//! observe                  top keys, over-limit feed, redaction
 //! store       config       memory and Redis counters | YAML and xDS to rules
 //! report                   what operators read
 //! algorithm   rules        pure decisions           | matching, keys, the live rule set

@@ -151,9 +151,6 @@ impl Limiter {
         } = &self.shared.parts;
         let rules = self.shared.parts.rules.load();
         let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
-        if let Some(observers) = &self.observers {
-            observers.received(query, rules, now);
-        }
         let mut plan = Plan::default();
         plan.make(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);

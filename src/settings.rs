@@ -11,7 +11,6 @@ use clap::{Args, Command};
 use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
 use crate::base::environment::Environment;
-use crate::observe::record;
 use crate::rule_source::Origin;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
@@ -40,9 +39,6 @@ pub struct Settings {
     /// A trial.
     #[command(flatten)]
     pub trial: crate::trial::settings::Settings,
-    /// The recording.
-    #[command(flatten)]
-    pub record: crate::observe::record::settings::Settings,
     /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,
@@ -69,8 +65,6 @@ pub(crate) struct Resolved {
     pub(crate) admin_tokens: TokenOptions,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<trial::settings::Options>,
-    /// `None` unless requests are recorded.
-    pub(crate) record: Option<record::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
     /// `None` unless metrics are sent by OTLP.
@@ -97,7 +91,6 @@ impl Settings {
         let admin_tokens = self.admin.tokens()?;
         warnings.extend(admin_tokens.warnings());
         Ok(Resolved {
-            record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             metric_export: self.metric_export.options(&self.traces)?,

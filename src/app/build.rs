@@ -21,13 +21,10 @@ use crate::app::console::Shown;
 use crate::app::core::Core;
 use crate::app::port_holder;
 use crate::app::rules::Rules;
-use crate::base::runtime::StoppableThread;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Observers, Parts};
-use crate::observe::record::writer::Writer;
-use crate::observe::record::{self, Recorder};
 use crate::rule_source::RuleSource;
 use crate::settings::Resolved;
 use crate::store::Backend;
@@ -82,11 +79,9 @@ impl App {
             trial: trial.as_ref(),
             redaction: view.redaction,
         };
-        let mut observers =
-            admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
+        let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
-        observers.recorder = recorder(resolved.record, &core, &mut background)?;
         let limiter = limiter(&core, &rules, observers);
         let api = Api::new(
             Arc::new(limiter),
@@ -167,17 +162,6 @@ fn traces(
         thread.finish_within(export::FLUSH_TIMEOUT, late)
     });
     traces.unwrap_or_default()
-}
-
-fn recorder(
-    options: Option<record::settings::Options>,
-    core: &Core,
-    background: &mut Background,
-) -> anyhow::Result<Option<Recorder>> {
-    let opened = options.map(|options| Recorder::open(&options, &core.metrics));
-    let (recorder, writer) = opened.transpose()?.unzip();
-    background.finish(writer, Writer::start, StoppableThread::finish);
-    Ok(recorder)
 }
 
 fn export_metrics(

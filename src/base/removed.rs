@@ -2,6 +2,7 @@
 //! one reads it.
 
 const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
+const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
 /// Names as they are written, and what replaces them.
@@ -12,6 +13,11 @@ const REMOVED: &[(&str, &str)] = &[
     ("/candidate", CANDIDATE),
     ("/console/candidate", CANDIDATE),
     ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
+    ("RECORD_FILE", RECORD),
+    ("RECORD_FILE_BYTES_MAX", RECORD),
+    ("RECORD_REDACT", RECORD),
+    ("RECORD_REDACT_KEY", RECORD),
+    ("RECORD_SAMPLE_RATE", RECORD),
     ("scope=fleet", FLEET),
     ("tollgate candidate", CANDIDATE),
 ];

@@ -1,8 +1,8 @@
-//! Replaces values by hashes, so that recordings and admin pages have no personal data and still
-//! have distinct keys; or drops them.
+//! Replaces values by hashes, so that admin pages have no personal data and still have distinct
+//! keys; or drops them.
 //!
 //! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are
-//! in the configuration, and without them requests would match other rules when they are replayed.
+//! in the configuration.
 //!
 //! ```text
 //! rule                    request              hashed

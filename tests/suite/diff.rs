@@ -59,9 +59,9 @@ fn json(folder: &Folder, arguments: &[&str]) -> Value {
 /// Requests of users within one second.
 fn requests(users: &[&str]) -> String {
     let line = |user: &&str| {
-        let entries = json!([{"key": "user", "value": user}]);
-        json!({"time": 0, "domain": "shop", "descriptors": [{"entries": entries}]}).to_string()
-            + "\n"
+        let descriptor = json!({"entries": [format!("user={user}")]});
+        let request = json!({"domain": "shop", "descriptors": [descriptor]});
+        json!({"time": 0, "ratelimit": request}).to_string() + "\n"
     };
     users.iter().map(line).collect()
 }

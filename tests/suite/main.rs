@@ -49,7 +49,6 @@ mod overlay;
 mod pages;
 mod parity;
 mod races;
-mod record;
 mod redis_address;
 mod redis_batches;
 mod redis_store;

@@ -39,7 +39,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Requests and connections", &["api", "http", "limiter"]),
-    ("Trial, recording", &["trial", "observe/record"]),
+    ("Trial", &["trial"]),
     (
         "Metrics, traces, log",
         &["telemetry", "rules/stats", "net/remote"],
