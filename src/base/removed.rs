@@ -2,6 +2,7 @@
 //! one reads it.
 
 const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
+const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key; warn_at reports the keys that are near a limit in the log and as events, and `tollgate top` has those with the most hits";
 const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
@@ -18,8 +19,10 @@ const REMOVED: &[(&str, &str)] = &[
     ("RECORD_REDACT", RECORD),
     ("RECORD_REDACT_KEY", RECORD),
     ("RECORD_SAMPLE_RATE", RECORD),
+    ("rule=", LIST),
     ("scope=fleet", FLEET),
     ("tollgate candidate", CANDIDATE),
+    ("tollgate usage", LIST),
 ];
 
 /// The names of settings.
