@@ -16,7 +16,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-usage bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools binary unit mutants outages leases e2e envoy-versions helm helm-goldens generated-docs console-images compat drill image pgo image-check release-check release-archives release-chart workflows lint test-rules format docs deny bench bench-redis bench-cluster bench-admin bench-lookup bench-algorithms idle instructions profile soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -149,9 +149,6 @@ bench-cluster: ## compare on a Redis Cluster of three nodes each: REFERENCE=path
 
 bench-admin: ## what clients of the admin port do to calls: ROUNDS, SECONDS of each load, PROGRAMS=folder of built ones
 	benches/admin.py --rounds $(ROUNDS) --seconds $(SECONDS) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
-
-bench-usage: ## the time of a list of a rule's keys among a million in Redis, and calls during it: ROUNDS, SECONDS of each load, PROGRAMS
-	benches/usage.py --rounds $(ROUNDS) --seconds $(SECONDS) $(if $(PROGRAMS),--programs "$(PROGRAMS)")
 
 bench-lookup: ## time to match and to load 100,000 rules
 	$(CARGO) bench --bench lookup

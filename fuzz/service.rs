@@ -64,7 +64,6 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
         clock,
         settings,
         observers: Some(Arc::new(observers)),
-        candidate: None,
     };
     (Arc::new(Shared::new(parts, metrics)), hand)
 }

@@ -19,7 +19,6 @@ use crate::admin::explain::NO_RULES;
 use crate::admin::page::{SharedPage, Turn};
 use crate::base::removed::replacement;
 use crate::base::shutdown::Lifecycle;
-use crate::candidate::Candidate;
 use crate::http::accept::{self, AcceptErrors};
 use crate::http::budget::{Bounds, HttpMetrics};
 use crate::http::response_budget::{self, Counted, ResponseBudget};
@@ -46,7 +45,6 @@ const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) rules: Arc<LiveRules>,
-    pub(crate) candidate: Candidate,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,
@@ -69,8 +67,6 @@ pub(crate) struct Pages {
     rlconfig: SharedPage,
     rlconfig_json: SharedPage,
     /// By [`Values`](crate::observe::redact::Values).
-    candidate: [SharedPage; 2],
-    /// The same.
     trial: [SharedPage; 2],
     /// The list of rules files.
     pub(crate) rules: SharedPage,
@@ -90,7 +86,6 @@ impl Pages {
             stats: page(),
             rlconfig: page(),
             rlconfig_json: page(),
-            candidate: [page(), page()],
             trial: [page(), page()],
             rules: page(),
         }
@@ -121,13 +116,8 @@ impl Admin {
     }
 
     /// The other ones, whose responses are bounded.
-    pub(crate) fn pages() -> [Route; 5] {
+    pub(crate) fn pages() -> [Route; 4] {
         [
-            (
-                "/candidate",
-                "what the candidate rules would change, as JSON",
-                get(candidate),
-            ),
             (
                 "/explain",
                 "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
@@ -287,13 +277,6 @@ async fn rlconfig(
         )
             .into_response(),
     }
-}
-
-async fn candidate(State(admin): State<Admin>, viewer: Viewer) -> Response {
-    let values = viewer.values();
-    let page = move || report::json(&admin.candidate.results(values));
-    let shared = &admin.pages.candidate[values as usize];
-    respond("application/json", shared.get(page).await)
 }
 
 async fn trial(State(admin): State<Admin>, viewer: Viewer) -> Response {

@@ -12,7 +12,6 @@ use crate::base::removed;
 use crate::cli::output::{CliError, print, print_error};
 use crate::config::error::did_you_mean;
 
-mod candidate;
 mod cases;
 mod check;
 mod config;
@@ -85,8 +84,6 @@ enum Command {
     Healthcheck(fetch::Service),
     /// Check rules: report every problem of every file, with its place and how to fix it
     Check(check::Args),
-    /// Show what candidate rules would change on a running service
-    Candidate(candidate::Args),
     /// Show how a trial's decisions compare with those of the service in use
     Trial(trial::Args),
     /// Read a counter of a running service, reset it, or grant hits
@@ -114,7 +111,7 @@ enum Command {
     Test(Box<cases::Args>),
     /// Show which keys have the most hits on a running service
     Top(top::Args),
-    /// Show how much of the limits of a descriptor, or of all keys of a rule, is used
+    /// Show how much of the limits of a descriptor is used
     #[command(after_help = usage::EXIT_CODES)]
     Usage(usage::Args),
     /// Print version, commit, build and time zone data
@@ -158,7 +155,6 @@ pub fn run() -> ExitCode {
         }
         Some(Command::Config(args)) => config::run(*args, &environment),
         Some(Command::Healthcheck(service)) => healthcheck::run(&service),
-        Some(Command::Candidate(args)) => candidate::run(&args, &environment),
         Some(Command::Trial(args)) => trial::run(&args, &environment),
         Some(Command::Check(args)) => check::run(&args, &environment),
         Some(Command::Counter(args)) => counter::run(&args, &environment),
@@ -171,7 +167,7 @@ pub fn run() -> ExitCode {
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
         Some(Command::Top(args)) => top::run(&args, &environment),
-        Some(Command::Usage(args)) => usage::run(&args, &environment),
+        Some(Command::Usage(args)) => usage::run(&args),
         Some(Command::Version(args)) => Ok(version::run(&args)),
         Some(Command::Schema(args)) => Ok(schema::run(&args)),
     };
@@ -237,7 +233,7 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if let Some(subcommand) = mistyped_subcommand(arguments) {
         print_error(&format!("did you mean `tollgate {subcommand}`?"));
     }
-    if let Some(replacement) = replacement(arguments) {
+    if let Some(replacement) = replacement(error, arguments) {
         print_error(&format!("this was removed: {replacement}"));
     }
     match error.kind() {
@@ -284,11 +280,15 @@ fn mistyped_subcommand(arguments: &[OsString]) -> Option<String> {
     Some(nearest.to_owned()).filter(|name| **name != *first)
 }
 
-/// What replaces the subcommand or a flag of this command line, if that was removed.
-fn replacement(arguments: &[OsString]) -> Option<&'static str> {
-    let mut words = arguments.iter().skip(1).filter_map(|word| word.to_str());
-    let command = format!("tollgate {}", words.clone().next()?);
-    removed::replacement(&command).or_else(|| words.find_map(removed::replacement))
+/// What replaces the unknown flag or word of this command line, if it was removed.
+fn replacement(error: &clap::Error, arguments: &[OsString]) -> Option<&'static str> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    if unknown.starts_with('-') {
+        return removed::replacement(unknown);
+    }
+    removed::replacement(&format!("tollgate {}", arguments.get(1)?.to_str()?))
 }
 
 fn subcommands() -> Vec<String> {

@@ -20,9 +20,7 @@ use crate::console::frame::Tab;
 use crate::console::parts::Parts;
 use crate::observe::redact::Values;
 
-mod begin;
 mod budgets;
-mod compare;
 mod dialogs;
 mod editor;
 mod file;
@@ -37,6 +35,7 @@ mod rules;
 mod runbook;
 mod store;
 mod top_keys;
+mod trial;
 mod widgets;
 
 /// The console of the process. Clones share it.
@@ -49,7 +48,7 @@ impl Console {
     }
 
     /// The views, whose responses are bounded.
-    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 12] {
+    pub(crate) fn views() -> [(&'static str, MethodRouter<Self>); 11] {
         [
             ("/", get(overview)),
             ("/console/rules", get(rules)),
@@ -61,7 +60,6 @@ impl Console {
             ("/console/over-limit", get(over_limit)),
             ("/console/store", get(store)),
             ("/console/trial", get(trial)),
-            ("/console/candidate", get(candidate)),
             ("/console/runbook", get(runbook)),
         ]
     }
@@ -189,19 +187,10 @@ async fn store(State(console): State<Console>) -> Response {
 
 async fn trial(State(console): State<Console>, viewer: Viewer) -> Response {
     let content = match &console.0.trial {
-        Some(trial) => compare::trial(trial, &viewer),
-        None => begin::trial(),
+        Some(trial) => trial::results(trial, &viewer),
+        None => trial::begin(),
     };
     console.tab(Tab::Trial, &content).await
-}
-
-async fn candidate(State(console): State<Console>, viewer: Viewer) -> Response {
-    let content = if console.0.candidate.has_rules() {
-        compare::candidate(&console.0.candidate, &viewer)
-    } else {
-        begin::candidate(&console.0)
-    };
-    console.tab(Tab::Candidate, &content).await
 }
 
 async fn runbook(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {

@@ -13,8 +13,8 @@
 //! api                      Envoy-facing servers
 //! trial                    forwards to another rate limit service, and compares
 //! limiter                  one decision
-//! candidate   rule_source  candidate rules          | loads, edits, compiles and publishes rules
-//! observe                  top keys, over-limit feed, recording, redaction
+//! rule_source              loads, edits, compiles and publishes rules
+//! observe                  top keys, over-limit feed, redaction
 //! store       config       memory and Redis counters | YAML and xDS to rules
 //! report                   what operators read
 //! algorithm   rules        pure decisions           | matching, keys, the live rule set
@@ -44,7 +44,6 @@ pub mod config;
 pub mod observe;
 pub mod store;
 
-pub mod candidate;
 pub mod limiter;
 pub mod rule_source;
 pub mod trial;

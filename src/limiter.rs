@@ -7,15 +7,13 @@
 use std::sync::Arc;
 
 use crate::base::time::{Clock, Span, Time};
-use crate::candidate::call::{Call, Decided, Deciding};
-use crate::candidate::{self, Candidate, Undecided};
 use crate::check::Blocked;
 use crate::limiter::combine::combine;
 use crate::limiter::decision::Decision;
 use crate::limiter::fallback::{Fallback, WaitingCall};
 use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
 use crate::limiter::response::Response;
-use crate::rules::query::{OwnedQuery, Query};
+use crate::rules::query::Query;
 use crate::rules::{LiveRules, Plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::Metrics;
@@ -47,14 +45,6 @@ pub struct Limiter {
     store: Store,
     queue: Queue,
     observers: Option<observers::Worker>,
-    candidate: Option<Beside>,
-}
-
-/// Decides requests with the candidate rules, too.
-#[derive(Debug, Clone)]
-struct Beside {
-    limiter: Arc<Limiter>,
-    comparison: candidate::Worker,
 }
 
 /// Parts that the limiters of all workers share.
@@ -77,10 +67,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Settings of the response.
     pub settings: Settings,
-    /// `None` for decisions without metrics: offline, and with candidate rules.
+    /// `None` for decisions without metrics: offline.
     pub observers: Option<Arc<Observers>>,
-    /// `None` without a source of candidate rules.
-    pub candidate: Option<Candidate>,
 }
 
 /// The right to wait for a booked slot, and how long that is.
@@ -97,35 +85,11 @@ impl Shared {
 
     /// A limiter for the worker that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
-        let store = self.parts.backend.open();
-        self.open_with(store)
-    }
-
-    fn open_with(self: Arc<Self>, store: Store) -> Limiter {
-        let candidate = self.parts.candidate.as_ref();
         Limiter {
+            store: self.parts.backend.open(),
             queue: Queue::new(self.queue.clone()),
             observers: self.parts.observers.as_ref().map(Observers::open),
-            candidate: candidate.map(|candidate| self.beside(candidate, store.clone())),
-            store,
             shared: self,
-        }
-    }
-
-    /// Candidate rules share the batches of the store. They have no fallback, no metrics, and a
-    /// queue in which no request waits.
-    fn beside(&self, candidate: &Candidate, store: Store) -> Beside {
-        let parts = Parts {
-            rules: candidate.rules().clone(),
-            fallback: Fallback::none(),
-            observers: None,
-            candidate: None,
-            ..self.parts.clone()
-        };
-        let shared = Arc::new(Self::new(parts, &Metrics::new()));
-        Beside {
-            limiter: Arc::new(shared.open_with(store)),
-            comparison: candidate.open(),
         }
     }
 
@@ -187,14 +151,10 @@ impl Limiter {
         } = &self.shared.parts;
         let rules = self.shared.parts.rules.load();
         let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
-        if let Some(observers) = &self.observers {
-            observers.received(query, rules, now);
-        }
         let mut plan = Plan::default();
         plan.make(rules, query, settings.modes(), now)?;
         let permit = self.queue.permit_for(&mut plan.request);
 
-        let decide = || self.store.decide(&plan.request, now, span.as_deref());
         let waiting = WaitingCall {
             fallback,
             store: &self.store,
@@ -202,11 +162,7 @@ impl Limiter {
             request: &plan.request,
             received: now,
         };
-        let (decisions, candidate) = match self.begin_candidate(query, now) {
-            None => (decide().await, None),
-            // Boxed to keep the future of requests without candidate rules small.
-            Some(call) => Box::pin(call.beside(decide())).await,
-        };
+        let decisions = self.store.decide(&plan.request, now, span.as_deref()).await;
         waiting.end();
         let (mut verdicts, store_errors) = fallback.fill(&plan, decisions, &self.store, clock)?;
         let over = verdicts.iter().map(|verdict| verdict.over);
@@ -230,40 +186,12 @@ impl Limiter {
         if let Some(observers) = &self.observers {
             observers.decided(&decision, &response, fallback, span);
         }
-        if let Some(call) = candidate {
-            call.compare(decision.outcomes());
-        }
         // A response of OVER_LIMIT is sent at once.
         let wait = permit
             .filter(|_| !response.over_limit)
             .map(|permit| (permit, queue::wait(&verdicts)));
         let inspected = inspect(&decision);
         Ok((response, wait, inspected))
-    }
-
-    fn begin_candidate(&self, query: &Query<'_>, now: Time) -> Option<Box<Call>> {
-        let Beside {
-            limiter,
-            comparison,
-        } = self.candidate.as_ref()?;
-        comparison.begin(query, now, |query| limiter.clone().decide_owned(query, now))
-    }
-
-    /// Decides a request with the candidate rules, as any other.
-    fn decide_owned(self: Arc<Self>, query: Arc<OwnedQuery>, now: Time) -> Deciding {
-        Box::pin(async move {
-            let query = query.query();
-            let inspect = |decision: &Decision<'_, '_, '_>| Decided {
-                rules: decision.rules.clone(),
-                outcomes: decision.outcomes(),
-            };
-            match self.decide_at_once(&query, now, None, inspect).await {
-                Ok((_, _, decided)) => Some(Ok(decided)),
-                Err(LimiterError::NoRules) => None,
-                Err(LimiterError::Store(_)) => Some(Err(Undecided::StoreError)),
-                Err(_) => Some(Err(Undecided::Invalid)),
-            }
-        })
     }
 
     /// Counts why a request has no response. [`Self::decide`] calls it itself.

@@ -3,6 +3,5 @@
 pub(crate) mod call_log;
 pub mod feed;
 pub(crate) mod history;
-pub mod record;
 pub mod redact;
 pub mod top_keys;

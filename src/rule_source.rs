@@ -10,7 +10,6 @@ use crate::telemetry::metric::Metrics;
 
 pub use settings::Origin;
 
-pub(crate) mod candidate;
 pub(crate) mod edit;
 pub(crate) mod files;
 pub(crate) mod findings;

@@ -11,9 +11,7 @@ use clap::{Args, Command};
 use crate::admin::api::token::TokenOptions;
 use crate::api::certificates::Files;
 use crate::base::environment::Environment;
-use crate::observe::record;
 use crate::rule_source::Origin;
-use crate::rule_source::files::Directory;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 use crate::telemetry::{statsd, traces};
@@ -41,9 +39,6 @@ pub struct Settings {
     /// A trial.
     #[command(flatten)]
     pub trial: crate::trial::settings::Settings,
-    /// The recording.
-    #[command(flatten)]
-    pub record: crate::observe::record::settings::Settings,
     /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,
@@ -61,16 +56,12 @@ pub(crate) struct Resolved {
     /// Settings whose values are used as they are.
     pub(crate) settings: Settings,
     pub(crate) rules_from: Origin,
-    /// The directory of candidate rules, if there may be any.
-    pub(crate) candidate_from: Option<Directory>,
     pub(crate) backend: BackendChoice,
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
     pub(crate) admin_tokens: TokenOptions,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<trial::settings::Options>,
-    /// `None` unless requests are recorded.
-    pub(crate) record: Option<record::settings::Options>,
     pub(crate) statsd: Option<statsd::Options>,
     pub(crate) traces: Option<traces::options::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
@@ -95,13 +86,11 @@ impl Settings {
         let admin_tokens = self.admin.tokens()?;
         warnings.extend(admin_tokens.warnings());
         Ok(Resolved {
-            record: self.record.options(),
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
             backend,
             trial: self.trial.options()?,
-            candidate_from: self.rules.reading.candidate(directory.clone(), environment),
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment, warnings),
             admin_tokens,

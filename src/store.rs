@@ -183,14 +183,6 @@ impl Store {
         }
     }
 
-    /// The Redis with the names of all counters; `None` in memory, which has hashes of them.
-    pub(crate) fn named(&self) -> Option<&redis::Redis> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(client) => Some(&client.shared),
-        }
-    }
-
     /// Hits of a counter that this process holds ahead and has not handed out.
     pub(crate) fn leased(&self, check: &Check) -> u64 {
         match self {

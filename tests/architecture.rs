@@ -22,17 +22,16 @@ report: base check limit rules
 config: base limit report rules telemetry
 store: algorithm base check file_watch limit net telemetry
 observe: base check report rules telemetry
-candidate: base check observe report rules telemetry
-limiter: base candidate check limit observe report rules store telemetry
+limiter: base check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry
 trial: base check file_watch net observe report rules telemetry
 api: base check file_watch http limit limiter net observe proto report rules telemetry trial
 what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
-admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
+admin: api base check file_watch http limit limiter net observe report rule_source rules
     store telemetry trial what_if
-console: admin base candidate check limit limiter observe report rule_source rules store telemetry trial
+console: admin base check limit limiter observe report rule_source rules store telemetry trial
 settings: admin api base limiter observe rule_source store telemetry trial
-app: admin api base candidate config console file_watch http limiter observe rule_source rules
+app: admin api base config console file_watch http limiter observe rule_source rules
     settings store telemetry trial what_if
 cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
     what_if
@@ -169,14 +168,12 @@ const OPERATOR_TOOLS: &[&str] = &[
     "report",
     "observe",
     "what_if",
-    "candidate",
     "trial",
     "api/trial",
     "admin",
     "console",
     "app/console",
     "rule_source/edit",
-    "rule_source/candidate",
     "cli",
 ];
 /// Commands that are not tools: the service itself, and what all commands share.

@@ -45,7 +45,6 @@ PICTURES = [
     ("console-rule", "/console/rule?domain=shop&rule=shop.user", 1280, 860, False),
     ("console-key", "/console/key?domain=shop&e=user%3D42", 1280, 520, False),
     ("console-narrow", "/", 500, 900, False),
-    ("console-candidate", "/console/candidate", 1280, 520, False),
 ]
 # The editor of a service whose rules can be changed, with a change that is tried.
 EDITOR = ("console-file", "/console/file?name=shop.yaml", 1280, 1640)
@@ -63,8 +62,6 @@ document.querySelector("#keys button").click();
 FEED = ("console-over-limit", "/console/over-limit", 1280, 420, False)
 # On Redis, which is reachable, and then stopped.
 STORE_PICTURES = [("console-store", "/console/store", 1280, 560, False), ("console-store-unreachable", "/console/store", 1280, 560, False)]
-# The candidate rules admit less of some users.
-CANDIDATE = RULES.replace("requests_per_unit: 120", "requests_per_unit: 60")
 REDIS = ROOT / ".tools/bin/redis-server-6.2"
 
 
@@ -177,7 +174,7 @@ def answers(port):
 
 
 def draw_rules(home, draw, more, folder):
-    with Service(Path(home, "service"), {"shop.yaml": RULES, "candidate/shop.yaml": CANDIDATE}, WRITABLE) as service:
+    with Service(Path(home, "service"), {"shop.yaml": RULES}, WRITABLE) as service:
         load(service.http, SECONDS)
         # Requests go on, for the feed.
         threading.Thread(target=load, args=(service.http, 600), daemon=True).start()

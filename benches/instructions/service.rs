@@ -121,7 +121,6 @@ impl Service {
             clock,
             settings,
             observers: Some(Arc::new(observers)),
-            candidate: None,
         };
         let limits = ConnectionLimits {
             max_age: None,

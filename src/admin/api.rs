@@ -22,7 +22,6 @@ use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
 use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
-use crate::admin::api::usage_list::Form;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::query_string::Pairs;
 use crate::base::removed::replacement;
@@ -42,13 +41,11 @@ mod outcome;
 mod over_limit;
 pub(crate) mod rule_changes;
 pub(crate) mod rule_check;
-mod rule_keys;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
 mod top_sums;
 mod usage;
-mod usage_list;
 pub(crate) mod viewer;
 
 /// The state of the API. Clones share it.
@@ -180,22 +177,9 @@ async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQu
     }
 }
 
-async fn read_usage(
-    State(api): State<Api>,
-    viewer: Viewer,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Response {
+async fn read_usage(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let pairs = Pairs::new(&query.unwrap_or_default());
-    if pairs.first("rule").is_empty() {
-        return api.respond(api.counters.usage(&pairs).await);
-    }
-    let form = Form::of(&headers);
-    let listed = api
-        .counters
-        .clone()
-        .list(&api.replica, &pairs, viewer, form);
-    listed.await.unwrap_or_else(|rejected| api.reject(rejected))
+    api.respond(api.counters.usage(&pairs).await)
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {

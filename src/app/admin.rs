@@ -113,7 +113,6 @@ fn observers(core: &Core, shown: &Shown<'_>, replica: &str) -> Observers {
 fn admin(core: &Core, shown: &Shown<'_>, pages: Pages, viewers: Viewers) -> Admin {
     Admin {
         rules: shown.rules.live.clone(),
-        candidate: shown.candidates.rules.clone(),
         trial: shown.trial.cloned(),
         modes: core.settings.limiter.modes(),
         on_store_error: core.settings.limiter.on_store_error,

@@ -20,14 +20,11 @@ use crate::app::banner::Summary;
 use crate::app::console::Shown;
 use crate::app::core::Core;
 use crate::app::port_holder;
-use crate::app::rules::{Candidates, Rules};
-use crate::base::runtime::StoppableThread;
+use crate::app::rules::Rules;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Observers, Parts};
-use crate::observe::record::writer::Writer;
-use crate::observe::record::{self, Recorder};
 use crate::rule_source::RuleSource;
 use crate::settings::Resolved;
 use crate::store::Backend;
@@ -66,7 +63,6 @@ impl App {
         core.maintain_store(rules.live.clone(), &mut background);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
         let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
-        let candidates = Candidates::load(resolved.candidate_from, &core, &view);
         let trial = resolved.trial;
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
         let http_metrics = HttpMetrics::new(&core.metrics);
@@ -79,16 +75,13 @@ impl App {
         };
         let shown = Shown {
             rules: &rules,
-            candidates: &candidates,
             trial: trial.as_ref(),
             redaction: view.redaction,
         };
-        let mut observers =
-            admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
+        let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;
         let traces = traces(resolved.traces, &core, &mut background);
-        observers.recorder = recorder(resolved.record, &core, &mut background)?;
-        let limiter = limiter(&core, &rules, &candidates, observers);
+        let limiter = limiter(&core, &rules, observers);
         let api = Api::new(
             Arc::new(limiter),
             Connections::new(tls, core.settings.api.connection_limits(), &core.metrics),
@@ -98,7 +91,6 @@ impl App {
             &core.metrics,
         );
         background.reload(Some(rules.source), RuleSource::start, |load| load());
-        background.watch(candidates.source);
         background.watch(trial.as_ref().and_then(Trial::share_file));
         let statsd = resolved.statsd;
         let statsd = statsd.map(|options| statsd::Exporter::new(options, &core.metrics));
@@ -130,12 +122,7 @@ impl Ports {
     }
 }
 
-fn limiter(
-    core: &Core,
-    rules: &Rules,
-    candidates: &Candidates,
-    observers: Observers,
-) -> limiter::Shared {
+fn limiter(core: &Core, rules: &Rules, observers: Observers) -> limiter::Shared {
     let settings = core.settings.limiter.clone();
     let parts = Parts {
         rules: rules.live.clone(),
@@ -144,7 +131,6 @@ fn limiter(
         clock: core.clock.clone(),
         settings,
         observers: Some(Arc::new(observers)),
-        candidate: candidates.in_use(),
     };
     limiter::Shared::new(parts, &core.metrics)
 }
@@ -172,17 +158,6 @@ fn traces(
         thread.finish_within(export::FLUSH_TIMEOUT, late)
     });
     traces.unwrap_or_default()
-}
-
-fn recorder(
-    options: Option<record::settings::Options>,
-    core: &Core,
-    background: &mut Background,
-) -> anyhow::Result<Option<Recorder>> {
-    let opened = options.map(|options| Recorder::open(&options, &core.metrics));
-    let (recorder, writer) = opened.transpose()?.unzip();
-    background.finish(writer, Writer::start, StoppableThread::finish);
-    Ok(recorder)
 }
 
 fn summary(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::admin::api::Api;
 use crate::app::core::Core;
-use crate::app::rules::{Candidates, Rules};
+use crate::app::rules::Rules;
 use crate::console::Console;
 use crate::console::parts::{Parts, RecentReads};
 use crate::observe::redact::Redaction;
@@ -13,7 +13,6 @@ use crate::trial::Trial;
 /// The components that the pages show.
 pub(super) struct Shown<'a> {
     pub(super) rules: &'a Rules,
-    pub(super) candidates: &'a Candidates,
     pub(super) trial: Option<&'a Trial>,
     pub(super) redaction: Option<Arc<Redaction>>,
 }
@@ -25,8 +24,6 @@ pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {
         files: rules.files.clone(),
         folder: rules.folder(),
         findings: rules.findings.clone(),
-        candidate: shown.candidates.rules.clone(),
-        candidate_folder: shown.candidates.folder.clone(),
         trial: shown.trial.cloned(),
         modes: core.settings.limiter.modes(),
         backend: core.backend.clone(),

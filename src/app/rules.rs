@@ -1,4 +1,4 @@
-//! Loads rules and candidate rules for the first time.
+//! Loads rules for the first time.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,16 +7,12 @@ use std::sync::Arc;
 use crate::admin::api::token::TokenOptions;
 use crate::app::banner::InitialRules;
 use crate::app::core::Core;
-use crate::candidate::{self, Candidate};
 use crate::config::CompileOptions;
-use crate::file_watch::Watched as _;
 use crate::observe::history::History;
 use crate::observe::redact::DescriptorView;
-use crate::rule_source::candidate::CandidateLoader;
 use crate::rule_source::edit::RuleFiles;
 use crate::rule_source::edit::change::{RulesWriter, Writing};
 use crate::rule_source::edit::compile::Compiler;
-use crate::rule_source::files::Directory;
 use crate::rule_source::findings::LastFindings;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::{Origin, RuleSource};
@@ -25,7 +21,6 @@ use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
 use crate::store::Backend;
-use crate::telemetry::metric::Metrics;
 use crate::what_if::check::RuleCheck;
 
 /// The live rules and what loads them.
@@ -43,42 +38,6 @@ pub(super) struct Rules {
     pub(super) initial: InitialRules,
     pub(super) stats: Arc<StatsTable>,
     pub(super) history: History,
-}
-
-/// Candidate rules and what loads them, if anything does.
-pub(super) struct Candidates {
-    pub(super) source: Option<CandidateLoader>,
-    pub(super) rules: Candidate,
-    pub(super) folder: Option<PathBuf>,
-}
-
-impl Candidates {
-    pub(super) fn load(directory: Option<Directory>, core: &Core, view: &DescriptorView) -> Self {
-        let metrics = &core.metrics;
-        let live = Arc::new(LiveRules::default());
-        let folder = directory.as_ref().map(|directory| directory.path.clone());
-        let source = directory.map(|directory| {
-            // Not exposed: metrics of rules are those of the rules in force.
-            let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-            let mut options = options(core, stats);
-            options.key_prefix = format!("{}{}", candidate::KEY_PREFIX, options.key_prefix).into();
-            let settings = core.settings.rules.clone();
-            let publisher = RulePublisher::of_candidate(options, settings, live.clone(), metrics);
-            let mut loader = CandidateLoader::new(directory, publisher);
-            loader.load();
-            loader
-        });
-        Self {
-            source,
-            rules: Candidate::new(live, view.clone(), metrics),
-            folder,
-        }
-    }
-
-    /// For the limiter: `None` without a source.
-    pub(super) fn in_use(&self) -> Option<Candidate> {
-        self.source.as_ref().map(|_| self.rules.clone())
-    }
 }
 
 impl Rules {

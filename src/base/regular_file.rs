@@ -19,15 +19,10 @@ const SETTING_BYTES_MAX: usize = 1 << 20;
 /// # Errors
 /// The file cannot be opened, or is not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    open_with(OpenOptions::new().read(true), path)
-}
-
-/// # Errors
-/// The errors of [`open`].
-pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // It has no effect on regular files.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-    let file = options.custom_flags(nonblocking).open(path)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(nonblocking).open(path)?;
     // Of what was opened: the path may name another file by now.
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));

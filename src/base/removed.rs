@@ -1,31 +1,42 @@
 //! Settings, paths, parameters and commands that are no more, and what replaces each: whoever uses
 //! one reads it.
 
+const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
+const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key; warn_at reports the keys that are near a limit in the log and as events, and `tollgate top` has those with the most hits";
+const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
 /// Names as they are written, and what replaces them.
-const REMOVED: [(&str, &str); 5] = [
+const REMOVED: &[(&str, &str)] = &[
     ("--fleet", FLEET),
     ("/api/v1/replica", FLEET),
-    (
-        "/api/v1/status",
-        "/metrics and /ready have rates, latencies and state",
-    ),
+    ("/api/v1/status", FLEET),
+    ("/candidate", CANDIDATE),
+    ("/console/candidate", CANDIDATE),
+    ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
+    ("RECORD_FILE", RECORD),
+    ("RECORD_FILE_BYTES_MAX", RECORD),
+    ("RECORD_REDACT", RECORD),
+    ("RECORD_REDACT_KEY", RECORD),
+    ("RECORD_SAMPLE_RATE", RECORD),
+    ("rule=", LIST),
     ("scope=fleet", FLEET),
     (
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
         "the prometheus receiver of an OpenTelemetry collector reads /metrics",
     ),
+    ("tollgate candidate", CANDIDATE),
+    ("tollgate usage", LIST),
 ];
 
 /// The names of settings.
 pub(crate) fn settings() -> impl Iterator<Item = &'static str> {
     let is_setting = |name: &&str| name.starts_with(|first: char| first.is_ascii_uppercase());
-    REMOVED.into_iter().map(|(name, _)| name).filter(is_setting)
+    REMOVED.iter().map(|(name, _)| *name).filter(is_setting)
 }
 
 /// What replaces something that was removed; `None` of other names.
 pub(crate) fn replacement(name: &str) -> Option<&'static str> {
-    let removed = REMOVED.into_iter().find(|(removed, _)| *removed == name);
-    removed.map(|(_, replacement)| replacement)
+    let removed = REMOVED.iter().find(|(removed, _)| *removed == name);
+    removed.map(|(_, replacement)| *replacement)
 }

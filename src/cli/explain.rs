@@ -6,18 +6,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use http::StatusCode;
+use serde_json::json;
 
 use crate::api::decode;
 use crate::api::messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::base::environment::Environment;
+use crate::base::text::Text;
 use crate::cli::counter::{self, NO_RULE, UNKNOWN_DOMAIN, counter_text};
 use crate::cli::fetch::{self, Service};
 use crate::cli::input;
 use crate::cli::output::{CliError, print};
 use crate::cli::words::{self, Words};
 use crate::limiter::{self, Modes};
-use crate::observe::record::line;
 use crate::report::counter::CounterList;
 use crate::rule_source::settings::Reading;
 use crate::rules::explain::{Outcome, explain};
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
         let words = Words::read(&args.words)?;
         let entries = words.entries.iter().map(|entry| &**entry);
         let query = Query::of_entries(words.domain, entries).map_err(CliError::Usage)?;
-        let body = line::body(&query);
+        let body = body_of(&query);
         return run_query(args, words.rules.as_ref(), &query, body, environment);
     };
     let rules = match &args.words[..] {
@@ -81,6 +82,17 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     let (query, _) =
         decode::query(&request).map_err(|error| CliError::Usage(format!("--json: {error}")))?;
     run_query(args, rules.as_ref(), &query, body.clone(), environment)
+}
+
+/// The body of `/json` for a request.
+fn body_of(query: &Query<'_>) -> Vec<u8> {
+    let shown = |text| Text(text).shown().into_owned();
+    let entries = query.descriptors.iter().flat_map(|one| &one.entries);
+    let entries =
+        entries.map(|entry| json!({"key": shown(entry.key), "value": shown(entry.value)}));
+    let descriptor = json!({"entries": entries.collect::<Vec<_>>()});
+    let body = json!({"domain": shown(query.domain), "descriptors": [descriptor]});
+    body.to_string().into_bytes()
 }
 
 fn run_query(

@@ -77,7 +77,7 @@ impl Response {
     }
 }
 
-/// Gets `page`, such as `/candidate`, of the service at `url`. A URL with a path is used as it is.
+/// Gets `page`, such as `/trial`, of the service at `url`. A URL with a path is used as it is.
 ///
 /// # Errors
 /// The URL is invalid, the service is unreachable, or it has no such page.

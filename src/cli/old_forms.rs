@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 /// Commands that were written in another way.
-const CHANGED: &str = "candidate counter explain replay rules simulate top trial";
+const CHANGED: &str = "counter explain replay rules simulate top trial";
 
 /// The command line that does the same; `None` if this one is in today's form.
 pub(super) fn rewritten(arguments: &[OsString]) -> Option<String> {
@@ -68,7 +68,6 @@ tollgate simulate config --domain shop -e user=ann --traffic double => tollgate 
 tollgate replay --rules config access.log => tollgate replay access.log config
 tollgate top --fleet http://h => tollgate top --fleet --url http://h
 tollgate trial report http://h => tollgate trial report --url http://h
-tollgate candidate report http://h => tollgate candidate report --url http://h
 tollgate rules rollback http://h shop.yaml => tollgate rules rollback shop.yaml --url http://h";
 
     #[test]

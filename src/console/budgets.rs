@@ -1,6 +1,4 @@
 //! Budgets: limits of a day or more, and how much of them the keys with the most hits have used.
-//!
-//! All keys of a rule are a list of minutes, which the API and `tollgate usage` make.
 
 use maud::{Markup, html};
 
@@ -41,8 +39,7 @@ pub(crate) async fn content(parts: &Parts, viewer: &Viewer) -> Markup {
         @if shown.is_empty() {
             p.empty { "No rule has a limit of a day or more." }
         } @else {
-            p { "Of each rule the " (KEYS_MAX) " keys with the most hits in the last hour, " (parts.this_replica()) ". "
-                code { "tollgate usage DOMAIN RULE" } " lists all keys." }
+            p { "Of each rule the " (KEYS_MAX) " keys with the most hits in the last hour, " (parts.this_replica()) "." }
             (hidden_values(viewer))
         }
         @for section in &shown { (section) }

@@ -32,11 +32,10 @@ pub(crate) enum Tab {
     OverLimit,
     Store,
     Trial,
-    Candidate,
 }
 
 /// The navigation.
-const TABS: [Tab; 8] = [
+const TABS: [Tab; 7] = [
     Tab::Overview,
     Tab::Rules,
     Tab::Budgets,
@@ -44,7 +43,6 @@ const TABS: [Tab; 8] = [
     Tab::OverLimit,
     Tab::Store,
     Tab::Trial,
-    Tab::Candidate,
 ];
 
 /// The top of every page.
@@ -76,7 +74,6 @@ impl Tab {
             Self::OverLimit => "Over limit",
             Self::Store => "Store",
             Self::Trial => "Trial",
-            Self::Candidate => "Candidate",
         }
     }
 
@@ -89,7 +86,6 @@ impl Tab {
             Self::OverLimit => "/console/over-limit",
             Self::Store => "/console/store",
             Self::Trial => "/console/trial",
-            Self::Candidate => "/console/candidate",
         }
     }
 }

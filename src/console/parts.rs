@@ -12,7 +12,6 @@ use tokio::task::spawn_blocking;
 use crate::admin::api::Api;
 use crate::base::shutdown::{Lifecycle, StoreProblem};
 use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
-use crate::candidate::Candidate;
 use crate::console::frame::{Head, Status};
 use crate::console::widgets::since;
 use crate::limiter::Modes;
@@ -48,9 +47,6 @@ pub(crate) struct Parts {
     pub(crate) folder: Option<PathBuf>,
     /// Findings about the newest rules.
     pub(crate) findings: LastFindings,
-    pub(crate) candidate: Candidate,
-    /// `None` if nothing reads them.
-    pub(crate) candidate_folder: Option<PathBuf>,
     /// `None` without TRIAL_UPSTREAM.
     pub(crate) trial: Option<Trial>,
     pub(crate) modes: Modes,

@@ -24,8 +24,6 @@ const DENIED_FOR: Span = Span::from_secs(1);
 pub struct Fallback {
     /// For rules without `on_store_error`.
     policy: OnStoreError,
-    /// Whatever the rule is.
-    policy_of_all: Option<OnStoreError>,
     store_errors: metric::Counter,
     /// Checks that the store decided.
     by_store: metric::Counter,
@@ -49,14 +47,6 @@ pub(crate) struct WaitingCall<'w> {
 }
 
 impl Fallback {
-    /// Returns the store's error for every rule, and counts nothing.
-    pub(crate) fn none() -> Self {
-        Self {
-            policy_of_all: Some(OnStoreError::Error),
-            ..Self::new(OnStoreError::Error, &Metrics::new())
-        }
-    }
-
     /// `policy` is for rules without `on_store_error`.
     pub fn new(policy: OnStoreError, metrics: &Metrics) -> Self {
         let by_cause = |policy: &str| {
@@ -71,7 +61,6 @@ impl Fallback {
         };
         Self {
             policy,
-            policy_of_all: None,
             store_errors: failed_calls("redis_error", metrics),
             by_store: metrics.counter(watch::VERDICTS, "Checks that the store decided."),
             verdicts: OnStoreError::ALL.map(|policy| by_cause(policy.name())),
@@ -153,9 +142,8 @@ impl Fallback {
 
     /// The policy of a limit's rule.
     pub(crate) fn policy(&self, link: &Link<'_>) -> OnStoreError {
-        self.policy_of_all
-            .or_else(|| link.rule?.on_store_error)
-            .unwrap_or(self.policy)
+        let of_rule = link.rule.and_then(|rule| rule.on_store_error);
+        of_rule.unwrap_or(self.policy)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Observers of decisions: metrics, recording, top keys, over-limit feed and log.
+//! Observers of decisions: metrics, top keys, over-limit feed and log.
 //!
-//! Decisions offline and with candidate rules have none.
+//! Decisions offline have none.
 
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use crate::limiter::response::Response;
 use crate::limiter::settings::Settings;
 use crate::observe::call_log::CallLog;
 use crate::observe::feed::{Crossing, Event, OverLimitFeed};
-use crate::observe::record::Recorder;
 use crate::observe::top_keys::{self, TopKeys};
 use crate::rules::stats::StatsTable;
 use crate::rules::stats::counts::Disposition;
@@ -30,8 +29,6 @@ pub struct Observers {
     near_limit_ratio: f32,
     pub(crate) top_keys: TopKeys,
     pub(crate) feed: OverLimitFeed,
-    /// `None` without RECORD_FILE.
-    pub(crate) recorder: Option<Recorder>,
     log: OverLimitLog,
     /// `None` unless LOG_LEVEL is debug or lower.
     calls: Option<CallLog>,
@@ -48,7 +45,7 @@ pub(crate) struct Worker {
 }
 
 impl Observers {
-    /// Registers the metrics. Requests are not recorded.
+    /// Registers the metrics.
     pub fn new(
         stats: Arc<StatsTable>,
         feed: OverLimitFeed,
@@ -61,7 +58,6 @@ impl Observers {
             near_limit_ratio: settings.near_limit_ratio,
             top_keys: TopKeys::new(clock.clone(), metrics),
             feed,
-            recorder: None,
             log: OverLimitLog::new(
                 settings.refusals_log_sample_rate,
                 settings.refusals_log_lines_per_second_max.get(),
@@ -157,13 +153,6 @@ fn event<'o, 'q>(
 }
 
 impl Worker {
-    /// Observes a request before it is decided, since it may be invalid.
-    pub(crate) fn received(&self, query: &Query<'_>, rules: &RuleSet, now: Time) {
-        if let Some(recorder) = &self.shared.recorder {
-            recorder.record(query, rules, now);
-        }
-    }
-
     /// Observes a decision. `span` is that of its request, if it is traced.
     pub(crate) fn decided(
         &self,

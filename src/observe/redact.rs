@@ -1,8 +1,8 @@
-//! Replaces values by hashes, so that recordings and admin pages have no personal data and still
-//! have distinct keys; or drops them.
+//! Replaces values by hashes, so that admin pages have no personal data and still have distinct
+//! keys; or drops them.
 //!
 //! Values that the rules in force name stay, and so do the fixed parts of their patterns: they are
-//! in the configuration, and without them requests would match other rules when they are replayed.
+//! in the configuration.
 //!
 //! ```text
 //! rule                    request              hashed
@@ -172,7 +172,7 @@ impl DescriptorView {
 impl Redacted<'_, '_> {
     pub(crate) fn query(&self) -> Query<'_> {
         let mut values = self.values.iter().flatten();
-        self.query.with_texts(self.query.domain, |entry| {
+        self.query.with_entries(|entry| {
             let value = values.next().expect("one for each entry");
             Entry::new(entry.key, value)
         })

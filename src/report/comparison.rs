@@ -1,5 +1,5 @@
-//! How two sides decide the same requests: candidate rules and those in force, this service and the
-//! upstream of a trial.
+//! How two sides decide the same requests: two sets of rules, this service and the upstream of a
+//! trial.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,37 +20,6 @@ named_enum! {
         /// Over limit with the old rules only.
         NoLongerOver = "no_longer_over",
     }
-}
-
-/// Results of candidate rules: `/candidate`.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct CandidateView {
-    pub(crate) requests: u64,
-    pub(crate) rules: Vec<CandidateRule>,
-    /// The newest first.
-    pub(crate) examples: Vec<CandidateExample>,
-}
-
-/// Descriptors of a rule, by what candidate rules change about them.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct CandidateRule {
-    pub(crate) domain: String,
-    pub(crate) rule: String,
-    pub(crate) same: u64,
-    pub(crate) newly_over: u64,
-    pub(crate) no_longer_over: u64,
-    /// Distinct keys with a changed decision.
-    pub(crate) keys_changed: usize,
-}
-
-/// A key whose decision changed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CandidateExample {
-    pub(crate) time: String,
-    pub(crate) domain: String,
-    pub(crate) rule: String,
-    pub(crate) change: OverLimitChange,
-    pub(crate) descriptor: String,
 }
 
 /// Recorded requests decided by old and new rules: `diff --traffic`.

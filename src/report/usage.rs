@@ -1,30 +1,19 @@
-//! How much of limits is used: of those that decide a descriptor, and of all keys of a rule.
-
-use std::fmt::Write as _;
+//! How much is used of the limits that decide a descriptor.
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::time::Time;
 use crate::check::{Check, Reading};
 use crate::limit::{Limit, Unit, Window, Windows, used_percent};
-use crate::report::counter::{CountedIn, Entries};
+use crate::report::counter::CountedIn;
 use crate::rules::Link;
-
-/// The columns of [`LimitUsage::csv`].
-pub(crate) const CSV_HEAD: &str =
-    "domain,rule,limit,entries,period_start,period_end,amount,used,remaining,used_percent\n";
 
 /// The usage of limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) domain: String,
-    /// Of a descriptor: the limits that decide it, those of the rules above first. Of a rule: all
-    /// of its keys in the current period, the most used first
+    /// The limits that decide the descriptor, those of the rules above first
     pub(crate) limits: Vec<LimitUsage>,
-    /// Of a rule: whether these are all keys. Reading them ends after 60 s, and of more than
-    /// 100,000 the most used are kept
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) complete: Option<bool>,
 }
 
 /// The usage of a limit of one key.
@@ -36,10 +25,6 @@ pub(crate) struct LimitUsage {
     pub(crate) name: String,
     /// The depth of its rule, from 0
     pub(crate) level: usize,
-    /// Of a rule: keys and values of the entries that are counted, the outermost first. A key that
-    /// the store has by a hash has that instead
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) entries: Option<Entries>,
     /// Hits per period, the burst of a bucket, or holders
     pub(crate) limit: u64,
     /// May exceed the limit, by settlements and where over-limit hits count
@@ -102,7 +87,6 @@ impl LimitUsage {
             rule: link.path().to_string(),
             name: link.name().to_owned(),
             level: link.entries.saturating_sub(1),
-            entries: None,
             limit: limit.capacity,
             used: verdict.used,
             remaining: verdict.remaining,
@@ -121,28 +105,6 @@ impl LimitUsage {
             return Some("now");
         }
         self.projected.as_ref()?.exhausted_at.as_deref()
-    }
-
-    /// `key=value,key=value`: the entries of the key; empty without.
-    pub(crate) fn key(&self) -> String {
-        let entries = self.entries.iter().flatten();
-        let entries: Vec<String> = entries
-            .map(|[key, value]| format!("{key}={value}"))
-            .collect();
-        entries.join(",")
-    }
-
-    /// A line of [`CSV_HEAD`].
-    pub(crate) fn csv(&self, domain: &str) -> String {
-        let texts = [domain, &self.rule, &self.name, &self.key()];
-        let mut line = texts.map(quoted).join(",");
-        for time in [&self.period.start, &self.period.end] {
-            let _ = write!(line, ",{}", time.as_deref().unwrap_or_default());
-        }
-        for number in [self.limit, self.used, self.remaining, self.used_percent] {
-            let _ = write!(line, ",{number}");
-        }
-        line + "\n"
     }
 }
 
@@ -205,20 +167,6 @@ fn projection(
     })
 }
 
-/// A field of CSV (RFC 4180). Spreadsheets run what begins like a formula, and values are from
-/// clients, so such a text gets an apostrophe.
-fn quoted(text: &str) -> String {
-    let formula = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        "'"
-    } else {
-        ""
-    };
-    if formula.is_empty() && !text.contains(['"', ',', '\n', '\r']) {
-        return text.to_owned();
-    }
-    format!("\"{formula}{}\"", text.replace('"', "\"\""))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,20 +200,5 @@ mod tests {
         assert_eq!(projected(100, 1, "2026-11-01T00:00:00Z"), None);
         let most = projected(u64::MAX, u64::MAX - 1, now).map(|(at_end, _)| at_end);
         assert_eq!(most, Some(u64::MAX));
-    }
-
-    #[test]
-    fn texts_of_clients_are_quoted_and_never_formulas() {
-        let cases = [
-            ("team=a", "team=a"),
-            ("a,b", "\"a,b\""),
-            ("a\"b\nc", "\"a\"\"b\nc\""),
-            ("=1+1", "\"'=1+1\""),
-            ("@x", "\"'@x\""),
-            ("", ""),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(quoted(text), expected, "{text}");
-        }
     }
 }

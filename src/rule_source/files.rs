@@ -43,8 +43,6 @@ pub struct Directory {
     /// A directory above: all files below it whose names have the prefix are rules.
     pub(crate) base: Option<PathBuf>,
     pub(crate) ignore_dot_files: bool,
-    /// A directory below, whose files are other rules.
-    pub(crate) excluded: Option<PathBuf>,
 }
 
 impl Directory {
@@ -127,12 +125,6 @@ impl Directory {
         }
     }
 
-    /// Whether the directory has files, or cannot be read.
-    pub(crate) fn has_files(&self) -> bool {
-        let files = self.files();
-        files.map_or(self.path.is_dir(), |files| !files.is_empty())
-    }
-
     /// The metadata of all files. Opens none of them.
     pub(crate) fn stat(&self) -> Option<Vec<FileStat>> {
         let files = self.files().ok()?;
@@ -181,23 +173,15 @@ impl Directory {
                 let selected = name.starts_with(&self.name_prefix)
                     || is_folder && folder.starts_with(&self.name_prefix);
                 let leads = is_folder && (name.is_empty() || self.name_prefix.starts_with(&folder));
-                self.leaves_out(path, below) || !(selected || leads)
+                self.ignores(below) || !(selected || leads)
             })
     }
 
     /// Whether a path below the directory is left out.
     pub(crate) fn ignores(&self, below: &Path) -> bool {
-        self.leaves_out(&self.path.join(below), below)
-    }
-
-    fn leaves_out(&self, path: &Path, below: &Path) -> bool {
-        let excluded = self.excluded.as_deref();
-        let is_excluded = excluded.is_some_and(|excluded| path.starts_with(excluded));
         let is_dot = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
         let is_own = |part: Component<'_>| part.as_os_str() == OWN_FOLDER;
-        is_excluded
-            || below.components().any(is_own)
-            || self.ignore_dot_files && below.components().any(is_dot)
+        below.components().any(is_own) || self.ignore_dot_files && below.components().any(is_dot)
     }
 }
 

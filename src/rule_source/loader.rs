@@ -43,17 +43,6 @@ impl Loader {
         &self.reload
     }
 
-    /// Whether the directory has files, or cannot be read.
-    pub(crate) fn has_files(&self) -> bool {
-        self.directory.has_files()
-    }
-
-    /// Takes candidate rules out of use.
-    pub(crate) fn withdraw(&mut self) {
-        self.last = None;
-        self.publisher.withdraw();
-    }
-
     fn stat(&self) -> Stat {
         (
             self.directory.stat(),

@@ -24,28 +24,20 @@ pub(crate) struct RulePublisher {
     settings: Settings,
     live: Arc<LiveRules>,
     findings: LastFindings,
-    /// In the log.
-    name: &'static str,
-    /// The beginning of errors in the log; of rules in force that of envoyproxy/ratelimit.
-    error: &'static str,
+    lifecycle: Lifecycle,
     rules: Gauge,
     rejected: Gauge,
-    /// `None` for candidate rules, which have no effect on health.
-    in_force: Option<InForce>,
-}
-
-/// What else reports a load of the rules in force.
-#[derive(Debug)]
-struct InForce {
-    lifecycle: Lifecycle,
     load_success: Counter,
     load_error: Counter,
     domains: Gauge,
     hash: Gauge,
 }
 
+/// The beginning of errors in the log, as in envoyproxy/ratelimit.
+const ERROR: &str = "Error loading new configuration";
+
 impl RulePublisher {
-    /// For the rules in force. Registers the metrics.
+    /// Registers the metrics.
     pub(crate) fn new(
         options: CompileOptions,
         settings: Settings,
@@ -58,62 +50,32 @@ impl RulePublisher {
             settings,
             live,
             findings: LastFindings::default(),
-            name: "rules",
-            error: "Error loading new configuration",
+            lifecycle,
             rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
             rejected: metrics.gauge(
                 "tollgate_rules_rejected",
                 "1 while the newest rules are invalid and the last good configuration, if any, serves.",
             ),
-            in_force: Some(InForce {
-                lifecycle,
-                load_success: metrics.reference_counter(
-                    "ratelimit.service.config_load_success",
-                    "ratelimit_service_config_load_success",
-                    "Loads of rules that took effect.",
-                    &[],
-                ),
-                load_error: metrics.reference_counter(
-                    "ratelimit.service.config_load_error",
-                    "ratelimit_service_config_load_error",
-                    "Loads of rules that were rejected.",
-                    &[],
-                ),
-                domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
-                hash: metrics.gauge(
-                    "tollgate_rules_hash",
-                    "A hash of the rules in force; 0 before the first.",
-                ),
-            }),
+            load_success: metrics.reference_counter(
+                "ratelimit.service.config_load_success",
+                "ratelimit_service_config_load_success",
+                "Loads of rules that took effect.",
+                &[],
+            ),
+            load_error: metrics.reference_counter(
+                "ratelimit.service.config_load_error",
+                "ratelimit_service_config_load_error",
+                "Loads of rules that were rejected.",
+                &[],
+            ),
+            domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
+            hash: metrics.gauge(
+                "tollgate_rules_hash",
+                "A hash of the rules in force; 0 before the first.",
+            ),
         };
         publisher.update_health();
         publisher
-    }
-
-    /// For candidate rules. Registers the metrics.
-    pub(crate) fn of_candidate(
-        options: CompileOptions,
-        settings: Settings,
-        live: Arc<LiveRules>,
-        metrics: &Metrics,
-    ) -> Self {
-        Self {
-            options,
-            settings,
-            live,
-            findings: LastFindings::default(),
-            name: "candidate rules",
-            error: "Error loading candidate rules",
-            rules: metrics.gauge(
-                "tollgate_candidate_rules",
-                "Limits in the candidate rules; 0 without candidate rules.",
-            ),
-            rejected: metrics.gauge(
-                "tollgate_candidate_rules_rejected",
-                "1 while the newest candidate rules are invalid and the last valid ones, if any, are used.",
-            ),
-            in_force: None,
-        }
     }
 
     /// Findings about the newest rules.
@@ -161,7 +123,6 @@ impl RulePublisher {
             (Some(_), None) => "reloaded",
             (Some(_), Some(_)) => "valid again",
         };
-        let name = self.name;
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
@@ -170,11 +131,15 @@ impl RulePublisher {
             domains,
             sources = inputs.len(),
             hash,
-            "{name} {event}"
+            "rules {event}"
         );
         self.update_health();
         // Last: a reader that sees these finds the rules in force.
-        self.record_load(rules, domains, hash);
+        self.rules.set(gauged(rules));
+        self.domains.set(gauged(domains));
+        self.hash.set(gauged(hash));
+        self.rejected.set(0);
+        self.load_success.inc();
         Ok(())
     }
 
@@ -203,7 +168,7 @@ impl RulePublisher {
         for finding in &findings {
             let (headline, at) = (finding.headline(), finding.source_location());
             let hint = finding.hint.as_deref();
-            tracing::error!(at, hint, in_force, "{}: {headline}", self.error);
+            tracing::error!(at, hint, in_force, "{ERROR}: {headline}");
         }
         let problems = findings.iter().map(ToString::to_string).collect();
         self.findings.set_errors(reported(findings));
@@ -214,7 +179,7 @@ impl RulePublisher {
     pub(crate) fn reject(&self, problems: Vec<String>) -> Vec<String> {
         let in_force = self.left_in_force();
         for problem in &problems {
-            tracing::error!(in_force, "{}: {problem}", self.error);
+            tracing::error!(in_force, "{ERROR}: {problem}");
         }
         let errors = problems.iter().map(report::Finding::unread);
         self.findings.set_errors(errors.collect());
@@ -225,29 +190,8 @@ impl RulePublisher {
         self.live.reject(problems.join("\n"));
         self.update_health();
         self.rejected.set(1);
-        if let Some(in_force) = &self.in_force {
-            in_force.load_error.inc();
-        }
+        self.load_error.inc();
         problems
-    }
-
-    /// Takes candidate rules out of use, which are no longer there.
-    pub(crate) fn withdraw(&self) {
-        if self.live.load().is_some() {
-            tracing::info!("{} removed", self.name);
-        }
-        self.live.withdraw();
-        self.record_load(0, 0, 0);
-    }
-
-    fn record_load(&self, rules: usize, domains: usize, hash: u64) {
-        self.rules.set(gauged(rules));
-        self.rejected.set(0);
-        if let Some(in_force) = &self.in_force {
-            in_force.domains.set(gauged(domains));
-            in_force.hash.set(gauged(hash));
-            in_force.load_success.inc();
-        }
     }
 
     /// The configuration that stays in force after a rejection, for the log.
@@ -266,9 +210,6 @@ impl RulePublisher {
 
     /// Reports to health whether the rules are good enough to serve.
     fn update_health(&self) {
-        let Some(in_force) = &self.in_force else {
-            return;
-        };
         let current = self.live.load();
         let domains = current.as_ref().map(|rules| rules.domain_count());
         let needs_a_domain = self.settings.healthy_with_at_least_one_config_loaded;
@@ -286,7 +227,7 @@ impl RulePublisher {
                 format!("the newest are invalid, the last good configuration serves\n{error}")
             }
         };
-        in_force.lifecycle.set_rules(ready, note);
+        self.lifecycle.set_rules(ready, note);
     }
 }
 

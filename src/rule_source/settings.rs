@@ -21,8 +21,6 @@ use crate::rules::tree::Dots;
 
 /// Name of the folder of rules, below RUNTIME_ROOT and in a checkout.
 const DIRECTORY_DEFAULT: &str = "config";
-/// Name of the folder of candidate rules in a directory on the command line.
-const CANDIDATE: &str = "candidate";
 /// Settings that say where rules are. While none is set, ./config is used if it exists.
 const LOCATION: [&str; 5] = [
     "CONFIG_TYPE",
@@ -64,11 +62,6 @@ pub struct Reading {
     /// See RUNTIME_ROOT
     #[arg(long, env, default_value = DIRECTORY_DEFAULT, value_name = "DIR")]
     pub runtime_appdirectory: String,
-    /// Candidate rules are read from RUNTIME_ROOT/CANDIDATE_SUBDIRECTORY/RUNTIME_APPDIRECTORY, and
-    /// decided beside the rules in force without an effect on answers [default: none; DIR/candidate
-    /// for DIR]
-    #[arg(long, env, value_name = "DIR")]
-    pub candidate_subdirectory: Option<String>,
     /// Ignore files and directories whose names begin with a dot, as mounted ConfigMaps need
     /// [default: false; true for DIR]
     #[arg(long, env, value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
@@ -202,40 +195,6 @@ impl Reading {
         Ok(self.directory(argument, environment))
     }
 
-    /// The directory of candidate rules; `None` if no setting names one.
-    pub(crate) fn candidate(
-        &self,
-        argument: Option<PathBuf>,
-        environment: &Environment,
-    ) -> Option<Directory> {
-        let rules = self.directory(argument, environment);
-        if rules.root.is_none() {
-            return Some(Directory {
-                path: rules.path.join(CANDIDATE),
-                root: Some(rules.path),
-                name_prefix: format!("{CANDIDATE}."),
-                excluded: None,
-                ..rules
-            });
-        }
-        let path = self.runtime_candidate()?;
-        Some(Directory {
-            base: self.base_of(&path),
-            path,
-            excluded: None,
-            ..rules
-        })
-    }
-
-    fn runtime_candidate(&self) -> Option<PathBuf> {
-        let below = self.candidate_subdirectory.as_deref();
-        let below = below.filter(|below| !below.is_empty())?;
-        Some(joined(
-            &self.runtime_root,
-            [below, &self.runtime_appdirectory],
-        ))
-    }
-
     /// The directory above RUNTIME_APPDIRECTORY in this path, if all files below it are selected by
     /// their names.
     fn base_of(&self, path: &Path) -> Option<PathBuf> {
@@ -255,7 +214,6 @@ impl Reading {
         let direct = argument.or_else(|| (!is_located && here.is_dir()).then_some(here));
         if let Some(path) = direct {
             return Directory {
-                excluded: Some(path.join(CANDIDATE)),
                 path,
                 root: None,
                 name_prefix: String::new(),
@@ -272,9 +230,6 @@ impl Reading {
         let below = self.runtime_subdirectory.as_deref().unwrap_or_default();
         let path = joined(&self.runtime_root, [below, app]);
         Directory {
-            excluded: self
-                .runtime_candidate()
-                .filter(|candidate| *candidate != path),
             base: self.base_of(&path),
             path,
             root: Some(self.runtime_root.clone()),

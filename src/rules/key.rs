@@ -7,7 +7,7 @@
 //! counters can have the same key whatever clients send. Both forms have bytes that are not UTF-8
 //! unchanged.
 
-use percent_encoding::{percent_decode, percent_encode_byte};
+use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::named_enum::named_enum;
@@ -79,16 +79,6 @@ impl KeyHead {
         self.format
     }
 
-    /// What the keys with this tail begin with, of entries whose first has this key.
-    pub(crate) fn start(&self, tail: &KeyTail, is_tagged: bool, first: &str) -> String {
-        let (prefix, domain) = self.safe.split_at(self.domain_at);
-        match tail {
-            KeyTail::Reference => format!("{}{first}_", self.reference),
-            KeyTail::Safe(_) if is_tagged => format!("{prefix}{{{domain}:"),
-            KeyTail::Safe(_) => format!("{}:", self.safe),
-        }
-    }
-
     /// The start of keys in the format of the reference.
     pub fn reference(&self) -> &str {
         &self.reference
@@ -142,46 +132,6 @@ impl KeyTail {
     /// The end of the keys of a rule that counts nothing.
     pub fn none() -> Self {
         Self::Safe("".into())
-    }
-
-    /// The text, without the start of a window.
-    pub(crate) fn text(&self) -> &str {
-        match self {
-            Self::Reference => "",
-            Self::Safe(tail) => tail,
-        }
-    }
-
-    /// The keys and values in what is between [`KeyHead::start`] and this. A hash in place of some
-    /// is an entry without a value: see [`is_hash`]. The reference form has no escapes: the keys
-    /// of the entries, `names`, part their values.
-    pub(crate) fn entries_of(&self, key: &[u8], names: &[&str]) -> Option<Vec<[Vec<u8>; 2]>> {
-        let mut entries = Vec::new();
-        if let Self::Safe(_) = self {
-            let mut parts = key.split(|&byte| byte == b':');
-            while let Some(part) = parts.next() {
-                let part = untagged(part);
-                let value = if is_hash(part) { &[] } else { parts.next()? };
-                let decoded = |part: &[u8]| percent_decode(part).collect();
-                entries.push([decoded(part), decoded(untagged(value))]);
-            }
-            return Some(entries);
-        }
-        let mut rest = key.strip_suffix(b"_")?;
-        for (at, name) in names.iter().enumerate() {
-            let (value, after) = match names.get(at + 1) {
-                None => (rest, &[][..]),
-                Some(next) => {
-                    let next = format!("_{next}_");
-                    let mut places = rest.windows(next.len());
-                    let end = places.position(|place| place == next.as_bytes())?;
-                    (&rest[..end], &rest[end + next.len()..])
-                }
-            };
-            entries.push([name.as_bytes(), value].map(<[u8]>::to_vec));
-            rest = after;
-        }
-        Some(entries)
     }
 
     /// Which form keys with it have.
@@ -276,19 +226,6 @@ pub(crate) fn holder(value: &[u8]) -> Box<[u8]> {
     } else {
         value.into()
     }
-}
-
-/// Whether an entry in a key is the hash of those that were too long.
-pub(crate) fn is_hash(part: &[u8]) -> bool {
-    let digits = part
-        .strip_prefix(b"#")
-        .filter(|digits| digits.len() == 2 * HASH_BYTES);
-    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-}
-
-/// Without the end of a hash tag; braces of clients are encoded.
-fn untagged(part: &[u8]) -> &[u8] {
-    part.strip_suffix(b"}").unwrap_or(part)
 }
 
 fn push_encoded(key: &mut Key, bytes: &[u8]) {

@@ -26,12 +26,6 @@ impl LiveRules {
         *self.last_error.lock() = None;
     }
 
-    /// Takes the rules out of force.
-    pub(crate) fn withdraw(&self) {
-        self.current.store(None);
-        *self.last_error.lock() = None;
-    }
-
     /// Keeps the rules in force and stores why newer ones were rejected.
     pub fn reject(&self, error: String) {
         *self.last_error.lock() = Some(error);

@@ -26,16 +26,6 @@ pub struct Query<'q> {
     pub deadline: Option<Time>,
 }
 
-/// A query that owns its texts: its decision may outlive the request.
-#[derive(Debug)]
-pub(crate) struct OwnedQuery {
-    /// With empty texts.
-    shape: Query<'static>,
-    domain: Box<[u8]>,
-    /// Key and value of the entries of all descriptors, in order.
-    entries: Vec<[Box<[u8]>; 2]>,
-}
-
 /// A descriptor of a request.
 #[derive(Debug, Clone)]
 pub struct Descriptor<'q> {
@@ -71,12 +61,14 @@ pub struct Override {
 }
 
 impl<'q> Query<'q> {
-    /// This query with other texts: `entry` replaces the entries, in order.
-    pub(crate) fn with_texts<'t>(
+    /// The query with other entries: `entry` replaces them, in order.
+    pub(crate) fn with_entries<'t>(
         &self,
-        domain: &'t [u8],
         mut entry: impl FnMut(Entry<'q>) -> Entry<'t>,
-    ) -> Query<'t> {
+    ) -> Query<'t>
+    where
+        'q: 't,
+    {
         let descriptors = self.descriptors.iter().map(|descriptor| Descriptor {
             entries: descriptor.entries.iter().copied().map(&mut entry).collect(),
             limit: descriptor.limit,
@@ -84,40 +76,11 @@ impl<'q> Query<'q> {
             hits_addend: descriptor.hits_addend,
         });
         Query {
-            domain,
+            domain: self.domain,
             descriptors: descriptors.collect(),
             hits_addend: self.hits_addend,
             deadline: self.deadline,
         }
-    }
-}
-
-impl OwnedQuery {
-    pub(crate) fn of(query: &Query<'_>) -> Self {
-        let mut entries = Vec::new();
-        let shape = query.with_texts(&[], |Entry { key, value }| {
-            entries.push([key.into(), value.into()]);
-            Entry::new("", "")
-        });
-        Self {
-            shape,
-            domain: query.domain.into(),
-            entries,
-        }
-    }
-
-    /// Bytes of its texts.
-    pub(crate) fn bytes(&self) -> usize {
-        let parts = self.entries.as_flattened().iter();
-        self.domain.len() + parts.map(|part| part.len()).sum::<usize>()
-    }
-
-    pub(crate) fn query(&self) -> Query<'_> {
-        let mut entries = self.entries.iter();
-        self.shape.with_texts(&self.domain, |_| {
-            let [key, value] = entries.next().expect("there are as many as in the query");
-            Entry::new(key, value)
-        })
     }
 }
 

@@ -29,7 +29,6 @@ pub(crate) mod lateness;
 pub(crate) mod leases;
 mod operator;
 pub mod over_limit_cache;
-pub(crate) mod scan;
 pub mod settings;
 mod shared;
 pub(crate) mod status;

@@ -50,7 +50,6 @@ impl Engine {
                 ..settings.clone()
             },
             observers: None,
-            candidate: None,
         };
         Self {
             limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(),

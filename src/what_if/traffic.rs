@@ -1,7 +1,5 @@
-//! Reads recorded traffic: a request and its time on each line.
-//!
-//! A line is the body of a `/json` request with a `time`, or a line of Envoy's access log with the
-//! dynamic metadata of the rate limit filter. Lines are read one at a time.
+//! Reads recorded traffic: lines of Envoy's access log with the dynamic metadata of the rate limit
+//! filter. They are read one at a time.
 
 use std::path::Path;
 

@@ -444,8 +444,6 @@ def serves(text):
             check_tls(service)
         if "ADMIN_TOKEN_FILE" in service.environment:
             check_token(service)
-        if "CANDIDATE_SUBDIRECTORY" in service.environment:
-            service.eventually("it loads candidate rules", lambda: service.get("admin", "/console/candidate") == 200)
         check_settings(service)
         service.terminate()
         service.eventually("it is taken out of the Service while it drains", lambda: not service.probe("readiness"))
@@ -558,7 +556,7 @@ def rules_are_checked():
         if not good:
             raise Failed(f"{name}: {said}")
         serves, checks = (variables_of(kind, text) for kind in ("Deployment", "Job"))
-        if checks != serves & settings("check") - {"CANDIDATE_SUBDIRECTORY"}:
+        if checks != serves & settings("check"):
             raise Failed(f"{name}: the Job has not the variables of `tollgate check` that the Deployment has: {checks}")
     memory = value_sets()["memory"]
     overlay = "overlay.content.overlays[0].domain=shop"

@@ -604,7 +604,7 @@ fn every_subcommand_reads_rules_by_runtime_settings() {
 const NO_DIRECTORY: &str = "
 explian => read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?
 serve chekc => did you mean `tollgate check`?
-limits => name a directory of rules files, or a subcommand: serve, config, healthcheck, check, candidate
+limits => name a directory of rules files, or a subcommand: serve, config, healthcheck, check, trial
 /no/such/rules => read rules from /no/such/rules: No such file or directory
 check /no/such/directory => /no/such/directory
 /dev/null => read rules from /dev/null: it is not a directory

@@ -11,8 +11,7 @@ use crate::support::{
 const SCREEN_LINES: usize = 40;
 /// All commands, with those below them.
 const COMMANDS: &str = "serve, config, healthcheck, check, explain, test, simulate, replay, diff, schema, top, counter, \
-     counter get, counter reset, counter grant, rules, rules rollback, candidate, candidate report, trial, \
-     trial report, version, completions, man";
+     counter get, counter reset, counter grant, rules, rules rollback, trial, trial report, version, completions, man";
 
 #[test]
 fn short_help_fits_a_screen_and_groups_the_commands() {

@@ -248,7 +248,6 @@ impl World {
             clock: now,
             settings: settings.limiter.clone(),
             observers: Some(Arc::new(observers)),
-            candidate: None,
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {

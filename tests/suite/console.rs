@@ -2,7 +2,6 @@
 //! browser.
 
 use std::fs;
-use std::process::Command;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
@@ -44,7 +43,6 @@ async fn every_view_has_its_url_and_a_strict_policy() {
         ("/console/over-limit", "Over limit"),
         ("/console/store", "Store"),
         ("/console/trial", "Trial"),
-        ("/console/candidate", "Candidate"),
         (SHOP_USER, "shop.user"),
         ("/console/key?domain=shop&e=user%3Dann", "user=ann"),
     ] {
@@ -69,7 +67,6 @@ async fn every_view_has_its_url_and_a_strict_policy() {
             "Over limit",
             "Store",
             "Trial",
-            "Candidate",
         ] {
             assert!(
                 reply.body.contains(&format!(">{link}</a>")),
@@ -385,24 +382,11 @@ fn unknown_rule_and_view_are_not_found() {
 }
 
 #[tokio::test]
-async fn trial_and_candidate_begin_with_commands() {
+async fn trial_begins_with_a_setting() {
     let server = TestServer::with_rules(RULES).start();
     let trial = text(&server, "/console/trial");
     let setting = " TRIAL_UPSTREAM=ratelimit.istio-system:8081 ";
     assert!(trial.contains(setting), "{trial}");
-    let begin = text(&server, "/console/candidate");
-    let (_, commands) = begin.split_once("mkdir -p ").expect("the first command");
-    let candidate = commands.split_whitespace().next().expect("a folder");
-    let rules = candidate.strip_suffix("/candidate").expect("its folder");
-    let copy = format!("cp {rules}/*.yaml {candidate}/ ");
-    assert!(commands.contains(&copy), "{commands}");
-    let command = format!("mkdir -p {candidate} && {copy}");
-    let shell = Command::new("sh").args(["-c", &command]).status();
-    assert!(shell.expect("a shell").success(), "{command}");
-    eventually("the candidate rules are loaded", async || {
-        text(&server, "/console/candidate").contains("would change of 0 requests")
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -442,30 +426,20 @@ descriptors:
 }
 
 #[tokio::test]
-async fn candidate_and_trial_have_views() {
+async fn trial_has_a_view() {
     let upstream = TestServer::with_rules(RULES).start();
-    let candidate = RULES.replace("requests_per_unit: 2", "requests_per_unit: 1");
-    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)];
-    let server = TestServer::with_files(files)
+    let server = TestServer::with_rules(RULES)
         .with_env("TRIAL_UPSTREAM", &upstream.grpc.to_string())
         .start();
-    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
     let mut client = server.client().await;
     for _ in 0..2 {
         client.ask("shop", &[("user", "ann")]).await;
     }
-    for (path, expected) in [
-        ("/console/candidate", "shop.user 1 1 0 1"),
-        (
-            "/console/trial",
-            "2 of 2 requests agree, 100.00 % (34.24 to 100.00)",
-        ),
-    ] {
-        eventually(&format!("{path} has {expected}"), async || {
-            text(&server, path).contains(expected)
-        })
-        .await;
-    }
+    let expected = "2 of 2 requests agree, 100.00 % (34.24 to 100.00)";
+    eventually("both requests are compared", async || {
+        text(&server, "/console/trial").contains(expected)
+    })
+    .await;
 }
 
 #[tokio::test]

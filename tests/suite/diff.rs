@@ -59,9 +59,9 @@ fn json(folder: &Folder, arguments: &[&str]) -> Value {
 /// Requests of users within one second.
 fn requests(users: &[&str]) -> String {
     let line = |user: &&str| {
-        let entries = json!([{"key": "user", "value": user}]);
-        json!({"time": 0, "domain": "shop", "descriptors": [{"entries": entries}]}).to_string()
-            + "\n"
+        let descriptor = json!({"entries": [format!("user={user}")]});
+        let request = json!({"domain": "shop", "descriptors": [descriptor]});
+        json!({"time": 0, "ratelimit": request}).to_string() + "\n"
     };
     users.iter().map(line).collect()
 }
@@ -285,11 +285,11 @@ fn git_revisions_are_read_without_a_checkout() {
     git("init -q .");
     folder.write("config/shop.yaml", OLD);
     folder.write("config/.ignored", "not rules");
-    folder.write("config/candidate/shop.yaml", NEW);
+    folder.write("new/shop.yaml", NEW);
     let rules = OLD.replace('\n', "\n    ");
     let manifest = format!("apiVersion: v1\nkind: ConfigMap\ndata:\n  shop.yaml: |\n    {rules}");
     folder.write("manifest.yaml", &manifest);
-    git("add config manifest.yaml");
+    git("add config new manifest.yaml");
     git("commit -qm old");
     folder.write("config/shop.yaml", NEW);
     let in_folder = |arguments: &[&str]| {
@@ -305,7 +305,7 @@ fn git_revisions_are_read_without_a_checkout() {
     assert_eq!((code, &*errors), (Some(0), ""), "{printed}");
     let change = "requests_per_unit: 2 (git:HEAD:config/shop.yaml:3) -> 3 (config/shop.yaml:4)";
     assert!(printed.contains(change), "{printed}");
-    let file = "git:HEAD:config/candidate/shop.yaml";
+    let file = "git:HEAD:new/shop.yaml";
     let (_, printed, _) = in_folder(&["diff", file, "config"]);
     assert_eq!(printed, "the rules are the same\n");
     let (_, printed, _) = in_folder(&["diff", "git:HEAD:manifest.yaml", "config"]);

@@ -116,11 +116,8 @@ descriptors:
 async fn metrics_page_is_current() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
-    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", RULES)];
     let secrets = TempDir::new().expect("a temporary directory");
-    let record = secrets.path().join("requests");
-    let local = TestServer::with_files(files)
-        .with_env("RECORD_FILE", &record.display().to_string())
+    let local = TestServer::with_rules(RULES)
         .with_env("TRIAL_UPSTREAM", "127.0.0.1:9")
         .with_env("TRIAL_ENFORCE_PERCENT", "100")
         .start();

@@ -7,7 +7,6 @@
 
 mod batches;
 mod breaker;
-mod candidate;
 mod charges;
 mod clocks;
 mod cluster;

@@ -44,7 +44,7 @@ fn replay(folder: &Folder, file: &str, arguments: &str) -> Value {
 fn requests(user: &str, seconds: &[f64]) -> String {
     let line = |second: &f64| {
         format!(
-            r#"{{"time": {second}, "domain": "shop", "descriptors": [{{"entries": [{{"key": "user", "value": "{user}"}}]}}]}}"#
+            r#"{{"time": {second}, "ratelimit": {{"domain": "shop", "descriptors": [{{"entries": ["user={user}"]}}]}}}}"#
         ) + "\n"
     };
     seconds.iter().map(line).collect()

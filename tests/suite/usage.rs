@@ -1,16 +1,11 @@
 //! `/api/v1/usage` and `tollgate usage`, and counters of one of several limits.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
-
 use serde_json::{Value, json};
 
-use crate::support::cluster::ClusterProcess;
 use crate::support::counting::answered_by_redis;
-use crate::support::fault::Servers as _;
-use crate::support::http::{self, Connection, Reply};
+use crate::support::http::{self, Reply};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, TestServer, eventually, tollgate, tollgate_with_env};
+use crate::support::{Builder, TestServer, tollgate, tollgate_with_env};
 
 const TOKEN: &str = "s3cret-of-admins";
 
@@ -111,16 +106,10 @@ fn rejections_of_usage_say_why() {
             404,
             "no rule counts the descriptor",
         ),
-        ("domain=llm&rule=llm.none", 404, "no rule of this path"),
-        (
-            "domain=llm&rule=llm.team.settle",
-            404,
-            "no rule of this path with limits",
-        ),
         (
             "domain=llm&rule=llm.team",
-            501,
-            "counters in memory have no names",
+            400,
+            "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key",
         ),
     ] {
         let reply = get(&server, &format!("/api/v1/usage?{query}"));
@@ -129,124 +118,8 @@ fn rejections_of_usage_say_why() {
     }
 }
 
-/// Keys of the rule in order of use, and none of other rules.
-async fn assert_keys_are_listed(server: &TestServer) {
-    eventually("Redis is found", async || {
-        let limits = usage(server, "e=team%3Da")["limits"].take();
-        limits[0]["counted_in"] == "redis"
-    })
-    .await;
-    for (team, times) in [("a", 1), ("b:%}{* \"", 3), ("c", 2), ("other", 4)] {
-        send(server, &[("team", team)], times).await;
-    }
-    send(server, &[("team", "a"), ("user", "x_user_y")], 1).await;
-    send(server, &[("bucket", "a")], 2).await;
-    send(server, &[("place", "a"), ("holder", "h")], 1).await;
-    let long = "l".repeat(5_000);
-    let names = ["name", "entries", "used"];
-    let teams = usage(server, "rule=llm.team");
-    assert_eq!(teams["complete"], true);
-    let listed = |limit: &str| {
-        let all = fields(&teams, &names);
-        let all = all.as_array().expect("a list").clone();
-        all.into_iter()
-            .filter(|row| row[0] == limit)
-            .collect::<Vec<_>>()
-    };
-    let row = |limit: &str, team: &str, used: u64| json!([limit, [["team", team]], used]);
-    for limit in ["team", "budget"] {
-        let expected = [("b:%}{* \"", 3), ("a", 2), ("c", 2)];
-        let mut found = listed(limit);
-        found[1..].sort_by_key(|row| row[1].to_string());
-        assert_eq!(found, expected.map(|(team, used)| row(limit, team, used)));
-    }
-    let of = |rule: &str| {
-        fields(
-            &usage(server, &format!("rule={rule}")),
-            &["entries", "used"],
-        )
-    };
-    assert_eq!(of("llm.team_other"), json!([[[["team", "other"]], 4]]));
-    assert_eq!(
-        of("llm.team.user"),
-        json!([[[["team", "a"], ["user", "x_user_y"]], 1]])
-    );
-    assert_eq!(of("llm.bucket"), json!([[[["bucket", "a"]], 2]]));
-    assert_eq!(
-        of("llm.place.holder"),
-        json!([[[["place", "a"], ["holder", ""]], 1]])
-    );
-    send(server, &[("team", &long)], 5).await;
-    let most = &usage(server, "rule=llm.team")["limits"];
-    let hashed = most
-        .as_array()
-        .expect("a list")
-        .iter()
-        .find(|row| row["name"] == "budget" && row["used"] == 5);
-    let entries = &hashed.expect("a key by its hash")["entries"];
-    assert_eq!(entries[0][0].as_str().map(str::len), Some(33), "{entries}");
-}
-
-#[tokio::test]
-async fn keys_of_a_rule_are_listed_by_use() {
-    for format in ["safe", "reference"] {
-        let redis = RedisProcess::start();
-        let settings = [
-            ("REDIS_URL", redis.url()),
-            ("CACHE_KEY_FORMAT", format.to_owned()),
-        ];
-        let server = answered_by_redis(TestServer::with_rules(RULES), &settings).start();
-        assert_keys_are_listed(&server).await;
-    }
-}
-
-#[tokio::test]
-async fn keys_of_a_rule_are_listed_from_all_nodes_of_a_cluster() {
-    let cluster = ClusterProcess::start();
-    let server = answered_by_redis(TestServer::with_rules(RULES), &cluster.settings()).start();
-    assert_keys_are_listed(&server).await;
-}
-
 fn on(redis: &RedisProcess) -> Builder {
     answered_by_redis(TestServer::with_rules(RULES), &[("REDIS_URL", redis.url())])
-}
-
-#[tokio::test]
-async fn lists_are_csv_and_show_values_to_tokens_only() {
-    let redis = RedisProcess::start();
-    let server = on(&redis)
-        .with_env("ADMIN_TOKEN", TOKEN)
-        .with_env("ADMIN_REDACT", "hash")
-        .start();
-    for (team, times) in [("=1+1", 2), ("b\"c", 1)] {
-        send(&server, &[("team", team)], times).await;
-    }
-    let ask = |headers: &[String]| {
-        Connection::open(server.admin)
-            .send_with(headers, "GET", "/api/v1/usage?domain=llm&rule=llm.team", "")
-            .expect("there is a response")
-    };
-    let accept = "accept: text/csv".to_owned();
-    let token = format!("authorization: Bearer {TOKEN}");
-    let clear = ask(&[accept.clone(), token]);
-    assert!(
-        clear.has_header("content-type: text/csv; charset=utf-8"),
-        "{clear:?}"
-    );
-    assert!(clear.has_header("tollgate-complete: true"), "{clear:?}");
-    let head =
-        "domain,rule,limit,entries,period_start,period_end,amount,used,remaining,used_percent\n";
-    assert!(clear.body.contains(head), "{clear:?}");
-    for line in [
-        "llm,llm.team,team,team==1+1,,,4000,2,3998,0\n",
-        "llm,llm.team,team,\"team=b\"\"c\",,,4000,1,3999,0\n",
-    ] {
-        assert!(clear.body.contains(line), "{line}: {clear:?}");
-    }
-    for reply in [ask(&[accept]), ask(&[])] {
-        assert_eq!(reply.status, 200, "{reply:?}");
-        assert!(!reply.body.contains("1+1"), "{reply:?}");
-    }
 }
 
 #[tokio::test]
@@ -270,24 +143,20 @@ async fn command_prints_usage() {
         has_line("llm.team team 31536000 s - 5 4000 3995 0"),
         "{chain:?}"
     );
-    let csv = run(&["llm", "-e", "team=a", "-e", "user=x", "--format", "csv"]);
+    let json = run(&["llm", "-e", "team=a", "-e", "user=x", "--format", "json"]).json();
+    assert_eq!(fields(&json, &["used"]), json!([[5], [5], [5]]));
+    let list = run(&["llm", "llm.team"]);
+    assert_eq!(list.code, Some(64), "{list:?}");
     assert!(
-        csv.stdout
-            .contains("llm,llm.team,team,team=a,,,4000,5,3995,0\n"),
-        "{csv:?}"
+        list.stderr.contains("has the limits of one key"),
+        "{list:?}"
     );
-    let list = run(&["llm", "llm.team.user", "--format", "csv"]);
-    let line = "llm,llm.team.user,user,\"team=a,user=x\",,,5,5,0,100\n";
-    assert!(list.stdout.ends_with(line), "{list:?}");
-    let json = run(&["llm", "llm.team.user", "--format", "json"]).json();
-    assert_eq!(fields(&json, &["used"]), json!([[5]]));
     for (words, code) in [
         (&["llm"][..], 64),
         (&["llm", "llm.team", "-e", "team=a"], 64),
         (&["llm", "-e", "=a"], 64),
         (&["none", "-e", "team=a"], 3),
         (&["llm", "-e", "none=a"], 4),
-        (&["llm", "llm.none"], 1),
     ] {
         assert_eq!(run(words).code, Some(code), "{words:?}");
     }
@@ -341,30 +210,4 @@ async fn counters_of_one_of_several_limits_are_read_reset_and_granted() {
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains(text), "{text}: {ran:?}");
     }
-}
-
-#[tokio::test]
-async fn one_list_is_made_at_a_time() {
-    let redis = RedisProcess::start();
-    let server = on(&redis).start();
-    send(&server, &[("team", "a")], 1).await;
-    let fill = "for key = 1, 50000 do redis.call('SET', key, 1) end";
-    redis.command::<()>(&["EVAL", fill, "0"]);
-    let is_rejected = AtomicBool::new(false);
-    let ask = || {
-        while !is_rejected.load(Relaxed) {
-            let reply = get(&server, "/api/v1/usage?domain=llm&rule=llm.team");
-            if reply.status != 200 {
-                assert_eq!(reply.status, 503, "{reply:?}");
-                assert!(reply.body.contains("usage_lists_max"), "{reply:?}");
-                assert!(reply.has_header("retry-after: 1"), "{reply:?}");
-                is_rejected.store(true, Relaxed);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(ask);
-        }
-    });
 }

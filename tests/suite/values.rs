@@ -83,9 +83,7 @@ fn stricter() -> String {
 }
 
 async fn redacting(how: &'static str, upstream: &RawUpstream) -> TestServer {
-    let candidate = stricter();
-    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", &*candidate)];
-    let server = TestServer::with_files(files)
+    let server = TestServer::with_rules(RULES)
         .with_envs(&[
             ("ADMIN_REDACT", how),
             ("ADMIN_TOKEN", TOKEN),
@@ -94,7 +92,6 @@ async fn redacting(how: &'static str, upstream: &RawUpstream) -> TestServer {
             ("TRIAL_ON_UPSTREAM_ERROR", "decide"),
         ])
         .start();
-    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
     let mut client = server.client().await;
     for _ in 0..7 {
         for user in [SECRET, "bot"] {
@@ -103,8 +100,7 @@ async fn redacting(how: &'static str, upstream: &RawUpstream) -> TestServer {
     }
     client.ask("d", &[("user", "bob")]).await;
     eventually("all requests are compared", async || {
-        let requests = |path| json_of(&server, path, None)["requests"].clone();
-        requests("/trial") == 15 && requests("/candidate") == 15
+        json_of(&server, "/trial", None)["requests"] == 15
     })
     .await;
     server
@@ -128,10 +124,9 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
         for (path, text) in &without {
             assert!(!text.contains("alice"), "{how} {path}: {text}");
         }
-        for path in ["/trial", "/candidate"] {
-            let (_, text) = without.iter().find(|page| page.0 == path).expect(path);
-            assert!(text.contains("user=bot"), "{path}: {text}");
-        }
+        let trial = without.iter().find(|page| page.0 == "/trial");
+        let (_, text) = trial.expect("a page of the trial");
+        assert!(text.contains("user=bot"), "{text}");
         server.assert_not_logged("alice");
         for token in [TOKEN, READ_TOKEN] {
             let with = pages(&server, Some(token));
@@ -139,7 +134,6 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
                 |(path, text): &(String, String)| text.contains(SECRET).then(|| path.clone());
             let shown: Vec<String> = with.iter().filter_map(shown).collect();
             for expected in [
-                "/candidate",
                 "/trial",
                 "/api/v1/top?by=hits",
                 "/api/v1/rules/rules.yaml/check",
@@ -159,11 +153,9 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
         let page = |line: &str| line.split(" page=").nth(1).map(str::to_owned);
         let revealed: BTreeSet<_> = reveals.filter_map(page).collect();
         assert!(revealed.len() > 8, "{revealed:?}");
-        for command in ["trial", "candidate"] {
-            let url = format!("http://{}", server.admin);
-            let printed = tollgate(&[command, "report", "--url", &url]);
-            assert!(!printed.stdout.contains("alice"), "{}", printed.stdout);
-        }
+        let url = format!("http://{}", server.admin);
+        let printed = tollgate(&["trial", "report", "--url", &url]);
+        assert!(!printed.stdout.contains("alice"), "{}", printed.stdout);
     }
 }
 

@@ -93,15 +93,12 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if or (not $values.xds.enabled) (include "tollgate.candidateConfigMap" .) }}
+{{- if not $values.xds.enabled }}
 # The kubelet mounts each key as a file, with symlinks whose names begin with dots.
 - {name: RUNTIME_ROOT, value: /etc/tollgate}
 - {name: RUNTIME_APPDIRECTORY, value: rules}
 - {name: RUNTIME_IGNOREDOTFILES, value: "true"}
 - {name: RUNTIME_WATCH_ROOT, value: "false"}
-{{- end }}
-{{- if include "tollgate.candidateConfigMap" . }}
-- {name: CANDIDATE_SUBDIRECTORY, value: candidate}
 {{- end }}
 {{- if include "tollgate.onRedis" . }}
 - {name: BACKEND_TYPE, value: redis}

@@ -107,15 +107,6 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* Name of the ConfigMap with candidate rules; empty without any. */}}
-{{- define "tollgate.candidateConfigMap" -}}
-{{- if .Values.candidate.existingConfigMap }}
-{{- .Values.candidate.existingConfigMap }}
-{{- else if or .Values.candidate.domains .Values.candidate.files }}
-{{- include "tollgate.fullname" . }}-candidate
-{{- end }}
-{{- end }}
-
 {{- define "tollgate.overlayConfigMap" -}}
 {{- if .Values.overlay.existingConfigMap }}
 {{- .Values.overlay.existingConfigMap }}
@@ -139,23 +130,21 @@ securityContext:
 {{- .Values.terminationGracePeriodSeconds | default (add $needed 5) | int }}
 {{- end }}
 
-{{/* The rules files as a YAML map from name to content. ConfigMap keys cannot contain the slashes of a domain. Arguments: name of the
-values, values. */}}
+{{/* The rules files as a YAML map from name to content. ConfigMap keys cannot contain the slashes of a domain. */}}
 {{- define "tollgate.rulesFiles" -}}
-{{- $values := index . 0 }}
-{{- $files := deepCopy (index . 1).files }}
+{{- $files := deepCopy .Values.rules.files }}
 {{- range $name, $text := $files }}
 {{- with (fromYaml $text).Error }}
-{{- fail (printf "%s.files: %q is not a rules file: %s" $values $name .) }}
+{{- fail (printf "rules.files: %q is not a rules file: %s" $name .) }}
 {{- end }}
 {{- end }}
-{{- range $domain, $rules := (index . 1).domains }}
+{{- range $domain, $rules := .Values.rules.domains }}
 {{- $name := printf "%s.yaml" (regexReplaceAll "[^-._a-zA-Z0-9]" $domain "-" | trimPrefix ".") }}
 {{- if hasKey $files $name }}
-{{- fail (printf "%s.domains: domain %q would be written to the file %q, which exists in %s.files; rename that file" $values $domain $name $values) }}
+{{- fail (printf "rules.domains: domain %q would be written to the file %q, which exists in rules.files; rename that file" $domain $name) }}
 {{- end }}
 {{- if hasKey $rules "domain" }}
-{{- fail (printf "%s.domains: domain %q contains `domain`; remove that line" $values $domain) }}
+{{- fail (printf "rules.domains: domain %q contains `domain`; remove that line" $domain) }}
 {{- end }}
 {{- $_ := set $files $name (printf "domain: %s\n%s" ($domain | toJson) (toYaml $rules)) }}
 {{- end }}
@@ -260,9 +249,6 @@ Rejects combinations of values. The schema has validated each value.
 {{- if and $values.xds.tls.enabled (not $values.xds.tls.secretName) }}
 {{- fail "xds.tls.enabled is true: set xds.tls.secretName to a Secret with tls.crt, tls.key and ca.crt" }}
 {{- end }}
-{{- end }}
-{{- if and (or $values.candidate.domains $values.candidate.files) $values.candidate.existingConfigMap }}
-{{- fail "candidate.existingConfigMap replaces candidate.domains and candidate.files: set only one of them" }}
 {{- end }}
 {{- if and $values.admin.redactKey.existingSecret (ne $values.admin.redact "hash") }}
 {{- fail (printf "admin.redactKey is the key of hashes, but admin.redact is %s: set it to hash" $values.admin.redact) }}

@@ -7,9 +7,6 @@
 {{- with include "tollgate.overlayConfigMap" . }}
 - {name: overlay, configMap: {name: {{ . | quote }}}}
 {{- end }}
-{{- with include "tollgate.candidateConfigMap" . }}
-- {name: candidate, configMap: {name: {{ . | quote }}}}
-{{- end }}
 {{- with .Values.admin.token.existingSecret }}
 - {name: admin-token, secret: {secretName: {{ . | quote }}}}
 {{- end }}
@@ -42,9 +39,6 @@
 {{- end }}
 {{- if include "tollgate.overlayConfigMap" . }}
 - {name: overlay, mountPath: /etc/tollgate/overlay, readOnly: true}
-{{- end }}
-{{- if include "tollgate.candidateConfigMap" . }}
-- {name: candidate, mountPath: /etc/tollgate/candidate/rules, readOnly: true}
 {{- end }}
 {{- if .Values.admin.token.existingSecret }}
 - {name: admin-token, mountPath: /etc/tollgate/admin-token, readOnly: true}

@@ -6,12 +6,11 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Body;
 use futures_util::future::join_all;
 use http::StatusCode;
-use tokio::sync::Semaphore;
 
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::limit_name::{chosen, limit_of, only_above};
-use crate::admin::api::top::{Key, Top, check_scope, entries_of, query_of};
+use crate::admin::api::top::{Key, Top, entries_of, query_of, reject_removed};
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -34,19 +33,14 @@ const GET_USAGE: &str =
 const UNKNOWN_HASH: &str = "no key with this hash is among the top keys of the last hour on this replica; `tollgate counter get` with the value prints its hash";
 const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 
-/// Lists of the keys of a rule that are made or sent at a time.
-// bound usage_lists_max: 503; -
-const LISTINGS_MAX: usize = 1;
-
 /// Finds and reads the counters of descriptors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(super) rules: Arc<LiveRules>,
-    pub(super) modes: Modes,
-    pub(super) backend: Backend,
+    modes: Modes,
+    backend: Backend,
     pub(super) clock: Clock,
-    pub(super) top: Arc<Top>,
-    pub(super) listings: Arc<Semaphore>,
+    top: Arc<Top>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
@@ -60,7 +54,6 @@ impl Counters {
         top: Arc<Top>,
     ) -> Self {
         Self {
-            listings: Arc::new(Semaphore::new(LISTINGS_MAX)),
             top,
             rules,
             modes,
@@ -73,7 +66,7 @@ impl Counters {
     /// GET: one descriptor, with an entry for each `e` in the query string. With `hashed=1` its
     /// values are hashes; then a caller that does not see values gets no name of the counter.
     pub(crate) async fn read_by_query(&self, pairs: &Pairs, values: Values) -> Answer<CounterView> {
-        check_scope(pairs)?;
+        reject_removed(pairs, "scope")?;
         let mut key = None;
         let query = self.query_of_pairs(pairs, &mut key).await?;
         let is_hashed = is_hashed(pairs);
@@ -245,7 +238,7 @@ impl Counters {
         }
     }
 
-    pub(super) fn store(&self) -> &Store {
+    fn store(&self) -> &Store {
         self.store.get_or_init(|| self.backend.open())
     }
 }

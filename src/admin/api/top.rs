@@ -190,11 +190,6 @@ impl Top {
         }
     }
 
-    /// The entries of a key for a caller; `None` if there are no rules.
-    pub(crate) fn entries_for(&self, query: &Query<'_>, viewer: &Viewer) -> Option<Entries> {
-        self.shown(query, viewer.redaction.as_deref())
-    }
-
     /// `None` if values cannot be redacted, because there are no rules.
     fn shown(&self, query: &Query<'_>, redaction: Option<&Redaction>) -> Option<Entries> {
         match (redaction, self.rules.load().as_ref()) {
@@ -245,7 +240,7 @@ pub(crate) fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
 impl TopQuery {
     fn read(query: &str) -> Result<Self, Rejected> {
         let pairs = Pairs::new(query);
-        check_scope(&pairs)?;
+        reject_removed(&pairs, "scope")?;
         let text = |name: &str| {
             let value = pairs.first(name);
             (!value.is_empty()).then(|| Text(value).shown().into_owned())
@@ -261,13 +256,16 @@ impl TopQuery {
     }
 }
 
-/// Rejects the scope of earlier versions, which had the hits of all replicas.
-pub(crate) fn check_scope(pairs: &Pairs) -> Result<(), Rejected> {
-    let scope = format!("scope={}", Text(pairs.first("scope")).shown());
-    match replacement(&scope) {
+/// Rejects a parameter of earlier versions.
+pub(crate) fn reject_removed(pairs: &Pairs, name: &str) -> Result<(), Rejected> {
+    let value = Text(pairs.first(name)).shown();
+    let written = [format!("{name}="), format!("{name}={value}")];
+    let removed = written.iter().filter(|_| !value.is_empty());
+    let mut removed = removed.filter_map(|written| Some((written, replacement(written)?)));
+    match removed.next() {
         None => Ok(()),
-        Some(replacement) => Err(Rejected::bad_request(format!(
-            "{scope} is unknown; {replacement}"
+        Some((written, replacement)) => Err(Rejected::bad_request(format!(
+            "unknown parameter {written}; {replacement}"
         ))),
     }
 }

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 
 use crate::admin::api::answer::Answer;
 use crate::admin::api::counters::{Counters, is_hashed, no_rules};
+use crate::admin::api::top::reject_removed;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::check::Hits;
@@ -12,6 +13,7 @@ use crate::report::usage::{LimitUsage, Usage};
 impl Counters {
     /// GET: the limits of one descriptor, with an entry for each `e` in the query string.
     pub(crate) async fn usage(&self, pairs: &Pairs) -> Answer<Usage> {
+        reject_removed(pairs, "rule")?;
         let mut key = None;
         let mut query = self.query_of_pairs(pairs, &mut key).await?;
         query.descriptors[0].hits = Hits::Peek;
@@ -34,7 +36,6 @@ impl Counters {
         Ok(Usage {
             domain: Text(query.domain).shown().into_owned(),
             limits: join_all(limits).await,
-            complete: None,
         })
     }
 }

@@ -185,11 +185,11 @@ mod tests {
         for (seconds, page, is_due) in [
             (0, "/trial", true),
             (0, "/trial", false),
-            (0, "/candidate", true),
+            (0, "/api/v1/top", true),
             (59, "/trial", false),
             (1, "/trial", true),
-            (0, "/candidate", true),
-            (59, "/candidate", false),
+            (0, "/api/v1/top", true),
+            (59, "/api/v1/top", false),
         ] {
             time.advance(Span::from_secs(seconds));
             assert_eq!(viewers.is_due(page), is_due, "{page} {:?}", clock.now());

@@ -1,12 +1,12 @@
-//! A line: a request and its time, as Tollgate or Envoy writes them.
+//! A line of Envoy's access log: a time, and a request as the dynamic metadata of the rate limit
+//! filter.
 //!
 //! ```text
-//! {"time": "2026-08-01T12:00:00Z", "domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "42"}]}]}
 //! {"time": "2026-08-01T12:00:00Z", "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["user=42"]}]}}
 //! ```
 //!
-//! The second form is a line of Envoy's access log. The dynamic metadata is an object in its JSON
-//! format, and a text in its text format. It is null for requests that asked for no limit.
+//! The metadata is an object in Envoy's JSON format, and a text in its text format. It is null for
+//! requests that asked for no limit.
 //!
 //! Fields have the names of protobuf's JSON in either spelling. Null is an absent field, other
 //! fields are skipped.
@@ -27,6 +27,9 @@ pub(crate) use crate::proto::envoy::extensions::common::ratelimit::v3::{
 };
 pub(crate) use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest as Request;
 
+/// Of a line that is not of an access log.
+const NO_METADATA: &str = "it has no `ratelimit`, the metadata of Envoy's rate limit filter";
+
 /// A request and its time.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -42,15 +45,10 @@ impl Line {
         }
         let Message(fields) =
             serde_json::from_slice::<Message<LineFields>>(line).map_err(|error| located(&error))?;
-        let request = match fields.ratelimit {
-            Some(request) if request.domain.is_empty() => return Ok(None),
-            Some(request) => request,
-            None => Request {
-                domain: fields.domain,
-                descriptors: fields.descriptors,
-                hits_addend: fields.hits_addend,
-            },
-        };
+        let request = fields.ratelimit.ok_or(NO_METADATA)?;
+        if request.domain.is_empty() {
+            return Ok(None);
+        }
         convert::validate(&request)?;
         let time = fields.time.ok_or("it has no `time`")?;
         Ok(Some(Self { time, request }))
@@ -62,15 +60,9 @@ impl Line {
 struct LineFields {
     #[serde(deserialize_with = "time")]
     time: Option<Time>,
-    /// The metadata of Envoy's filter; `None` if the line is not of an access log.
+    /// The metadata of Envoy's filter.
     #[serde(deserialize_with = "metadata")]
     ratelimit: Option<Request>,
-    #[serde(deserialize_with = "text")]
-    domain: Vec<u8>,
-    #[serde(deserialize_with = "list")]
-    descriptors: Vec<Descriptor>,
-    #[serde(alias = "hitsAddend", deserialize_with = "number")]
-    hits_addend: u32,
 }
 
 #[derive(Deserialize)]
@@ -93,26 +85,9 @@ struct DescriptorFields {
     limit: Option<Limit>,
     #[serde(default, alias = "hitsAddend", deserialize_with = "optional_number")]
     hits_addend: Option<u64>,
-    #[serde(default, alias = "isNegativeHits", deserialize_with = "flag")]
+    /// Metadata does not have it.
+    #[serde(skip)]
     is_negative_hits: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(remote = "Entry")]
-struct EntryFields {
-    #[serde(default, deserialize_with = "text")]
-    key: Vec<u8>,
-    #[serde(default, deserialize_with = "text")]
-    value: Vec<u8>,
-}
-
-#[derive(Deserialize)]
-#[serde(remote = "Limit")]
-struct LimitFields {
-    #[serde(default, alias = "requestsPerUnit", deserialize_with = "number")]
-    requests_per_unit: u32,
-    #[serde(default, deserialize_with = "unit")]
-    unit: i32,
 }
 
 impl Form for LineFields {
@@ -151,11 +126,7 @@ impl Form for Descriptor {
 }
 
 impl Form for Entry {
-    const EXPECTED: &'static str = "an entry with a key and a value";
-
-    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        EntryFields::deserialize(object)
-    }
+    const EXPECTED: &'static str = "an entry, key=value";
 
     /// An entry of metadata: `key=value`.
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
@@ -168,11 +139,7 @@ impl Form for Entry {
 }
 
 impl Form for Limit {
-    const EXPECTED: &'static str = "a limit with requests_per_unit and unit";
-
-    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        LimitFields::deserialize(object)
-    }
+    const EXPECTED: &'static str = "a limit, requests_per_unit:NUMBER unit:UNIT";
 
     /// A limit of metadata, in protobuf's text form: `requests_per_unit:5 unit:MINUTE`.
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
@@ -203,14 +170,6 @@ fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Limit>, D::Error>
 fn text<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<u8>, D::Error> {
     let text: Option<String> = Option::deserialize(value)?;
     Ok(text.unwrap_or_default().into_bytes())
-}
-
-fn flag<'de, D: Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
-    Ok(Option::deserialize(value)?.unwrap_or_default())
-}
-
-fn unit<'de, D: Deserializer<'de>>(value: D) -> Result<i32, D::Error> {
-    wire_unit(&String::deserialize(value)?).map_err(D::Error::custom)
 }
 
 fn number<'de, D: Deserializer<'de>>(value: D) -> Result<u32, D::Error> {
@@ -311,34 +270,34 @@ mod tests {
 
     /// A line => what is read of it.
     const LINES: &str = r#"
-{"time": "2026-08-01T12:00:00Z", "domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "42"}]}]} => 2026-08-01T12:00:00Z shop user=42;
-{"time": 1785585600.25, "domain": "shop", "descriptors": [{"entries": [{"key": "a", "value": "1"}, {"key": "b"}]}, {"entries": [{"key": "c", "value": "=\"\n"}]}]} => 2026-08-01T12:00:00.250000Z shop a=1 b=; c=="
-{"time": "1785585600", "domain": "shop", "descriptors": [{"entries": [{"key": "a"}]}], "hits_addend": 2, "other": [{}]} => 2026-08-01T12:00:00Z shop a= Add(2);
-{"hitsAddend": "2", "descriptors": [{"entries": [{"key": "a"}], "hitsAddend": 0}, {"isNegativeHits": true}], "domain": "shop", "time": 0} => 1970-01-01T00:00:00Z shop a= Peek; Refund(2);
-{"time": 0, "domain": "d", "descriptors": [{"entries": [{"key": "a"}], "limit": {"requestsPerUnit": 5, "unit": "MINUTE"}}]} => 1970-01-01T00:00:00Z d a= 5/minute;
+{"time": "2026-08-01T12:00:00Z", "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["user=42"]}]}} => 2026-08-01T12:00:00Z shop user=42;
+{"time": 1785585600.25, "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["a=1", "b"]}, {"entries": ["c==\"\n"]}]}} => 2026-08-01T12:00:00.250000Z shop a=1 b=; c=="
+{"time": "1785585600", "ratelimit": {"domain": "shop", "descriptors": [{"entries": ["a"]}], "hits_addend": 2}, "other": [{}]} => 2026-08-01T12:00:00Z shop a= Add(2);
+{"ratelimit": {"hitsAddend": "2", "descriptors": [{"entries": ["a"], "hitsAddend": 0}, {"entries": ["b"]}], "domain": "shop"}, "time": 0} => 1970-01-01T00:00:00Z shop a= Peek; b= Add(2);
 {"time": 0, "method": "GET", "ratelimit": {"domain": "d", "descriptors": [{"entries": ["a=b=c", "e"], "limit": "requests_per_unit:5 unit:HOUR", "hitsAddend": 3.0}], "metadata": {"x": 1}}} => 1970-01-01T00:00:00Z d a=b=c e= Add(3) 5/hour;
 {"time": 0, "ratelimit": "{\"domain\":\"d\",\"descriptors\":[{\"entries\":[\"a=b\"]}],\"hitsAddend\":7}"} => 1970-01-01T00:00:00Z d a=b Add(7);
 {"time": 0, "ratelimit": null} => nothing
 {"time": 0, "ratelimit": "-"} => nothing
 {"time": 0, "ratelimit": {}} => nothing
   => nothing
-{"time": 0, "domain": "d"} => rate limit descriptor list must not be empty
-{"time": 0, "domain": "d", "descriptors": null} => rate limit descriptor list must not be empty
-{"time": 0, "descriptors": [{"entries": ["a=b"]}]} => rate limit domain must not be empty
-{"domain": "d", "descriptors": [{"entries": ["a=b"]}]} => it has no `time`
-{"time": 0, "domain": "d", "descriptors": [{"entries": ["=b"]}]} => the entry `=b` has no key; write key=value, column 60
-{"time": 1785585600000, "domain": "d"} => invalid value: 1785585600000, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 22
-{"time": -1, "domain": "d"} => invalid value: -1, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 11
-{"time": "noon", "domain": "d"} => invalid value: "noon", expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 15
-{"time": 0, "domain": 5} => invalid type: integer `5`, expected a string, column 23
-{"time": 0, "domain": "d", "descriptors": [5]} => invalid type: integer `5`, expected a descriptor with entries, column 44
-{"time": 0, "domain": "d", "hits_addend": 4294967296} => 4294967296 is above 2^32 - 1, column 53
-{"time": 0, "domain": "d", "descriptors": [{"limit": {"unit": "EON"}}]} => `EON` is no unit, column 68
+{"time": 0, "ratelimit": {"domain": "d"}} => rate limit descriptor list must not be empty
+{"time": 0, "ratelimit": {"domain": "d", "descriptors": null}} => rate limit descriptor list must not be empty
+{"time": 0, "domain": "d", "descriptors": [{"entries": ["a=b"]}]} => it has no `ratelimit`, the metadata of Envoy's rate limit filter
+{"ratelimit": {"domain": "d", "descriptors": [{"entries": ["a=b"]}]}} => it has no `time`
+{"time": 0, "ratelimit": {"descriptors": [{"entries": ["=b"]}]}} => the entry `=b` has no key; write key=value, column 58
+{"time": 1785585600000, "ratelimit": null} => invalid value: 1785585600000, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 22
+{"time": -1, "ratelimit": null} => invalid value: -1, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 11
+{"time": "noon", "ratelimit": null} => invalid value: "noon", expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 15
+{"time": 0, "ratelimit": {"domain": 5}} => invalid type: integer `5`, expected a string, column 37
+{"time": 0, "ratelimit": {"descriptors": [5]}} => invalid type: integer `5`, expected a descriptor with entries, column 43
+{"time": 0, "ratelimit": {"descriptors": [{"entries": [{"key": "a"}]}]}} => invalid type: map, expected an entry, key=value, column 56
+{"time": 0, "ratelimit": {"hits_addend": 4294967296}} => 4294967296 is above 2^32 - 1, column 51
+{"time": 0, "ratelimit": {"descriptors": [{"limit": "unit:EON"}]}} => `EON` is no unit, column 62
 {"time": 0, "ratelimit": "{"} => in the text: EOF while parsing an object, column 1, column 28
 {"time": 0 => EOF while parsing an object, column 10
 [] => invalid type: sequence, expected an object with a time and a request, column 2
 127.0.0.1 - - GET / => invalid type: floating point `127.0`, expected an object with a time and a request, column 5
-{"time": 0, "domain": "d", "descriptors": [{"entries": ["a=b"]}]} x => trailing characters, column 67
+{"time": 0, "ratelimit": null} x => trailing characters, column 32
 "#;
 
     #[test]

@@ -15,7 +15,9 @@ pub(super) trait Form: Default {
     /// Its name in errors.
     const EXPECTED: &'static str;
 
-    fn from_object<'de, D: Deserializer<'de>>(object: D) -> Result<Self, D::Error>;
+    fn from_object<'de, D: Deserializer<'de>>(_object: D) -> Result<Self, D::Error> {
+        Err(D::Error::invalid_type(Unexpected::Map, &Self::EXPECTED))
+    }
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Err(E::invalid_type(Unexpected::Str(text), &Self::EXPECTED))

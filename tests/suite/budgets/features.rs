@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
 use crate::support::redis::RedisProcess;
-use crate::support::{Code, Ran, TestServer, eventually, http, look_until, request, tollgate};
+use crate::support::{Code, Ran, TestServer, eventually, http, request, tollgate};
 
 /// Three requests of an organization, of which a user has two.
 const RULES: &str = "
@@ -82,18 +82,15 @@ fn simulation_is_of_the_last_limit_and_says_so() {
     );
 }
 
-#[tokio::test]
-async fn recorded_requests_are_replayed_on_every_level() {
+#[test]
+fn recorded_requests_are_replayed_on_every_level() {
     let folder = folder();
-    let file = folder.path("recording");
-    let server = TestServer::with_rules(RULES)
-        .with_env("RECORD_FILE", &file)
-        .start();
-    ask_five(&server).await;
-    look_until("all are recorded", || {
-        server.metric("tollgate_recorded_requests_total") == Some(5.0)
+    let lines = ["u", "u", "u", "v", "v"].map(|user| {
+        let descriptor = json!({"entries": ["org=a", format!("user={user}")]});
+        let request = json!({"domain": "d", "descriptors": [descriptor]});
+        json!({"time": 0, "ratelimit": request}).to_string() + "\n"
     });
-    drop(server);
+    let file = folder.write("access.log", &lines.concat());
     let words = ["replay", &file, &folder.path("rules"), "--format", "json"];
     let report = succeeded(&words).json();
     assert_eq!(report["over_limit"], 2);
@@ -103,25 +100,6 @@ async fn recorded_requests_are_replayed_on_every_level() {
     for (path, numbers) in &expected {
         assert_eq!(found[path], numbers.each_ref(), "{path}: {report:#}");
     }
-}
-
-#[tokio::test]
-async fn candidate_rules_may_have_several_limits() {
-    let candidate = RULES.replace("requests_per_unit: 3", "requests_per_unit: 1");
-    let server =
-        TestServer::with_files([("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)])
-            .start();
-    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
-    let mut client = server.client().await;
-    for _ in 0..2 {
-        let answer = client.ask("d", &[("org", "a"), ("user", "u")]).await;
-        assert_eq!(answer, Code::Ok);
-    }
-    let page: Value = serde_json::from_str(&server.admin("/candidate")).expect("it is JSON");
-    assert_eq!(page["requests"], 2);
-    let example = &page["examples"][0];
-    assert_eq!(example["change"], "newly_over", "{page:#}");
-    assert_eq!(example["descriptor"], "org=a,user=u", "{page:#}");
 }
 
 #[tokio::test]

@@ -39,10 +39,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Requests and connections", &["api", "http", "limiter"]),
-    (
-        "Trial, candidate rules, recording",
-        &["trial", "candidate", "observe/record"],
-    ),
+    ("Trial", &["trial"]),
     (
         "Metrics, traces, log",
         &["telemetry", "rules/stats", "net/remote"],

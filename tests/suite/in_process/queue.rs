@@ -7,10 +7,9 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tollgate::limiter::queue::QUEUE_WAITERS_MAX;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::telemetry::metric::Metrics;
 
 use crate::support::in_process::{
-    Called, Rules, Service, Verdict, decide, millis, network, pass, settle, single,
+    Called, Service, Verdict, decide, millis, network, pass, settle, single,
 };
 use crate::support::remote::in_order;
 use crate::support::request;
@@ -232,31 +231,6 @@ async fn slots_booked_too_late_are_rejected_and_lost() {
     assert_eq!(
         world.answers().await,
         [served(&[0, 100, 200]), late, served(&[330])].concat()
-    );
-    assert_eq!(world.wasted_slots("late"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn candidate_rules_reject_late_slots_as_rules_in_force_do() {
-    let (network, metrics) = (network(), Metrics::new());
-    let (clock, rules) = (
-        network.clock.clone(),
-        Rules::load_with_candidate(RULES, RULES, &metrics),
-    );
-    let mut world = World {
-        service: Service::with_loaded(&network, single(), clock, &rules, metrics),
-        callers: JoinSet::new(),
-    };
-    world.ask_during_an_outage().await;
-    assert_eq!(world.answers().await[3], (Verdict::OverLimit, millis(70)));
-    let decisions = |change| {
-        let labels = format!("domain=\"d\",rule=\"d.turn\",change=\"{change}\"");
-        let series = format!("tollgate_candidate_decisions_total{{{labels}}}");
-        world.service.metric(&series)
-    };
-    assert_eq!(
-        ["same", "newly_over", "no_longer_over"].map(decisions),
-        [4, 0, 0]
     );
     assert_eq!(world.wasted_slots("late"), 1);
 }

@@ -18,13 +18,11 @@ use tokio::time::Instant;
 use tollgate::api::{convert, decode};
 use tollgate::base::shutdown::Lifecycle;
 use tollgate::base::time::{Clock, Time};
-use tollgate::candidate::Candidate;
 use tollgate::check::StoreError;
 use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Limiter, LimiterError, Observers, Parts, Settings};
 use tollgate::observe::feed::OverLimitFeed;
-use tollgate::observe::redact::DescriptorView;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -86,7 +84,6 @@ pub(crate) struct Service {
 pub(crate) struct Rules {
     pub(crate) live: Arc<LiveRules>,
     stats: Arc<StatsTable>,
-    candidate: Option<Candidate>,
 }
 
 /// How one call ended.
@@ -200,11 +197,7 @@ pub(crate) fn limiter(
     rules: &Rules,
     metrics: &Metrics,
 ) -> Limiter {
-    let Rules {
-        live,
-        stats,
-        candidate,
-    } = rules.clone();
+    let Rules { live, stats } = rules.clone();
     let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", None, metrics));
     let observers = Observers::new(stats, feed, &settings, clock, metrics);
     let parts = Parts {
@@ -214,15 +207,8 @@ pub(crate) fn limiter(
         clock: clock.clone(),
         settings,
         observers: Some(Arc::new(observers)),
-        candidate,
     };
     Arc::new(limiter::Shared::new(parts, metrics)).open()
-}
-
-fn live(sources: &[Source], options: &CompileOptions) -> Arc<LiveRules> {
-    let live = Arc::new(LiveRules::default());
-    live.replace(config::load(sources, options).expect("valid rules").rules);
-    live
 }
 
 impl Rules {
@@ -244,36 +230,9 @@ impl Rules {
             key_format,
             ..CompileOptions::new(stats.clone())
         };
-        let live = live(&sources, &options);
-        Self {
-            live,
-            stats,
-            candidate: None,
-        }
-    }
-
-    /// One file, and one of candidate rules.
-    pub(crate) fn load_with_candidate(text: &str, candidate: &str, metrics: &Metrics) -> Self {
-        let rules = Self::load(&[text.to_owned()], metrics);
-        let source = Source {
-            name: "candidate".into(),
-            path: "candidate.yaml".into(),
-            text: candidate.into(),
-        };
-        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = CompileOptions {
-            key_prefix: "candidate:".into(),
-            ..CompileOptions::new(stats)
-        };
-        let view = DescriptorView {
-            redaction: None,
-            rules: rules.live.clone(),
-        };
-        let candidate = Candidate::new(live(&[source], &options), view, metrics);
-        Self {
-            candidate: Some(candidate),
-            ..rules
-        }
+        let live = Arc::new(LiveRules::default());
+        live.replace(config::load(&sources, &options).expect("valid rules").rules);
+        Self { live, stats }
     }
 }
 

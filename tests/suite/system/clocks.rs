@@ -3,17 +3,10 @@
 //! The servers are Valkey: libfaketime does not work with jemalloc, which asks for the time before
 //! it can allocate.
 
-use std::thread;
-
-use tempfile::TempDir;
-
 use crate::cluster::{counters, on, values};
 use crate::support::cluster::{ClusterProcess, Options};
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
-use crate::support::faketime::FakeTime;
 use crate::support::fault::{FaultScenario, PATIENT, Single};
-use crate::support::http;
-use crate::support::process::look_until;
 use crate::support::redis::RedisProcess;
 use crate::support::versions::VALKEY_9_1;
 use crate::support::{TestServer, request};
@@ -125,32 +118,4 @@ async fn clocks_that_differ_by_hours_give_nothing_away_and_lock_nobody_out() {
     for counter in all {
         counting.is_over_but_not_for_ever(counter).await;
     }
-}
-
-#[test]
-fn list_of_keys_ends_after_a_minute() {
-    let redis = RedisProcess::start();
-    let fill = "for key = 1, 300000 do redis.call('SET', key, 1) end";
-    redis.command::<()>(&["EVAL", fill, "0"]);
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let clock = FakeTime::new(home.path());
-    let server = answered_by_redis(
-        TestServer::with_rules(&rules(LIMIT, "")).with_env("REDIS_URL", &redis.url()),
-        &clock.environment(),
-    );
-    // A minute has to pass.
-    let server = server.with_env("FAKETIME_DONT_FAKE_MONOTONIC", "0").start();
-    let path = "/api/v1/usage?domain=d&rule=d.counted.caller";
-    thread::scope(|scope| {
-        let list = scope.spawn(|| http::get(server.admin, path));
-        look_until("keys are read", || {
-            let info: String = redis.command(&["INFO", "commandstats"]);
-            info.contains("cmdstat_scan")
-        });
-        clock.set(61);
-        let reply = list.join().expect("it is answered");
-        assert_eq!(reply.status, 200, "{reply:?}");
-        assert!(reply.has_header("tollgate-complete: false"), "{reply:?}");
-        assert!(reply.body.ends_with("\"complete\":false}"), "{reply:?}");
-    });
 }

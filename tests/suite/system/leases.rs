@@ -1,7 +1,6 @@
 //! Leases on a real Redis with several processes: what they admit, and what they save.
 
 mod answers;
-mod candidate;
 mod deployments;
 mod faults;
 pub(crate) mod fleet;

@@ -30,7 +30,6 @@ impl World {
                 name_prefix: String::new(),
                 base: None,
                 ignore_dot_files: false,
-                excluded: None,
             },
             options: CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new())),
             overlay: None,

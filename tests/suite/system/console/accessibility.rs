@@ -62,16 +62,13 @@ fn assert_shown_accessible(browser: &Browser) {
 
 #[tokio::test]
 async fn views_of_a_service_with_over_limit_keys() {
-    let candidate = RULES.replace("requests_per_unit: 2", "requests_per_unit: 1");
-    let files = [("rules.yaml", RULES), ("candidate/rules.yaml", &candidate)];
-    let server = TestServer::with_files(files)
+    let server = TestServer::with_rules(RULES)
         .with_envs(&[
             ("ADMIN_TOKEN", "open-sesame"),
             ("RULES_WRITABLE", "true"),
             ("ADMIN_REDACT", "none"),
         ])
         .start();
-    server.metric_becomes("tollgate_candidate_rules", 2.0).await;
     let long = "long".repeat(175);
     ask(&server, &long, 4).await;
     let browser = Browser::start(1_280, 844);
@@ -84,7 +81,6 @@ async fn views_of_a_service_with_over_limit_keys() {
         ("/console/files", "rules.yaml"),
         ("/console/file?name=rules.yaml", "Valid, same as"),
         ("/console/store", "in this process"),
-        ("/console/candidate", "newly over"),
         ("/console/trial", "TRIAL_UPSTREAM"),
     ] {
         assert_accessible(&browser, &url(&server, path), text);
@@ -124,7 +120,6 @@ async fn views_of_rejected_rules() {
     for (path, text) in [
         ("/", "New rules are rejected"),
         ("/console/files", "Rejected"),
-        ("/console/candidate", "mkdir -p"),
     ] {
         assert_accessible(&browser, &url(&server, path), text);
     }

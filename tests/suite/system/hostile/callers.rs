@@ -35,7 +35,7 @@ fn send(addr: std::net::SocketAddr, line: &str, headers: &[&str], body: &str) ->
 }
 
 /// Every kind of path: pages, the API, the console and its files, probes, and unknown ones.
-const REQUESTS: [&str; 20] = [
+const REQUESTS: [&str; 19] = [
     "GET /",
     "GET /metrics",
     "GET /stats",
@@ -44,7 +44,6 @@ const REQUESTS: [&str; 20] = [
     "GET /live",
     "GET /healthcheck",
     "GET /explain?domain=d&descriptor=k%3Dv",
-    "GET /candidate",
     "GET /console/rules",
     "GET /console/console.js",
     "GET /unknown",

@@ -27,7 +27,6 @@ fn fifo_instead_of_a_file_is_an_error_at_the_start() {
     let (_home, fifo) = fifo();
     // The settings that are needed, those that name the FIFO, and the exit code.
     for (settings, files, code) in [
-        ("", "RECORD_FILE", 1),
         ("", "ADMIN_TOKEN_FILE", 78),
         ("REDIS_URL=127.0.0.1:1", "REDIS_AUTH_FILE", 78),
         (

@@ -1,36 +1,16 @@
-//! The trial and the candidate rules: what /trial and /candidate have, as tables.
+//! The trial: what /trial has, as tables; without TRIAL_UPSTREAM how to begin one.
 
 use maud::{Markup, html};
 
 use crate::admin::api::viewer::Viewer;
-use crate::candidate::Candidate;
 use crate::console::dialogs::hidden_values;
 use crate::console::rules::href_of;
 use crate::console::widgets::{clamped, table};
-use crate::report::comparison::{CandidateView, Disagreement, TrialRule, TrialView, agreement};
+use crate::report::comparison::{Disagreement, TrialRule, TrialView, agreement};
 use crate::trial::Trial;
 
-/// Results of the candidate rules.
-pub(crate) fn candidate(candidate: &Candidate, viewer: &Viewer) -> Markup {
-    let results = candidate.results(viewer.values());
-    html! {
-        h1 { "Candidate" }
-        p.lead { "What the candidate rules would change of " strong { (results.requests) } " requests. They have no effect on responses." }
-        section aria-labelledby="rules" {
-            h2 #rules { "By rule" }
-            (candidate_rules(&results))
-        }
-        section aria-labelledby="examples" {
-            h2 #examples { "Latest changes" }
-            (examples(&results))
-            (hidden_values(viewer))
-        }
-        p.dim { a href="/candidate" { "/candidate" } " has the same as JSON." }
-    }
-}
-
 /// How the upstream decides, compared with this service.
-pub(crate) fn trial(trial: &Trial, viewer: &Viewer) -> Markup {
+pub(crate) fn results(trial: &Trial, viewer: &Viewer) -> Markup {
     let results = trial.results(viewer.values());
     html! {
         h1 { "Trial" }
@@ -54,51 +34,30 @@ pub(crate) fn trial(trial: &Trial, viewer: &Viewer) -> Markup {
     }
 }
 
-fn candidate_rules(results: &CandidateView) -> Markup {
-    const COUNTS: [&str; 4] = [
-        "Same",
-        "Newly over limit",
-        "No longer over limit",
-        "Keys changed",
-    ];
-    if results.rules.is_empty() {
-        return html! { p.empty { "Nothing was compared so far." } };
-    }
-    table(
-        &["Rule"],
-        &COUNTS,
-        &html! {
-            @for rule in &results.rules {
-                tr {
-                    th scope="row" { a href=(href_of(&rule.domain, &rule.rule)) { (rule.rule) } }
-                    td.number { (rule.same) }
-                    td.number { (rule.newly_over) }
-                    td.number { (rule.no_longer_over) }
-                    td.number { (rule.keys_changed) }
-                }
+/// How to begin a trial.
+pub(crate) fn begin() -> Markup {
+    html! {
+        h1 { "Trial" }
+        p.lead {
+            "A trial shows with live traffic what a switch from envoyproxy/ratelimit would change. "
+            "This service forwards each call to the one in use, returns its answer, and compares it with its own. "
+            "None is running: TRIAL_UPSTREAM is not set."
+        }
+        ol.steps {
+            li {
+                "Restart this service with the address of the one in use, here " code { "ratelimit.istio-system:8081" } ":"
+                pre { "TRIAL_UPSTREAM=ratelimit.istio-system:8081" }
+                "With the chart:"
+                pre { "helm upgrade tollgate helm/tollgate --reuse-values --set trial.upstream=ratelimit.istio-system:8081" }
             }
-        },
-    )
-}
-
-fn examples(results: &CandidateView) -> Markup {
-    if results.examples.is_empty() {
-        return html! { p.empty { "None so far." } };
-    }
-    table(
-        &["Time", "Rule", "Change", "Key"],
-        &[],
-        &html! {
-            @for example in &results.examples {
-                tr {
-                    td { (moment(&example.time)) }
-                    td { (example.rule) }
-                    td { (words(example.change.name())) }
-                    td { (clamped(&example.descriptor)) }
-                }
+            li { "Give Envoy's cluster of the rate limit service the address of this one. Callers get the same answers as before." }
+            li {
+                "Open this page again, or print the same, of each replica by the URL of its admin port:"
+                pre { "tollgate trial report" }
             }
-        },
-    )
+        }
+        p.dim { "docs/migration.md explains each class of disagreements, and the switch." }
+    }
 }
 
 fn trial_rules(results: &TrialView) -> Markup {
