@@ -2,7 +2,7 @@
 //!
 //! A rule that envoyproxy/ratelimit can express has its line, byte for byte, because scripts parse
 //! it. Any other rule has the same line with every option in force behind it. The JSON is a stable
-//! interface for tools; `docs/rlconfig.md` describes it.
+//! interface for tools; `docs/console.md` describes it.
 
 use std::iter;
 

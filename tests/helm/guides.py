@@ -1,4 +1,4 @@
-"""Checks the files of deploy/ that docs/gateways.md and docs/redis.md describe. check.py runs it.
+"""Checks the files of deploy/ that docs/envoy.md and docs/redis.md describe. check.py runs it.
 
 Schemas are those of the projects, from their Go modules, without the expressions (CEL) that an API server also evaluates.
 """
@@ -21,7 +21,7 @@ import yaml
 import pod
 from chart import KUBERNETES, ROOT, TOOLS, Failed, documents, of_kind, rendered, run, value_sets
 
-# Kinds whose schemas are in no package registry. docs/gateways.md says so.
+# Kinds whose schemas are in no package registry. docs/envoy.md says so.
 WITHOUT_SCHEMA = {"gateway.kgateway.dev/v1alpha1": {"GatewayExtension", "TrafficPolicy"}, "aigateway.envoyproxy.io/v1alpha1": {"AIGatewayRoute"}}
 SAMPLES = [f"deploy/{name}.yaml" for name in ("istio/waypoint", "istio/envoy-filter", "contour/rate-limits", "kgateway/rate-limits", "envoy-gateway/tenants", "envoy-gateway/ai-tokens")]
 
