@@ -11,6 +11,5 @@ pub mod network;
 pub mod parse;
 pub(crate) mod relocation;
 pub(crate) mod reply_bound;
-pub(crate) mod resolver;
 pub(crate) mod subscription;
 pub(crate) mod tls;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::network::{self, Stream};
-use crate::store::redis::connect::resolver::Resolver;
 
 /// How byte streams to Redis are opened.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub enum Dialer {
     /// By TCP, TLS or a Unix socket.
-    Network(Resolver),
+    #[default]
+    Network,
     /// By a function of the address.
     Streams(Arc<dyn Fn(&Address) -> Dialing + Send + Sync>),
 }
@@ -32,22 +32,16 @@ impl Dialer {
     /// The server cannot be reached.
     pub async fn open(&self, address: &Address) -> io::Result<Stream> {
         match self {
-            Self::Network(resolver) => network::open(address, resolver).await,
+            Self::Network => network::open(address).await,
             Self::Streams(dial) => dial(address).await,
         }
-    }
-}
-
-impl Default for Dialer {
-    fn default() -> Self {
-        Self::Network(Resolver::default())
     }
 }
 
 impl fmt::Debug for Dialer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Network(_) => "Network",
+            Self::Network => "Network",
             Self::Streams(_) => "Streams",
         })
     }

@@ -15,12 +15,11 @@ use futures_util::future::select_ok;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 use crate::net::peers;
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::resolver::Resolver;
 
 /// The time of silence before the first keepalive probe: that of envoyproxy/ratelimit's driver.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -35,19 +34,19 @@ pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 ///
 /// # Errors
 /// The name has no address, or none of its addresses accepts.
-pub(crate) async fn open(address: &Address, resolver: &Resolver) -> io::Result<Stream> {
+pub(crate) async fn open(address: &Address) -> io::Result<Stream> {
     let (host, port) = match address.addr() {
         ConnectionAddr::Unix(path) => return Ok(Box::pin(UnixStream::connect(path).await?)),
         _ => address.endpoint().ok_or(io::ErrorKind::Unsupported)?,
     };
     let tls = address.tls_config().map_err(io::Error::other)?;
-    let addresses = resolver.addresses(host).await?;
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
         let error = "the name has no address";
         return Err(io::Error::new(io::ErrorKind::NotFound, error));
     }
-    let attempts = addresses.iter().map(|ip| {
-        let (at, tls) = (SocketAddr::new(ip.ip(), port), tls.clone());
+    let attempts = addresses.into_iter().map(|at| {
+        let tls = tls.clone();
         async move {
             match tls {
                 None => Ok(Box::pin(tcp(at).await?) as Stream),
