@@ -26,7 +26,6 @@ mod help;
 mod ignored;
 mod input;
 mod manifest;
-mod old_forms;
 mod output;
 mod recorded;
 mod replay;
@@ -55,6 +54,12 @@ Exit codes of all commands:
    1  another failure, such as a service that is unreachable
   64  the command line is invalid
   78  settings, rules, test cases or recorded requests are invalid";
+
+/// Words that command lines had, and what to use instead.
+const REMOVED: [(&str, &str); 1] = [(
+    "--traffic",
+    "`tollgate replay FILE OLD --compare NEW` decides recorded requests by both sets of rules",
+)];
 
 /// A global rate limit service for Envoy, Istio and Envoy Gateway.
 ///
@@ -99,7 +104,7 @@ enum Command {
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
-    /// Compare two sets of rules: rules, counters that restart, and answers to recorded requests
+    /// Compare two sets of rules: rules, and counters that restart
     Diff(Box<diff::Args>),
     /// Undo the last change of a rules file of a running service
     #[command(after_help = rules::NEEDS)]
@@ -141,10 +146,6 @@ pub fn run() -> ExitCode {
     {
         print(&help::settings());
         return ExitCode::SUCCESS;
-    }
-    if let Some(today) = old_forms::rewritten(&arguments) {
-        print_error(&format!("this is now written\n{today}"));
-        return ExitCode::from(USAGE);
     }
     let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,
@@ -233,6 +234,9 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
             "the value is from the environment variable {variable}"
         ));
     }
+    if let Some(instead) = removed(error) {
+        print_error(instead);
+    }
     if let Some(subcommand) = mistyped_subcommand(arguments) {
         print_error(&format!("did you mean `tollgate {subcommand}`?"));
     }
@@ -241,6 +245,15 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         _ if variable.is_some() => ExitCode::from(BAD_CONFIG),
         _ => ExitCode::from(USAGE),
     }
+}
+
+/// What to use instead of an unknown word; `None` unless there was such a word.
+fn removed(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let known = REMOVED.iter().find(|(removed, _)| removed == word);
+    known.map(|(_, instead)| *instead)
 }
 
 /// The environment variable that an invalid value is from; `None` if it is from a flag.

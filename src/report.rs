@@ -1,7 +1,7 @@
 //! What operators read: plain types without I/O, each field named once.
 //!
-//! A producer returns such a type; JSON, text, Markdown and the console present it, and commands
-//! read it from a service.
+//! A producer returns such a type; JSON, text and the console present it, and commands read it from a
+//! service.
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};

@@ -2,7 +2,6 @@
 
 pub(crate) mod cases;
 pub(crate) mod check;
-pub(crate) mod diff;
 pub(crate) mod engine;
 mod keys;
 pub(crate) mod replay;

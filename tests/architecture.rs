@@ -184,8 +184,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 32_964;
-const OPERATOR_TOOLS_LINES_MAX: usize = 20_349;
+const CORE_LINES_MAX: usize = 32_948;
+const OPERATOR_TOOLS_LINES_MAX: usize = 19_549;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

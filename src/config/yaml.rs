@@ -9,7 +9,7 @@
 //! text --> precheck --> tree (lines, scalar, merge) --> Document
 //! ```
 
-pub(crate) use node::{CHECK_NODES_MAX, DEPTH_MAX, NODES_MAX, shortened};
+pub(crate) use node::{CHECK_NODES_MAX, NODES_MAX, shortened};
 pub use node::{
     Diagnostic, Document, FILE_BYTES_MAX, Kind, Located, Location, NOT_UTF8, Node, Scalar, Value,
 };

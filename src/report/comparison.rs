@@ -53,37 +53,6 @@ pub(crate) struct CandidateExample {
     pub(crate) descriptor: String,
 }
 
-/// Recorded requests decided by old and new rules: `diff --traffic`.
-#[derive(Debug, Serialize)]
-pub(crate) struct TrafficView {
-    pub(crate) requests: u64,
-    /// Requests with another answer.
-    pub(crate) changed: u64,
-    /// Rules with changed answers, the most changed first.
-    pub(crate) rules: Vec<TrafficRule>,
-}
-
-/// Descriptors of a rule, by what changes about them.
-#[derive(Debug, Serialize)]
-pub(crate) struct TrafficRule {
-    pub(crate) domain: String,
-    pub(crate) rule: String,
-    pub(crate) requests: u64,
-    pub(crate) newly_over: u64,
-    pub(crate) no_longer_over: u64,
-    /// Distinct keys with changed answers; at the bound a lower bound.
-    pub(crate) keys_changed: usize,
-    /// The keys with the most changes.
-    pub(crate) keys: Vec<KeyChanges>,
-}
-
-/// Changed answers of a key.
-#[derive(Debug, Serialize)]
-pub(crate) struct KeyChanges {
-    pub(crate) key: String,
-    pub(crate) changed: u64,
-}
-
 /// Results of a trial: `/trial`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TrialView {
@@ -166,13 +135,6 @@ pub(crate) struct StatedLimit {
     pub(crate) requests: u64,
     /// `None` if a response cannot state it.
     pub(crate) unit: Option<Unit>,
-}
-
-impl TrafficRule {
-    /// Changed answers.
-    pub(crate) fn changed(&self) -> u64 {
-        self.newly_over + self.no_longer_over
-    }
 }
 
 impl DecidedSide {

@@ -102,22 +102,6 @@ fn misuse_ends_with_64_and_bad_settings_with_78() {
 }
 
 #[test]
-fn old_command_lines_print_the_new_ones() {
-    let old = [
-        "counter",
-        "get",
-        "http://127.0.0.1:6070",
-        "shop",
-        "-e",
-        "path=/a, b",
-    ];
-    let ran = tollgate(&old);
-    assert_eq!((ran.code, &*ran.stdout), (Some(64), ""), "{ran:?}");
-    let new = "counter get shop 'path=/a, b' --url http://127.0.0.1:6070\n";
-    assert!(ran.stderr.ends_with(new), "{ran:?}");
-}
-
-#[test]
 fn wrong_ports_say_which_they_are_and_name_the_right_one() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("USE_PROMETHEUS", "true")
