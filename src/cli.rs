@@ -29,7 +29,6 @@ mod manifest;
 mod output;
 mod recorded;
 mod replay;
-mod rules;
 mod schema;
 mod serve;
 mod shell;
@@ -41,8 +40,6 @@ mod usage;
 mod version;
 mod words;
 
-/// A subcommand, and a usual name of a directory.
-const RULES: &str = "rules";
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 /// EX_CONFIG of sysexits.h.
@@ -56,10 +53,16 @@ Exit codes of all commands:
   78  settings, rules, test cases or recorded requests are invalid";
 
 /// Words that command lines had, and what to use instead.
-const REMOVED: [(&str, &str); 1] = [(
-    "--traffic",
-    "`tollgate replay FILE OLD --compare NEW` decides recorded requests by both sets of rules",
-)];
+const REMOVED: [(&str, &str); 2] = [
+    (
+        "rollback",
+        "a service keeps no versions of rules files: keep them in git",
+    ),
+    (
+        "--traffic",
+        "`tollgate replay FILE OLD --compare NEW` decides recorded requests by both sets of rules",
+    ),
+];
 
 /// A global rate limit service for Envoy, Istio and Envoy Gateway.
 ///
@@ -106,9 +109,6 @@ enum Command {
     Replay(Box<replay::Args>),
     /// Compare two sets of rules: rules, and counters that restart
     Diff(Box<diff::Args>),
-    /// Undo the last change of a rules file of a running service
-    #[command(after_help = rules::NEEDS)]
-    Rules(rules::Args),
     /// Print the completion script of a shell
     Completions(shell::Completions),
     /// Print a manual page, for man -l
@@ -137,9 +137,6 @@ pub fn run() -> ExitCode {
     });
     let mut arguments: Vec<_> = arguments.collect();
     let ignored = ignored::remove_ignored(&mut arguments, is_command_line);
-    if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
-        arguments.insert(1, "serve".into());
-    }
     if arguments
         .get(1..)
         .is_some_and(|words| words == ["help", "settings"])
@@ -166,7 +163,6 @@ pub fn run() -> ExitCode {
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
         Some(Command::Replay(args)) => replay::run(&args, &environment),
-        Some(Command::Rules(args)) => rules::run(&args, &environment),
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
@@ -198,16 +194,6 @@ fn is_command_line(arguments: &[OsString]) -> bool {
             .is_ok_and(|cli| cli.serve.rules.is_none_or(|rules| rules.is_dir())),
         Err(error) => !error.use_stderr(),
     }
-}
-
-/// Whether the command line is `tollgate rules [FLAG…]`: not the subcommand but a directory to
-/// serve, if there is one of this name.
-fn names_a_directory(arguments: &[OsString]) -> bool {
-    let is_flag = |next: &OsString| {
-        let next = next.to_string_lossy();
-        next.starts_with('-') && !["-h", "--help"].contains(&&*next)
-    };
-    arguments.get(1).is_some_and(|name| name == RULES) && arguments.get(2).is_none_or(is_flag)
 }
 
 /// The command line and the environment. The definitions of all subcommands end here: they have
@@ -249,10 +235,11 @@ fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
 
 /// What to use instead of an unknown word; `None` unless there was such a word.
 fn removed(error: &clap::Error) -> Option<&'static str> {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let known = REMOVED.iter().find(|(removed, _)| removed == word);
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let shown = kinds.into_iter().find_map(|kind| error.get(kind));
+    let known = REMOVED
+        .iter()
+        .find(|(removed, _)| matches!(shown, Some(ContextValue::String(word)) if word == removed));
     known.map(|(_, instead)| *instead)
 }
 
@@ -298,24 +285,4 @@ fn subcommands() -> Vec<String> {
         .get_subcommands()
         .map(|subcommand| subcommand.get_name().to_owned())
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_may_be_named_rules() {
-        for (line, expected) in [
-            ("tollgate rules", true),
-            ("tollgate rules --port 8080", true),
-            ("tollgate rules --help", false),
-            ("tollgate rules rollback a.yaml", false),
-            ("tollgate other", false),
-            ("tollgate", false),
-        ] {
-            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            assert_eq!(names_a_directory(&arguments), expected, "{line}");
-        }
-    }
 }

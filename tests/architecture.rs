@@ -27,13 +27,13 @@ limiter: base candidate check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry
 trial: base check file_watch net observe report rules telemetry
 api: base check file_watch http limit limiter net observe proto report rules telemetry trial
-what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
+what_if: api base check config limit limiter proto report rules store telemetry
 admin: api base candidate check file_watch http limit limiter net observe report rule_source rules
-    store telemetry trial what_if
+    store telemetry trial
 console: admin base candidate check limit limiter observe report rule_source rules store telemetry trial
 settings: admin api base limiter observe rule_source store telemetry trial
 app: admin api base candidate config console file_watch http limiter observe rule_source rules
-    settings store telemetry trial what_if
+    settings store telemetry trial
 cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
     what_if
 ";
@@ -184,8 +184,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 32_948;
-const OPERATOR_TOOLS_LINES_MAX: usize = 19_549;
+const CORE_LINES_MAX: usize = 32_874;
+const OPERATOR_TOOLS_LINES_MAX: usize = 17_725;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

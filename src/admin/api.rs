@@ -11,15 +11,13 @@ use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 
 use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
-use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
-use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::status::Statuses;
 use crate::admin::api::top::Top;
@@ -35,15 +33,12 @@ use crate::report::answer::Replica;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
-mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 pub mod fleet;
 mod limit_name;
 mod outcome;
 mod over_limit;
-pub(crate) mod rule_changes;
-pub(crate) mod rule_check;
 mod rule_keys;
 pub(crate) mod rules;
 pub(crate) mod status;
@@ -53,6 +48,18 @@ mod top_sums;
 mod usage;
 mod usage_list;
 pub(crate) mod viewer;
+
+/// Ends of paths that the API had, and what to use instead.
+const REMOVED: [(&str, &str); 5] = [
+    (
+        "check",
+        "run `tollgate check` and `tollgate diff` on the files",
+    ),
+    ("simulate", "run `tollgate simulate` on the files"),
+    ("history", "keep versions of rules files in git"),
+    ("rollback", "keep versions of rules files in git"),
+    ("openapi.json", "docs/console.md lists the paths of the API"),
+];
 
 /// The state of the API. Clones share it.
 #[derive(Debug, Clone)]
@@ -68,10 +75,8 @@ pub(crate) struct Api {
     pub(crate) statuses: Arc<Statuses>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
-    pub(crate) rule_checks: Arc<RuleChecks>,
     /// The budget of the admin listener.
     pub(crate) responses: ResponseBudget,
-    pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -84,24 +89,14 @@ impl FromRef<Api> for Viewers {
 impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with
     /// docs/console.md.
-    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
+    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 4] {
         let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
         let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
-        let put = |api, remote, file, headers, body| {
-            change_rules(RuleAction::Put, api, remote, file, headers, body)
-        };
-        let roll_back = |api, remote, file, headers, body| {
-            change_rules(RuleAction::Rollback, api, remote, file, headers, body)
-        };
         [
             ("/counters", post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
-            ("/rules/{file}/check", post(check_rules)),
-            ("/rules/{file}/simulate", post(simulate_rules)),
-            ("/rules/{file}", get(read_rules).put(put)),
-            ("/rules/{file}/history", get(read_history)),
-            ("/rules/{file}/rollback", post(roll_back)),
+            ("/rules/{file}", get(read_rules).put(put_rules)),
         ]
     }
 
@@ -225,7 +220,7 @@ async fn read_usage(
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {
-    let listed = api.rules.list(api.replica.clone()).await;
+    let listed = api.rules.clone().list(api.replica.clone()).await;
     listed.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
@@ -235,61 +230,25 @@ async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejec
     read.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
-async fn check_rules(
-    State(api): State<Api>,
-    viewer: Viewer,
-    file: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
-    body: Body,
-) -> Response {
-    let query = query.unwrap_or_default();
-    let checked = async { api.rule_checks.check(&file?.0, &query, body, viewer).await };
-    api.respond(checked.await)
-}
-
-async fn simulate_rules(
-    State(api): State<Api>,
-    file: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
-    body: Body,
-) -> Response {
-    let query = query.unwrap_or_default();
-    let simulated = async { api.rule_checks.simulate(&file?.0, &query, body).await };
-    api.respond(simulated.await)
-}
-
-async fn read_history(
-    State(api): State<Api>,
-    file: Result<Path<String>, PathRejection>,
-) -> Response {
-    let read = async { api.rules.history(&file?.0).await };
-    api.respond(read.await)
-}
-
-async fn change_rules(
-    action: RuleAction,
+async fn put_rules(
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     file: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let file = match file {
-        Ok(Path(file)) => file,
-        Err(rejection) => return api.reject(rejection.into()),
-    };
-    let request = ChangeRequest {
-        action,
-        file,
-        remote,
-        headers,
-        body,
-    };
-    api.respond(api.rule_changes.clone().act(request).await)
+    let rules = api.rules.clone();
+    let put = async { rules.put(file?.0, remote, headers, body).await };
+    api.respond(put.await)
 }
 
-async fn unknown_path(State(api): State<Api>) -> Response {
-    let reason = "unknown path; docs/console.md lists the paths of the API";
+async fn unknown_path(State(api): State<Api>, uri: Uri) -> Response {
+    let end = uri.path().rsplit('/').next();
+    let removed = REMOVED.iter().find(|(name, _)| end == Some(*name));
+    let instead = removed.map_or("docs/console.md lists the paths of the API", |found| {
+        found.1
+    });
+    let reason = format!("unknown path; {instead}");
     api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }
 

@@ -9,8 +9,6 @@ use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
 use crate::admin::api::fleet::Fleet;
-use crate::admin::api::rule_changes::RuleChanges;
-use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::status::{self, Statuses};
 use crate::admin::api::token::{TokenCheck, TokenOptions};
@@ -72,15 +70,8 @@ pub(super) fn build(
     let counters = Counters::new(live, modes, backend, core.clock.clone(), top.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
-    let checks = RuleChecks::new(
-        rules.check(&core.settings),
-        keys.clone(),
-        counters.clone(),
-        metrics,
-    );
-    let rule_changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
-    let (rule_changes, list) = (Arc::new(rule_changes), pages.rules.clone());
-    let answers = RuleAnswers::new(rules.files.clone(), rule_changes.clone(), list);
+    let (files, list) = (rules.files.clone(), pages.rules.clone());
+    let answers = RuleAnswers::new(files, token.clone(), list, metrics);
     let api = Api {
         replica,
         pod,
@@ -91,9 +82,7 @@ pub(super) fn build(
         statuses: Arc::new(statuses),
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
-        rule_checks: Arc::new(checks),
         responses,
-        rule_changes,
         lifecycle: core.lifecycle.clone(),
     };
     let admin = admin(core, shown, pages, viewers);

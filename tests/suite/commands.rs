@@ -11,7 +11,7 @@ use crate::support::{
 const SCREEN_LINES: usize = 40;
 /// All commands, with those below them.
 const COMMANDS: &str = "serve, config, healthcheck, check, explain, test, simulate, replay, diff, schema, top, counter, \
-     counter get, counter reset, counter grant, rules, rules rollback, candidate, candidate report, trial, \
+     counter get, counter reset, counter grant, candidate, candidate report, trial, \
      trial report, version, completions, man";
 
 #[test]
@@ -69,7 +69,6 @@ counter take shop user=1
 counter grant shop user=1 --hits 0
 explain shop
 explain --json
-rules rollback
 top --window 2m
 trial
 replay

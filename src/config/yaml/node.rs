@@ -20,9 +20,9 @@ pub const NOT_UTF8: char = '\u{FFFF}';
 // ratelimit_service_config_load_error
 pub(crate) const NODES_MAX: usize = 4_000_000;
 
-/// Nodes of a text that no token came with, and of a file that is not rules: some 9,000 rules.
-// bound check_nodes_max: an error of the text, and nothing of it is compiled; -
-pub(crate) const CHECK_NODES_MAX: usize = 100_000;
+/// Nodes of an overlay, and of a file that maps metrics.
+// bound file_nodes_max: an error of the file, and nothing of it is used; -
+pub(crate) const FILE_NODES_MAX: usize = 100_000;
 
 /// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its
 /// items.
