@@ -104,26 +104,13 @@ def queries(port, client):
         connection.close()
 
 
-def texts(port, client):
-    text = b"domain: bench\ndescriptors: [" + b":," * 524_000 + b"]"
-    request = f"POST /api/v1/rules/{RULES_FILE}/check HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(text)}\r\n\r\n".encode() + text
-    while True:
-        connection = connect(port, client)
-        try:
-            connection.sendall(request)
-            connection.recv(4096)
-        except OSError:
-            pass
-        connection.close()
-
-
 def files(port, _):
     request = f"GET /console/file?name={RULES_FILE} HTTP/1.1\r\nhost: bench\r\n\r\n".encode() * 20
     hold(port, 120, lambda number: request)
 
 
 # Clients of a load, each a process.
-LOADS = {"connections": (connections, 1), "slow readers": (slow_readers, 1), "tokens": (tokens, 4), "queries": (queries, 2), "texts": (texts, 2), "files": (files, 1)}
+LOADS = {"connections": (connections, 1), "slow readers": (slow_readers, 1), "tokens": (tokens, 4), "queries": (queries, 2), "files": (files, 1)}
 
 
 def start(client, port, number):

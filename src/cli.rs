@@ -26,11 +26,9 @@ mod help;
 mod ignored;
 mod input;
 mod manifest;
-mod old_forms;
 mod output;
 mod recorded;
 mod replay;
-mod rules;
 mod schema;
 mod serve;
 mod shell;
@@ -42,8 +40,6 @@ mod usage;
 mod version;
 mod words;
 
-/// A subcommand, and a usual name of a directory.
-const RULES: &str = "rules";
 /// EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 /// EX_CONFIG of sysexits.h.
@@ -97,11 +93,8 @@ enum Command {
     Simulate(Box<simulate::Args>),
     /// Play recorded traffic through rules: which requests would be over limit, and when
     Replay(Box<replay::Args>),
-    /// Compare two sets of rules: rules, counters that restart, and answers to recorded requests
+    /// Compare two sets of rules: rules, and counters that restart
     Diff(Box<diff::Args>),
-    /// Undo the last change of a rules file of a running service
-    #[command(after_help = rules::NEEDS)]
-    Rules(rules::Args),
     /// Print the completion script of a shell
     Completions(shell::Completions),
     /// Print a manual page, for man -l
@@ -130,19 +123,12 @@ pub fn run() -> ExitCode {
     });
     let mut arguments: Vec<_> = arguments.collect();
     let ignored = ignored::remove_ignored(&mut arguments, is_command_line);
-    if names_a_directory(&arguments) && Path::new(RULES).is_dir() {
-        arguments.insert(1, "serve".into());
-    }
     if arguments
         .get(1..)
         .is_some_and(|words| words == ["help", "settings"])
     {
         print(&help::settings());
         return ExitCode::SUCCESS;
-    }
-    if let Some(today) = old_forms::rewritten(&arguments) {
-        print_error(&format!("this is now written\n{today}"));
-        return ExitCode::from(USAGE);
     }
     let (cli, environment) = match parse(&arguments) {
         Ok(parsed) => parsed,
@@ -162,7 +148,6 @@ pub fn run() -> ExitCode {
         Some(Command::Explain(args)) => explain::run(&args, &environment),
         Some(Command::Simulate(args)) => simulate::run(&args, &environment),
         Some(Command::Replay(args)) => replay::run(&args, &environment),
-        Some(Command::Rules(args)) => rules::run(&args, &environment),
         Some(Command::Completions(args)) => Ok(shell::complete(&args, Cli::command())),
         Some(Command::Man(args)) => shell::man(&args, Cli::command()),
         Some(Command::Test(args)) => cases::run(&args, &environment),
@@ -194,16 +179,6 @@ fn is_command_line(arguments: &[OsString]) -> bool {
             .is_ok_and(|cli| cli.serve.rules.is_none_or(|rules| rules.is_dir())),
         Err(error) => !error.use_stderr(),
     }
-}
-
-/// Whether the command line is `tollgate rules [FLAG…]`: not the subcommand but a directory to
-/// serve, if there is one of this name.
-fn names_a_directory(arguments: &[OsString]) -> bool {
-    let is_flag = |next: &OsString| {
-        let next = next.to_string_lossy();
-        next.starts_with('-') && !["-h", "--help"].contains(&&*next)
-    };
-    arguments.get(1).is_some_and(|name| name == RULES) && arguments.get(2).is_none_or(is_flag)
 }
 
 /// The command line and the environment. The definitions of all subcommands end here: they have
@@ -282,13 +257,14 @@ fn mistyped_subcommand(arguments: &[OsString]) -> Option<String> {
 
 /// What replaces the unknown flag or word of this command line, if it was removed.
 fn replacement(error: &clap::Error, arguments: &[OsString]) -> Option<&'static str> {
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let shown = kinds.into_iter().find_map(|kind| error.get(kind));
+    let Some(ContextValue::String(unknown)) = shown else {
         return None;
     };
-    if unknown.starts_with('-') {
-        return removed::replacement(unknown);
-    }
-    removed::replacement(&format!("tollgate {}", arguments.get(1)?.to_str()?))
+    let of_command = || removed::replacement(&format!("tollgate {}", arguments.get(1)?.to_str()?));
+    let is_flag = unknown.starts_with('-');
+    removed::replacement(unknown).or_else(|| if is_flag { None } else { of_command() })
 }
 
 fn subcommands() -> Vec<String> {
@@ -296,24 +272,4 @@ fn subcommands() -> Vec<String> {
         .get_subcommands()
         .map(|subcommand| subcommand.get_name().to_owned())
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_may_be_named_rules() {
-        for (line, expected) in [
-            ("tollgate rules", true),
-            ("tollgate rules --port 8080", true),
-            ("tollgate rules --help", false),
-            ("tollgate rules rollback a.yaml", false),
-            ("tollgate other", false),
-            ("tollgate", false),
-        ] {
-            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            assert_eq!(names_a_directory(&arguments), expected, "{line}");
-        }
-    }
 }

@@ -8,10 +8,9 @@ use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
 use crate::config::spec::RulesFile;
-use crate::config::yaml::NODES_MAX;
 use crate::rules::RuleSet;
 
-pub use source::{BoundedSource, CompileOptions, Source};
+pub use source::{CompileOptions, Source};
 
 mod allowance;
 pub mod calendar;
@@ -55,17 +54,7 @@ impl Input for Source {
     }
 
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
-        schema::read(NODES_MAX, findings)
-    }
-}
-
-impl Input for BoundedSource {
-    fn source(&self) -> &Source {
-        &self.source
-    }
-
-    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile<'_>> {
-        schema::read(self.nodes_max, findings)
+        schema::read(findings)
     }
 }
 
@@ -75,17 +64,6 @@ impl Input for BoundedSource {
 /// Every problem of every file. One rejects all, because a part of the rules is not what their
 /// author wrote.
 pub fn load(sources: &[Source], options: &CompileOptions) -> Result<Loaded, Vec<Finding>> {
-    load_inputs(sources, options)
-}
-
-/// [`load`] of files of which each has a bound of its own.
-///
-/// # Errors
-/// The errors of [`load`].
-pub fn load_bounded(
-    sources: &[BoundedSource],
-    options: &CompileOptions,
-) -> Result<Loaded, Vec<Finding>> {
     load_inputs(sources, options)
 }
 

@@ -22,7 +22,6 @@ use crate::observe::redact::Values;
 
 mod budgets;
 mod dialogs;
-mod editor;
 mod file;
 mod files;
 mod frame;
@@ -154,12 +153,8 @@ async fn files(State(console): State<Console>) -> Response {
     console.tab(Tab::Files, &content).await
 }
 
-async fn file(
-    State(console): State<Console>,
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-) -> Response {
-    match file::content(&console.0, &query.unwrap_or_default(), &viewer).await {
+async fn file(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
+    match file::content(&console.0, &query.unwrap_or_default()).await {
         // The permit counts the text until the page is.
         Ok((title, content, _reading)) => console.page(Tab::Files, &title, &content).await,
         Err(reason) => console.not_found(Tab::Files, &reason).await,

@@ -1,15 +1,12 @@
 //! What operators read: plain types without I/O, each field named once.
 //!
-//! A producer returns such a type; JSON, text, Markdown and the console present it, and commands
-//! read it from a service.
+//! A producer returns such a type; JSON, text and the console present it, and commands read it from
+//! a service.
 
 pub(crate) use cases::{CaseFailure, CaseReport, CaseResult, Coverage, Mismatch, UnreachedRule};
 pub(crate) use finding::{CheckFinding, CheckReport, Finding, Severity};
 pub(crate) use replay::{
     InvalidLine, KeyReplay, Minute, Replay, RuleReplay, RulesReplay, TrafficStats,
-};
-pub(crate) use rule_check::{
-    ChangedKey, Mode, RuleCheck, RuleSimulation, SimulatedSide, Treatment,
 };
 pub(crate) use serialize::json;
 pub(crate) use simulation::{CallChart, Run, RunChart, Scene, Simulation};
@@ -26,7 +23,6 @@ mod finding;
 pub(crate) mod outcome;
 mod replay;
 pub(crate) mod rule;
-mod rule_check;
 pub(crate) mod rule_file;
 mod serialize;
 mod simulation;

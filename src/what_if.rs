@@ -1,8 +1,6 @@
 //! What other rules would do: requests decided by the code that serves, without a service.
 
 pub(crate) mod cases;
-pub(crate) mod check;
-pub(crate) mod diff;
 pub(crate) mod engine;
 mod keys;
 pub(crate) mod replay;

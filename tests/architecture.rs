@@ -26,13 +26,13 @@ limiter: base check limit observe report rules store telemetry
 rule_source: base config file_watch limit net proto report rules telemetry
 trial: base check file_watch net observe report rules telemetry
 api: base check file_watch http limit limiter net observe proto report rules telemetry trial
-what_if: api base check config limit limiter observe proto report rule_source rules store telemetry
+what_if: api base check config limit limiter proto report rules store telemetry
 admin: api base check file_watch http limit limiter net observe report rule_source rules
-    store telemetry trial what_if
+    store telemetry trial
 console: admin base check limit limiter observe report rule_source rules store telemetry trial
 settings: admin api base limiter observe rule_source store telemetry trial
 app: admin api base config console file_watch http limiter observe rule_source rules
-    settings store telemetry trial what_if
+    settings store telemetry trial
 cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
     what_if
 ";
@@ -181,8 +181,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 33_040;
-const OPERATOR_TOOLS_LINES_MAX: usize = 20_349;
+const CORE_LINES_MAX: usize = 32_874;
+const OPERATOR_TOOLS_LINES_MAX: usize = 17_725;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

@@ -6,7 +6,6 @@ chromium-driver.
 With --all every view is drawn, also dark and narrow, to look at them.
 """
 
-import base64
 import json
 import random
 import shutil
@@ -46,18 +45,6 @@ PICTURES = [
     ("console-key", "/console/key?domain=shop&e=user%3D42", 1280, 520, False),
     ("console-narrow", "/", 500, 900, False),
 ]
-# The editor of a service whose rules can be changed, with a change that is tried.
-EDITOR = ("console-file", "/console/file?name=shop.yaml", 1280, 1640)
-WRITABLE = {"ADMIN_TOKEN": "for-pictures", "RULES_WRITABLE": "true"}
-EDIT = """
-const text = document.getElementById("text");
-text.value = text.value.replace("requests_per_unit: 400", "requests_per_unit: 500").replace("algorithm: token_bucket, burst: 300", "algorithm: sliding_window");
-text.dispatchEvent(new Event("input"));
-"""
-SIMULATE = """
-document.querySelector("#simulation [name=traffic]").value = "bursty";
-document.querySelector("#keys button").click();
-"""
 # With --all only: Chromium draws the feed before or after its first rows.
 FEED = ("console-over-limit", "/console/over-limit", 1280, 420, False)
 # On Redis, which is reachable, and then stopped.
@@ -103,35 +90,6 @@ def shoot(address, picture, folder):
     subprocess.run(["chromium", *options, f"--screenshot={output}", f"{address}{path}"], check=True, stderr=subprocess.DEVNULL, timeout=120)
 
 
-def shoot_editor(address, folder):
-    """By WebDriver, which types into the editor."""
-    name, path, width, height = EDITOR
-    port = free_port()
-    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
-
-    def send(method, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, method=method)
-        return json.load(urllib.request.urlopen(request, timeout=60))["value"]
-
-    try:
-        while not answers(port):
-            time.sleep(0.05)
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
-        options = {"binary": shutil.which("chromium"), "args": arguments}
-        wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
-        session = "/session/" + send("POST", "/session", wanted)["sessionId"]
-        send("POST", f"{session}/url", {"url": address + path})
-        for script in ["", EDIT, SIMULATE, "scrollTo(0, 0)"]:
-            send("POST", f"{session}/execute/sync", {"script": script, "args": []})
-            time.sleep(2)
-        (folder / f"{name}.png").write_bytes(base64.b64decode(send("GET", f"{session}/screenshot")))
-        send("DELETE", session)
-    finally:
-        driver.kill()
-        driver.wait()
-
-
 def every_look(picture):
     """A picture, and the same dark and narrow."""
     name, path, width, height, is_dark = picture
@@ -173,14 +131,13 @@ def answers(port):
         return False
 
 
-def draw_rules(home, draw, more, folder):
-    with Service(Path(home, "service"), {"shop.yaml": RULES}, WRITABLE) as service:
+def draw_rules(home, draw, more):
+    with Service(Path(home, "service"), {"shop.yaml": RULES}, {}) as service:
         load(service.http, SECONDS)
         # Requests go on, for the feed.
         threading.Thread(target=load, args=(service.http, 600), daemon=True).start()
         for picture in PICTURES + more:
             draw(service.address, picture)
-        shoot_editor(service.address, folder)
 
 
 def draw_store(home, draw):
@@ -201,16 +158,15 @@ def draw_store(home, draw):
 
 
 def main(folder, draws_all):
-    for program, package in [("chromium", "chromium"), ("chromedriver", "chromium-driver")]:
-        if not shutil.which(program):
-            sys.exit(f"{program} is missing; install it: apt-get install --no-install-recommends {package}")
+    if not shutil.which("chromium"):
+        sys.exit("chromium is missing; install it: apt-get install --no-install-recommends chromium")
 
     def draw(address, picture):
         for each in every_look(picture) if draws_all else [picture]:
             shoot(address, each, folder)
 
     with tempfile.TemporaryDirectory() as home:
-        draw_rules(home, draw, [FEED] if draws_all else [], folder)
+        draw_rules(home, draw, [FEED] if draws_all else [])
         draw_store(home, draw)
 
 

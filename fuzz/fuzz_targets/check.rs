@@ -1,14 +1,13 @@
-//! Any bytes as a text of `/api/v1/rules/{file}/check`, with the bounds of a request without a token. Memory is
-//! bounded by `-rss_limit_mb`.
+//! Any bytes as a text of `PUT /api/v1/rules/{file}`. Memory is bounded by `-rss_limit_mb`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::config::{self, BoundedSource, CompileOptions, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 
-/// As many as a body of the endpoint has.
+/// Longer texts are slow to fuzz.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -23,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         text: text.into(),
     };
     let options = CompileOptions::new(StatsTable::new(100, &Metrics::new()));
-    match config::load_bounded(&[BoundedSource::of_unknown(source)], &options) {
+    match config::load(&[source], &options) {
         Ok(loaded) => assert!(loaded.warnings.len() <= 100),
         Err(problems) => assert!((1..=100).contains(&problems.len())),
     }

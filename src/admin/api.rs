@@ -18,8 +18,6 @@ use crate::admin::api::actions::{ActionRequest, Actions};
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::Action;
 use crate::admin::api::counters::Counters;
-use crate::admin::api::rule_changes::{ChangeRequest, RuleAction, RuleChanges};
-use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules;
 use crate::admin::api::top::Top;
 use crate::admin::api::viewer::{Viewer, Viewers};
@@ -33,14 +31,11 @@ use crate::report;
 
 pub(crate) mod actions;
 pub(crate) mod answer;
-mod bodies;
 pub(crate) mod change;
 pub(crate) mod counters;
 mod limit_name;
 mod outcome;
 mod over_limit;
-pub(crate) mod rule_changes;
-pub(crate) mod rule_check;
 pub(crate) mod rules;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -61,10 +56,8 @@ pub(crate) struct Api {
     pub(crate) top: Arc<Top>,
     pub(crate) feed: OverLimitFeed,
     pub(crate) rules: Arc<Rules>,
-    pub(crate) rule_checks: Arc<RuleChecks>,
     /// The budget of the admin listener.
     pub(crate) responses: ResponseBudget,
-    pub(crate) rule_changes: Arc<RuleChanges>,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -77,24 +70,14 @@ impl FromRef<Api> for Viewers {
 impl Api {
     /// Every route below `/api/v1` but those of [`Self::unplaced`]. A test compares them with
     /// docs/console.md.
-    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 8] {
+    pub(crate) fn routes() -> [(&'static str, MethodRouter<Self>); 4] {
         let grant = |api, remote, headers, body| act(Action::Grant, api, remote, headers, body);
         let reset = |api, remote, headers, body| act(Action::Reset, api, remote, headers, body);
-        let put = |api, remote, file, headers, body| {
-            change_rules(RuleAction::Put, api, remote, file, headers, body)
-        };
-        let roll_back = |api, remote, file, headers, body| {
-            change_rules(RuleAction::Rollback, api, remote, file, headers, body)
-        };
         [
             ("/counters", post(read_counters)),
             ("/counters/grant", post(grant)),
             ("/counters/reset", post(reset)),
-            ("/rules/{file}/check", post(check_rules)),
-            ("/rules/{file}/simulate", post(simulate_rules)),
-            ("/rules/{file}", get(read_rules).put(put)),
-            ("/rules/{file}/history", get(read_history)),
-            ("/rules/{file}/rollback", post(roll_back)),
+            ("/rules/{file}", get(read_rules).put(put_rules)),
         ]
     }
 
@@ -183,7 +166,7 @@ async fn read_usage(State(api): State<Api>, RawQuery(query): RawQuery) -> Respon
 }
 
 async fn list_rules(State(api): State<Api>) -> Response {
-    let listed = api.rules.list(api.replica.clone()).await;
+    let listed = api.rules.clone().list(api.replica.clone()).await;
     listed.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
@@ -193,62 +176,23 @@ async fn read_rules(State(api): State<Api>, file: Result<Path<String>, PathRejec
     read.unwrap_or_else(|rejected| api.reject(rejected))
 }
 
-async fn check_rules(
-    State(api): State<Api>,
-    viewer: Viewer,
-    file: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
-    body: Body,
-) -> Response {
-    let query = query.unwrap_or_default();
-    let checked = async { api.rule_checks.check(&file?.0, &query, body, viewer).await };
-    api.respond(checked.await)
-}
-
-async fn simulate_rules(
-    State(api): State<Api>,
-    file: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
-    body: Body,
-) -> Response {
-    let query = query.unwrap_or_default();
-    let simulated = async { api.rule_checks.simulate(&file?.0, &query, body).await };
-    api.respond(simulated.await)
-}
-
-async fn read_history(
-    State(api): State<Api>,
-    file: Result<Path<String>, PathRejection>,
-) -> Response {
-    let read = async { api.rules.history(&file?.0).await };
-    api.respond(read.await)
-}
-
-async fn change_rules(
-    action: RuleAction,
+async fn put_rules(
     State(api): State<Api>,
     Extension(RemoteAddress(remote)): Extension<RemoteAddress>,
     file: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let file = match file {
-        Ok(Path(file)) => file,
-        Err(rejection) => return api.reject(rejection.into()),
-    };
-    let request = ChangeRequest {
-        action,
-        file,
-        remote,
-        headers,
-        body,
-    };
-    api.respond(api.rule_changes.clone().act(request).await)
+    let rules = api.rules.clone();
+    let put = async { rules.put(file?.0, remote, headers, body).await };
+    api.respond(put.await)
 }
 
 async fn unknown_path(State(api): State<Api>, uri: Uri) -> Response {
     let path = format!("/api/v1{}", uri.path());
-    let known = replacement(&path).unwrap_or("docs/console.md lists the paths of the API");
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let instead = replacement(&path).or_else(|| replacement(&format!("/{last}")));
+    let known = instead.unwrap_or("docs/console.md lists the paths of the API");
     let reason = format!("unknown path; {known}");
     api.reject(Rejected::new(StatusCode::NOT_FOUND, reason))
 }

@@ -8,8 +8,6 @@ use axum::Router;
 use crate::admin::api::Api;
 use crate::admin::api::actions::Actions;
 use crate::admin::api::counters::Counters;
-use crate::admin::api::rule_changes::RuleChanges;
-use crate::admin::api::rule_check::RuleChecks;
 use crate::admin::api::rules::Rules as RuleAnswers;
 use crate::admin::api::token::{TokenCheck, TokenOptions};
 use crate::admin::api::top::Top;
@@ -65,15 +63,8 @@ pub(super) fn build(
     let counters = Counters::new(live, modes, backend, core.clock.clone(), top.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
-    let checks = RuleChecks::new(
-        rules.check(&core.settings),
-        keys.clone(),
-        counters.clone(),
-        metrics,
-    );
-    let rule_changes = RuleChanges::new(rules.writer.clone(), token.clone(), metrics);
-    let (rule_changes, list) = (Arc::new(rule_changes), pages.rules.clone());
-    let answers = RuleAnswers::new(rules.files.clone(), rule_changes.clone(), list);
+    let (files, list) = (rules.files.clone(), pages.rules.clone());
+    let answers = RuleAnswers::new(files, token.clone(), list, metrics);
     let api = Api {
         replica,
         pod,
@@ -83,9 +74,7 @@ pub(super) fn build(
         top,
         feed: observers.feed.clone(),
         rules: Arc::new(answers),
-        rule_checks: Arc::new(checks),
         responses,
-        rule_changes,
         lifecycle: core.lifecycle.clone(),
     };
     let admin = admin(core, shown, pages, viewers);

@@ -10,18 +10,14 @@ use crate::app::core::Core;
 use crate::config::CompileOptions;
 use crate::observe::history::History;
 use crate::observe::redact::DescriptorView;
-use crate::rule_source::edit::RuleFiles;
-use crate::rule_source::edit::change::{RulesWriter, Writing};
-use crate::rule_source::edit::compile::Compiler;
+use crate::rule_source::edit::{Access, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rule_source::publisher::RulePublisher;
 use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::gauges::{RULE_GAUGES_MAX, RuleGauges};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, LiveRules};
-use crate::settings::Settings;
 use crate::store::Backend;
-use crate::what_if::check::RuleCheck;
 
 /// The live rules and what loads them.
 pub(super) struct Rules {
@@ -31,8 +27,6 @@ pub(super) struct Rules {
     pub(super) source: RuleSource,
     /// `None` where rules come from a control plane.
     pub(super) files: Option<Arc<RuleFiles>>,
-    /// `None` where rules come from a control plane.
-    pub(super) writer: Option<Arc<RulesWriter>>,
     /// Findings about the newest rules.
     pub(super) findings: LastFindings,
     pub(super) initial: InitialRules,
@@ -50,19 +44,11 @@ impl Rules {
             Origin::Files(directory) => Some(directory.clone()),
             Origin::Xds(_) => None,
         };
-        let files = directory.map(|directory| {
-            let compiler = Compiler {
-                directory,
-                options: options.clone(),
-                overlay: settings.rules.reading.tollgate_overlay.clone(),
-            };
-            Arc::new(RuleFiles::new(compiler, metrics))
-        });
         let live = Arc::new(LiveRules::default());
         let gauges = RuleGauges::new(live.clone(), clock.clone(), RULE_GAUGES_MAX, metrics);
         metrics.add_source(Arc::new(gauges));
         let publisher = RulePublisher::new(
-            options,
+            options.clone(),
             settings.rules.clone(),
             live.clone(),
             core.lifecycle.clone(),
@@ -78,15 +64,15 @@ impl Rules {
             (None, RuleSource::Files(_)) => InitialRules::Rejected,
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
-        let writer = files.clone().zip(source.reload()).map(|(files, reload)| {
-            let writing = if settings.rules.rules_writable {
-                Writing::Enabled
-            } else {
-                Writing::Disabled
-            };
-            let (reload, live) = (reload.clone(), live.clone());
-            let writer = RulesWriter::new(files, reload, live, clock.clone(), writing, metrics);
-            Arc::new(writer)
+        let files = directory.zip(source.reload()).map(|(directory, reload)| {
+            Arc::new(RuleFiles {
+                directory,
+                options,
+                overlay: settings.rules.reading.tollgate_overlay.clone(),
+                is_writable: settings.rules.rules_writable,
+                reload: reload.clone(),
+                access: Access::new(metrics),
+            })
         });
         let history = History::new(live.clone(), stats.clone(), clock.clone(), metrics);
         Self {
@@ -95,7 +81,6 @@ impl Rules {
             source,
             files,
             findings,
-            writer,
             initial,
             stats,
             history,
@@ -105,7 +90,7 @@ impl Rules {
     /// The folder of rules files.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         let files = self.files.as_ref()?;
-        Some(files.compiler.directory.path.clone())
+        Some(files.directory.path.clone())
     }
 
     /// How pages of the admin listener, which is bound to `admin`, show descriptors.
@@ -118,16 +103,6 @@ impl Rules {
         DescriptorView {
             redaction: core.settings.admin.redaction(admin, tokens),
             rules: self.live.clone(),
-        }
-    }
-
-    /// Tries changes of the rules in force.
-    pub(super) fn check(&self, settings: &Settings) -> RuleCheck {
-        RuleCheck {
-            files: self.files.clone(),
-            rules: self.live.clone(),
-            modes: settings.limiter.modes(),
-            on_store_error: settings.limiter.on_store_error,
         }
     }
 }

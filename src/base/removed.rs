@@ -6,19 +6,37 @@ const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one k
 const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
 
+const VERSIONS: &str = "keep versions of rules files in git";
+
 /// Names as they are written, and what replaces them.
 const REMOVED: &[(&str, &str)] = &[
     ("--fleet", FLEET),
+    (
+        "--traffic",
+        "`tollgate replay FILE OLD --compare NEW` decides recorded requests by both sets of rules",
+    ),
     ("/api/v1/replica", FLEET),
     ("/api/v1/status", FLEET),
     ("/candidate", CANDIDATE),
+    (
+        "/check",
+        "run `tollgate check` and `tollgate diff` on the files",
+    ),
     ("/console/candidate", CANDIDATE),
+    ("/history", VERSIONS),
+    (
+        "/openapi.json",
+        "docs/console.md lists the paths of the API",
+    ),
+    ("/rollback", VERSIONS),
+    ("/simulate", "run `tollgate simulate` on the files"),
     ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
     ("RECORD_FILE", RECORD),
     ("RECORD_FILE_BYTES_MAX", RECORD),
     ("RECORD_REDACT", RECORD),
     ("RECORD_REDACT_KEY", RECORD),
     ("RECORD_SAMPLE_RATE", RECORD),
+    ("rollback", VERSIONS),
     ("rule=", LIST),
     ("scope=fleet", FLEET),
     (

@@ -121,11 +121,6 @@ impl Time {
         UNIX_EPOCH + Duration::from_micros(self.0.min(RFC3339_MAX_MICROS))
     }
 
-    /// The time of a file; the epoch for an earlier one.
-    pub(crate) fn of(time: SystemTime) -> Self {
-        Self::since_epoch(time).unwrap_or(Self(0))
-    }
-
     fn since_epoch(time: SystemTime) -> Option<Self> {
         let since_epoch = time.duration_since(UNIX_EPOCH).ok()?;
         Some(Self(Span::from(since_epoch).0))

@@ -38,7 +38,7 @@ impl Deciding {
     }
 
     /// The settings of rules, with keys as in the memory store.
-    pub(crate) fn reading_for_memory(&self) -> Reading {
+    fn reading_for_memory(&self) -> Reading {
         Reading {
             cache_key_format: KeyFormat::Safe,
             ..self.reading.clone()

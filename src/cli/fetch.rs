@@ -59,14 +59,6 @@ impl Response {
         read.map_err(|_| unknown())
     }
 
-    /// An answer of `/api/v1`.
-    ///
-    /// # Errors
-    /// The service rejected the request, or the response is no such answer.
-    pub(crate) fn answer<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
-        self.read()?.map_err(|rejected| self.rejection(&rejected))
-    }
-
     /// The reason for which the service rejected a request, with errors of rules. Clients may send
     /// control characters, which are escaped.
     pub(crate) fn rejection(&self, ErrorBody { error, errors, .. }: &ErrorBody) -> anyhow::Error {

@@ -11,7 +11,7 @@ const GROUPS: [(&str, &str); 4] = [
         "Author rules",
         "check explain test simulate replay diff schema",
     ),
-    ("Operate", "top usage counter rules trial"),
+    ("Operate", "top usage counter trial"),
     ("Others", "version completions man"),
 ];
 /// Settings on the `-h` of `serve` and `config`: those that nearly every deployment sets.

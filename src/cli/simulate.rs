@@ -1,17 +1,14 @@
 //! `tollgate simulate`: what each algorithm admits of a pattern of requests.
 //!
 //! It counts with the memory store that serves, and passes it the time of each request: hours of
-//! traffic take milliseconds, and the same command prints the same bytes everywhere. It draws the
-//! pictures of `docs/algorithms.md`.
+//! traffic take milliseconds, and the same command prints the same bytes everywhere.
 
 use std::process::ExitCode;
-
-use clap::ValueEnum;
 
 use crate::base::environment::Environment;
 use crate::base::time::Span;
 use crate::cli::input;
-use crate::cli::output::{CliError, json, print};
+use crate::cli::output::{CliError, Format, json, print};
 use crate::cli::words::{self, Words};
 use crate::limit::{Algorithm, Terms, Unit};
 use crate::report::Simulation;
@@ -20,7 +17,6 @@ use crate::what_if::simulate::compared::{Compared, Named, Options};
 use crate::what_if::simulate::scene::Extent;
 use crate::what_if::simulate::traffic::Pattern;
 
-mod svg;
 mod text;
 
 /// The start of the help.
@@ -64,16 +60,6 @@ pub(crate) struct Args {
     reading: Reading,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// A table, and a chart of what is let through
-    Text,
-    /// A picture
-    Svg,
-    /// All figures
-    Json,
-}
-
 /// Prints what each limit admits.
 ///
 /// # Errors
@@ -91,7 +77,6 @@ pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Cl
     };
     print(&match args.format {
         Format::Text => text::write(&simulation),
-        Format::Svg => svg::write(&simulation),
         Format::Json => json(&simulation),
     });
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use crate::base::regular_file;
 use crate::config::error::{Finding, Findings, SourceFindings, did_you_mean};
 use crate::config::source::Source;
 use crate::config::tollgate::reader::{flag, list, map, word};
-use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Kind, Node};
+use crate::config::yaml::{Diagnostic, FILE_NODES_MAX, Kind, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// Bytes of PROMETHEUS_MAPPER_YAML: as many as a ConfigMap holds.
@@ -114,7 +114,7 @@ fn read(source: &Source) -> Result<Loaded, Vec<Finding>> {
 }
 
 fn mapping(findings: &mut SourceFindings<'_>) -> Option<Mapping> {
-    let root = findings.read_yaml(CHECK_NODES_MAX);
+    let root = findings.read_yaml(FILE_NODES_MAX);
     let root = root.map_err(|error| findings.problem(error)).ok()?;
     let Some(root) = root else {
         return Some(Mapping::default());

@@ -25,7 +25,7 @@ use crate::config::tollgate::reader::{self, NOT_ELSEWHERE, list};
 use crate::config::tollgate::{
     Block, FileBlock, Layer, Layers, Options, RootBlock, read_block, read_root_block,
 };
-use crate::config::yaml::{CHECK_NODES_MAX, Diagnostic, Located, Location, Node};
+use crate::config::yaml::{Diagnostic, FILE_NODES_MAX, Located, Location, Node};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Provenance, Rule};
@@ -106,7 +106,7 @@ impl Overlay {
             file: source.path.clone(),
             domains: Vec::new(),
         };
-        let root = findings.read_yaml(CHECK_NODES_MAX);
+        let root = findings.read_yaml(FILE_NODES_MAX);
         let root = root.map_err(|error| findings.problem(error));
         let Ok(Some(root)) = root else {
             return overlay;

@@ -14,7 +14,7 @@ use crate::config::schema::reader::{
 };
 use crate::config::spec::{DescriptorSpec, Level, RateLimitSpec, RulesFile};
 use crate::config::tollgate::{Block, read_block, read_root_block};
-use crate::config::yaml::{Located, Location, Node, shortened};
+use crate::config::yaml::{Located, Location, NODES_MAX, Node, shortened};
 use crate::rules::Metadata;
 
 pub(crate) mod reader;
@@ -23,12 +23,9 @@ pub(crate) mod reader;
 #[derive(Debug)]
 struct Descriptors(Rc<[Node]>);
 
-/// `None` if the source is no YAML or no map, or has more than `nodes_max` nodes.
-pub(crate) fn read(
-    nodes_max: usize,
-    findings: &mut SourceFindings<'_>,
-) -> Option<RulesFile<'static>> {
-    let root = match findings.read_yaml(nodes_max) {
+/// `None` if the source is no YAML or no map, or has more than [`NODES_MAX`] nodes.
+pub(crate) fn read(findings: &mut SourceFindings<'_>) -> Option<RulesFile<'static>> {
+    let root = match findings.read_yaml(NODES_MAX) {
         Ok(Some(root)) => root,
         Ok(None) => return Some(RulesFile::at_top()),
         Err(mut error) => {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::config::yaml::{CHECK_NODES_MAX, NODES_MAX};
 use crate::limit::{Algorithm, Consistency, Windows};
 use crate::rules::key::KeyFormat;
 use crate::rules::stats::StatsTable;
@@ -11,8 +10,9 @@ use crate::rules::tree::Dots;
 /// Calendars of a process. They are kept across reloads, because limits refer to them.
 // bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub(crate) const CALENDARS_MAX: usize = 10_000;
-/// Calendars while rules are only checked: texts that are never in force leave the rest free.
-// bound checked_calendars_max: the check reports an error; -
+/// Calendars while a change of a rules file is compiled: texts that are never in force leave the
+/// rest free.
+// bound checked_calendars_max: the change is rejected; tollgate_admin_actions_total{outcome="rejected"}
 pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
 
 /// A file of rules.
@@ -25,31 +25,6 @@ pub struct Source {
     pub path: Arc<str>,
     /// The content.
     pub text: Arc<str>,
-}
-
-/// A file of rules with a bound on the nodes of its text.
-#[derive(Debug)]
-pub struct BoundedSource {
-    pub(crate) source: Source,
-    pub(crate) nodes_max: usize,
-}
-
-impl BoundedSource {
-    /// A text that no token came with.
-    pub fn of_unknown(source: Source) -> Self {
-        Self {
-            source,
-            nodes_max: CHECK_NODES_MAX,
-        }
-    }
-
-    /// A file, or a text of an operator.
-    pub fn of_operator(source: Source) -> Self {
-        Self {
-            source,
-            nodes_max: NODES_MAX,
-        }
-    }
 }
 
 /// See the settings of the same names.

@@ -9,10 +9,10 @@
 //! text --> precheck --> tree (lines, scalar, merge) --> Document
 //! ```
 
-pub(crate) use node::{CHECK_NODES_MAX, DEPTH_MAX, NODES_MAX, shortened};
 pub use node::{
     Diagnostic, Document, FILE_BYTES_MAX, Kind, Located, Location, NOT_UTF8, Node, Scalar, Value,
 };
+pub(crate) use node::{FILE_NODES_MAX, NODES_MAX, shortened};
 
 mod input;
 mod lines;

@@ -216,7 +216,7 @@ function clamped(text) {
   return span;
 }
 
-// Reset, Grant, Apply and Roll back: a dialog asks for what is missing, and sends it.
+// Reset, Grant and Apply: a dialog asks for what is missing, and sends it.
 document.addEventListener("click", ({ target }) => {
   if (!(target instanceof Element)) return;
   const opener = target.closest("[data-dialog]");

@@ -1,33 +1,24 @@
-//! A rules file: its text in an editor that tries changes, and what the compiler reported about
-//! it.
+//! A rules file: its text, the button that applies a changed one, and what the compiler reported
+//! about it.
 
 use maud::{Markup, html};
 use tokio::task::spawn_blocking;
 
-use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
-use crate::console::editor::{Changes, editor};
-use crate::console::files::{messages, rules_by_file};
+use crate::console::dialogs::ask;
+use crate::console::files::{href_of, messages, rules_by_file};
+use crate::console::frame::editor_script;
 use crate::console::parts::Parts;
 use crate::console::runbook;
 use crate::console::widgets::tile;
 use crate::rule_source::edit::etag::ETag;
-use crate::rule_source::edit::history::Version;
 use crate::rule_source::edit::name::FileName;
-use crate::rule_source::edit::{ReadError, Reading, RuleFile, RuleFiles};
+use crate::rule_source::edit::{EditError, Reading};
 
 /// Bytes of a text in the editor: a browser is slow with more.
 // bound edited_bytes_max: the page has the reason instead of the editor; -
 const EDITED_BYTES_MAX: usize = 1 << 20;
-
-/// A file as it is.
-struct Shown {
-    etag: ETag,
-    bytes: usize,
-    /// `None` if it is not asked for or too large.
-    text: Option<Vec<u8>>,
-}
 
 /// The title and the content, and the permit that counts for it. With `text=no` the text is left
 /// out: the script has it already.
@@ -37,101 +28,72 @@ struct Shown {
 pub(crate) async fn content(
     parts: &Parts,
     query: &str,
-    viewer: &Viewer,
 ) -> Result<(String, Markup, Reading), String> {
     let pairs = Pairs::new(query);
     let name = Text(pairs.first("name")).shown().into_owned();
     let name = FileName::new(&name).map_err(|error| error.to_string())?;
     let files = parts.files.clone();
     let files = files.ok_or("The rules come from a control plane, not from files.")?;
-    let changes = parts.api.rule_changes.clone();
+    let rules = parts.api.rules.clone();
     let reading = files.reading().await.map_err(|busy| busy.to_string())?;
-    let is_refresh = pairs.first("text") == b"no";
-    let read = spawn_blocking({
-        let (files, name) = (files.clone(), name.clone());
-        move || {
-            (
-                Shown::read(&files, &name, is_refresh),
-                changes.unwritable(),
-                reading,
-            )
-        }
+    let read_name = name.clone();
+    let read = spawn_blocking(move || {
+        let read = files.read(&read_name, EDITED_BYTES_MAX);
+        (read, rules.unwritable(), reading)
     });
-    let (file, unwritable, reading) = read.await.map_err(|_| "The file cannot be read.")?;
-    let file = file.map_err(|error| error.to_string())?;
-    let versions = parts.versions(&files, &name, &file.etag).await;
-    let changes = match &unwritable {
-        None => Changes::Allowed,
-        Some(_) => Changes::Off,
+    let (read, unwritable, reading) = read.await.map_err(|_| "The file cannot be read.")?;
+    let (etag, bytes, text) = match read {
+        Ok(bytes) => (Some(ETag::of(&bytes)), bytes.len() as u64, Some(bytes)),
+        Err(EditError::TooLarge(_, bytes, _)) => (None, bytes, None),
+        Err(error) => return Err(error.to_string()),
     };
     let findings = parts.findings.load();
+    let is_refresh = pairs.first("text") == b"no";
     let content = html! {
         p.crumbs { a href="/console/files" { "Files" } " / " }
         h1 { (name) }
-        (facts(parts, &name, &file))
+        (facts(parts, &name, etag.as_ref(), bytes))
         (messages(parts, &findings, |file| file == Some(name.as_str())))
         @if let Some(reason) = &unwritable {
-            section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
+            section { p #off.empty { "Changes cannot be applied: " (reason) "." } }
         }
-        @match file.edited() {
-            Ok(text) => (editor(&name, &file.etag, text, changes, viewer.values())),
-            Err(reason) => section { p.empty { (reason) } },
+        @match (etag, text.as_deref().map(str::from_utf8)) {
+            (Some(etag), Some(Ok(text))) => {
+                (editor(&name, &etag, if is_refresh { "" } else { text }, unwritable.is_none()))
+            }
+            (_, None) => section { p.empty { "The editor is for files of at most " (EDITED_BYTES_MAX) " bytes (edited_bytes_max): use /api/v1/rules." } },
+            _ => section { p.empty { "The file is not UTF-8: replace it by one that is." } },
         }
-        (history(&versions, changes))
     };
     Ok((name.to_string(), content, reading))
 }
 
-impl Shown {
-    /// Blocks.
-    fn read(files: &RuleFiles, name: &FileName, is_refresh: bool) -> Result<Self, ReadError> {
-        let read = if is_refresh {
-            None
-        } else {
-            match files.read_up_to(name, EDITED_BYTES_MAX) {
-                Err(ReadError::TooLarge(..)) => None,
-                read => Some(read?),
-            }
-        };
-        Ok(match read {
-            Some(RuleFile { etag, bytes, .. }) => Self {
-                etag,
-                bytes: bytes.len(),
-                text: Some(bytes),
-            },
-            None => {
-                let (etag, bytes, _) = files.hashed(name)?;
-                Self {
-                    etag,
-                    bytes,
-                    text: None,
+/// The script owns everything in it.
+fn editor(name: &FileName, etag: &ETag, text: &str, can_be_applied: bool) -> Markup {
+    html! {
+        section #editor data-keep data-file=(name) data-etag=(etag) data-refresh={ (href_of(name.as_str())) "&text=no" } {
+            label.title for="text" { "Rules of " (name) }
+            // Browsers drop the first line break of a textarea.
+            textarea #text readonly spellcheck="false" autocomplete="off" autocapitalize="off" wrap="off" { "\n" (text) }
+            p #differs.error role="alert" hidden { "The file has changed since this page was opened: applying this text would be rejected. Open the page again to edit the file." }
+            @if can_be_applied {
+                div.actions {
+                    button #apply.primary type="button" data-dialog="dialog-Apply" disabled { "Apply" }
+                    span #applied role="status" {}
                 }
+                (ask("Apply", "Apply this text?", &html! { "The rules of " code { (name) } " are replaced, and in force as soon as they are loaded." }))
             }
-        })
-    }
-
-    /// The text, if it can be edited.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    fn edited(&self) -> Result<&str, String> {
-        if self.bytes > EDITED_BYTES_MAX {
-            return Err(format!(
-                "The editor is for files of at most {EDITED_BYTES_MAX} bytes (edited_bytes_max): use /api/v1/rules, tollgate check and tollgate diff."
-            ));
         }
-        let text = self.text.as_deref().unwrap_or_default();
-        str::from_utf8(text)
-            .map_err(|_| "The file is not UTF-8: replace it by one that is.".to_owned())
+        (editor_script())
     }
 }
 
-fn facts(parts: &Parts, name: &FileName, file: &Shown) -> Markup {
+fn facts(parts: &Parts, name: &FileName, etag: Option<&ETag>, bytes: u64) -> Markup {
     let rules = rules_by_file(parts);
     let rules = rules.get(name.as_str()).copied().unwrap_or(0);
     let fault = parts.rules_fault();
     html! {
-        dl.tiles #facts data-etag=(file.etag) {
+        dl.tiles #facts data-etag=[etag] {
             (tile("Rules in force", &html! { (rules) }, &html! { "of this file" }))
             (tile("Last load", &html! {
                 @if fault.is_some() { span.state.bad { "rejected" } } @else { span.state.good { "in force" } }
@@ -141,36 +103,7 @@ fn facts(parts: &Parts, name: &FileName, file: &Shown) -> Markup {
                     None => "the newest rules",
                 }
             }))
-            (tile("Size", &html! { (file.bytes) }, &html! { "bytes" }))
-        }
-    }
-}
-
-/// The first version is the file as it is.
-fn history(versions: &[Version], changes: Changes) -> Markup {
-    html! {
-        section aria-labelledby="history" {
-            h2 #history { "History" }
-            div.scroll tabindex="0" {
-                table {
-                    thead { tr { th scope="col" { "Version" } th scope="col" { "Since" } th scope="col" { "Action" } } }
-                    tbody {
-                        @for (index, version) in versions.iter().enumerate() {
-                            @let id = format!("version-{}", version.number);
-                            tr {
-                                th #(id) scope="row" { "Version " (version.number) }
-                                td { (version.time.to_rfc3339_secs()) }
-                                td {
-                                    @if index == 0 { span.dim { "the file as it is" } }
-                                    @else if changes == Changes::Allowed {
-                                        button type="button" data-dialog="dialog-Rollback" data-version=(version.number) aria-describedby=(id) { "Roll back" }
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (tile("Size", &html! { (bytes) }, &html! { "bytes" }))
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn content(parts: &Parts) -> Markup {
     html! {
         div.heading {
             h1 { "Files" }
-            p.dim { "Open a file to try a change before it takes effect." }
+            p.dim { "Open a file to read or change it." }
         }
         (messages(parts, &findings, |_| true))
         section aria-labelledby="files" {

@@ -16,9 +16,6 @@ use crate::console::frame::{Head, Status};
 use crate::console::widgets::since;
 use crate::limiter::Modes;
 use crate::observe::history::History;
-use crate::rule_source::edit::etag::ETag;
-use crate::rule_source::edit::history::Version;
-use crate::rule_source::edit::name::FileName;
 use crate::rule_source::edit::{Listed, RuleFiles};
 use crate::rule_source::findings::LastFindings;
 use crate::rules::tree::{Domain, Node};
@@ -30,9 +27,6 @@ use crate::trial::Trial;
 
 /// Servers, counters and files are read again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
-/// The versions of a file are read again after this time, or at once if the file has changed: all
-/// of them are hashed.
-const READ_VERSIONS_AGAIN: Span = Span::from_secs(5);
 /// Rules whose counters are read for utilization.
 // bound usage_rules_max: without utilization; -
 const USAGE_RULES_MAX: usize = 1_000;
@@ -68,16 +62,6 @@ pub(crate) struct RecentReads {
     nodes: Mutex<Option<(Time, Arc<[NodeStatus]>)>>,
     usage: Mutex<Option<(Time, Arc<Usages>)>>,
     files: Mutex<Option<(Time, Files)>>,
-    versions: Mutex<Option<ReadVersions>>,
-}
-
-/// The versions of the file that was read last.
-#[derive(Debug)]
-struct ReadVersions {
-    at: Time,
-    name: FileName,
-    etag: ETag,
-    versions: Arc<[Version]>,
 }
 
 /// The rules files, or why they cannot be listed.
@@ -183,34 +167,6 @@ impl Parts {
             listed.map(Arc::from).map_err(Arc::from)
         };
         Some(self.recent(&self.reads.files, ask).await)
-    }
-
-    /// The versions of a file whose text has this ETag, newest first; none if they cannot be read.
-    /// The caller has a permit to read files.
-    pub(crate) async fn versions(
-        &self,
-        files: &Arc<RuleFiles>,
-        name: &FileName,
-        etag: &ETag,
-    ) -> Arc<[Version]> {
-        let mut last = self.reads.versions.lock().await;
-        let now = self.clock.now();
-        if let Some(read) = &*last
-            && (&read.name, &read.etag) == (name, etag)
-            && now.since(read.at) < READ_VERSIONS_AGAIN
-        {
-            return read.versions.clone();
-        }
-        let (files, read_name) = (files.clone(), name.clone());
-        let read = spawn_blocking(move || files.versions(&read_name)).await;
-        let versions: Arc<[Version]> = read.ok().and_then(Result::ok).unwrap_or_default().into();
-        *last = Some(ReadVersions {
-            at: now,
-            name: name.clone(),
-            etag: etag.clone(),
-            versions: versions.clone(),
-        });
-        versions
     }
 
     /// The last answer, unless it is too old.

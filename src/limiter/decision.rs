@@ -158,7 +158,6 @@ impl<'d, 'q, 'r> Decision<'d, 'q, 'r> {
             let counted = self.counted(step);
             Outcome {
                 rule: counted.map_or_else(|| step.path(), |counted| Some(counted.link.path())),
-                key: counted.map(|counted| counted.check.key.clone()),
                 over_limit: status.over_limit,
                 limit,
                 remaining: status.remaining,

@@ -1,5 +1,4 @@
-//! How two sides decide the same requests: two sets of rules, this service and the upstream of a
-//! trial.
+//! How this service and the upstream of a trial decide the same requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,49 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::base::named_enum::named_enum;
 use crate::base::text::Escaped;
 use crate::limit::{Limit, Unit};
-
-named_enum! {
-    /// A change of a descriptor's status.
-    pub enum OverLimitChange {
-        /// Over limit with both rule sets, or with neither.
-        Same = "same",
-        /// Over limit with the new rules only.
-        NewlyOver = "newly_over",
-        /// Over limit with the old rules only.
-        NoLongerOver = "no_longer_over",
-    }
-}
-
-/// Recorded requests decided by old and new rules: `diff --traffic`.
-#[derive(Debug, Serialize)]
-pub(crate) struct TrafficView {
-    pub(crate) requests: u64,
-    /// Requests with another answer.
-    pub(crate) changed: u64,
-    /// Rules with changed answers, the most changed first.
-    pub(crate) rules: Vec<TrafficRule>,
-}
-
-/// Descriptors of a rule, by what changes about them.
-#[derive(Debug, Serialize)]
-pub(crate) struct TrafficRule {
-    pub(crate) domain: String,
-    pub(crate) rule: String,
-    pub(crate) requests: u64,
-    pub(crate) newly_over: u64,
-    pub(crate) no_longer_over: u64,
-    /// Distinct keys with changed answers; at the bound a lower bound.
-    pub(crate) keys_changed: usize,
-    /// The keys with the most changes.
-    pub(crate) keys: Vec<KeyChanges>,
-}
-
-/// Changed answers of a key.
-#[derive(Debug, Serialize)]
-pub(crate) struct KeyChanges {
-    pub(crate) key: String,
-    pub(crate) changed: u64,
-}
 
 /// Results of a trial: `/trial`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -137,13 +93,6 @@ pub(crate) struct StatedLimit {
     pub(crate) unit: Option<Unit>,
 }
 
-impl TrafficRule {
-    /// Changed answers.
-    pub(crate) fn changed(&self) -> u64 {
-        self.newly_over + self.no_longer_over
-    }
-}
-
 impl DecidedSide {
     /// This side without the message of an error, which may quote the request.
     pub(crate) fn without_message(self) -> Self {
@@ -175,17 +124,6 @@ impl fmt::Display for DecidedSide {
             write!(f, ", reset in {}", Escaped(reset))?;
         }
         Ok(())
-    }
-}
-
-impl OverLimitChange {
-    /// From over limit before to over limit after.
-    pub(crate) const fn new(before: bool, after: bool) -> Self {
-        match (before, after) {
-            (false, true) => Self::NewlyOver,
-            (true, false) => Self::NoLongerOver,
-            (true, true) | (false, false) => Self::Same,
-        }
     }
 }
 

@@ -34,8 +34,7 @@ impl RuleSet {
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// The rules as JSON: see [`RulesView`](crate::report::rule::RulesView). `on_store_error` is
-    /// the policy of rules without one.
+    /// The rules as JSON. `on_store_error` is the policy of rules without one.
     pub fn dump_json(&self, on_store_error: OnStoreError) -> String {
         // Written piece by piece, because the views of all rules take several times the memory of
         // the text.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::time::Span;
-use crate::check::{Key, Source};
+use crate::check::Source;
 use crate::limit::Limit;
 
 /// A descriptor of a request as one rule set decided it.
@@ -11,8 +11,6 @@ use crate::limit::Limit;
 pub(crate) struct Outcome {
     /// The path of its rule; `None` if no rule applies.
     pub(crate) rule: Option<Arc<str>>,
-    /// The counter; `None` if nothing is counted.
-    pub(crate) key: Option<Key>,
     /// Whether its status is OVER_LIMIT. False for a refund, in shadow mode and for rules that
     /// degrade.
     pub(crate) over_limit: bool,

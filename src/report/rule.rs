@@ -2,27 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::rules::{Metadata, Origin};
 
-/// The rules in force: `/rlconfig?format=json`.
-#[derive(Debug, Deserialize)]
-pub(crate) struct RulesView {
-    pub(crate) domains: Vec<DomainView>,
-}
-
-/// A domain and all its descriptors, each before those inside it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct DomainView {
-    pub(crate) domain: String,
-    pub(crate) all_or_nothing: bool,
-    pub(crate) descriptors: Vec<DescriptorView>,
-}
-
 /// A descriptor.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct DescriptorView {
     pub(crate) path: String,
     /// The entries of the descriptors down to this one.
@@ -33,16 +19,16 @@ pub(crate) struct DescriptorView {
 }
 
 /// Key and value of a descriptor.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct EntryView {
     pub(crate) key: String,
     /// Empty for any value.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) value: String,
 }
 
 /// A `rate_limit`, and what its descriptor says about it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RuleView {
     pub(crate) source: Source,
     pub(crate) name: String,
@@ -61,7 +47,7 @@ pub(crate) struct RuleView {
 }
 
 /// The limit of a rule that is not unlimited.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct LimitView {
     pub(crate) requests_per_unit: u64,
     #[serde(flatten)]
@@ -69,7 +55,7 @@ pub(crate) struct LimitView {
 }
 
 /// A period; concurrency has none.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct PeriodView {
     pub(crate) unit: String,
     pub(crate) unit_multiplier: u64,
@@ -77,7 +63,7 @@ pub(crate) struct PeriodView {
 }
 
 /// The place of a rule, or of an option.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Source {
     /// In a rules file.

@@ -1,6 +1,6 @@
-//! Rules files, their versions and changes of them by operators.
+//! Rules files, and changes of them by operators.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::report::finding::Finding;
 
@@ -23,35 +23,10 @@ pub(crate) struct RulesFile {
     pub(crate) bytes: usize,
 }
 
-/// The versions of a rules file.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RulesHistory {
-    pub(crate) versions: Vec<RulesVersion>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RulesVersion {
-    /// Increases with each change
-    pub(crate) version: u64,
-    /// Since when the file has, or had, this text
-    pub(crate) time: String,
-    /// The ETag of its text, with its quotes
-    pub(crate) etag: String,
-}
-
-/// A version that is to be restored.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RulesRollback {
-    pub(crate) version: u64,
-}
-
 /// A rules file that was changed and is in force.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RulesChanged {
     pub(crate) file: String,
-    /// The one in force; the previous one if the file had this text already
-    pub(crate) version: u64,
     /// The ETag of the text, for the next change
     pub(crate) etag: String,
     /// Rules in force, of all files
@@ -59,7 +34,7 @@ pub(crate) struct RulesChanged {
     pub(crate) warnings: Vec<Finding>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct RuleCounts {
     pub(crate) domains: usize,
     pub(crate) limits: usize,

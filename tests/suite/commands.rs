@@ -11,7 +11,7 @@ use crate::support::{
 const SCREEN_LINES: usize = 40;
 /// All commands, with those below them.
 const COMMANDS: &str = "serve, config, healthcheck, check, explain, test, simulate, replay, diff, schema, top, counter, \
-     counter get, counter reset, counter grant, rules, rules rollback, trial, trial report, version, completions, man";
+     counter get, counter reset, counter grant, trial, trial report, version, completions, man";
 
 #[test]
 fn short_help_fits_a_screen_and_groups_the_commands() {
@@ -68,7 +68,6 @@ counter take shop user=1
 counter grant shop user=1 --hits 0
 explain shop
 explain --json
-rules rollback
 top --window 2m
 trial
 replay
@@ -98,22 +97,6 @@ fn misuse_ends_with_64_and_bad_settings_with_78() {
         assert_eq!(ran.code, Some(78), "{ran:?}");
         assert!(ran.stderr.contains("environment variable PORT"), "{ran:?}");
     }
-}
-
-#[test]
-fn old_command_lines_print_the_new_ones() {
-    let old = [
-        "counter",
-        "get",
-        "http://127.0.0.1:6070",
-        "shop",
-        "-e",
-        "path=/a, b",
-    ];
-    let ran = tollgate(&old);
-    assert_eq!((ran.code, &*ran.stdout), (Some(64), ""), "{ran:?}");
-    let new = "counter get shop 'path=/a, b' --url http://127.0.0.1:6070\n";
-    assert!(ran.stderr.ends_with(new), "{ran:?}");
 }
 
 #[test]

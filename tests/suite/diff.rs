@@ -1,12 +1,11 @@
-//! `tollgate diff`: which rules differ, which counters restart, and which recorded requests are answered
-//! differently.
+//! `tollgate diff`: which rules differ, and which counters restart.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::support::folder::Folder;
-use crate::support::{TestServer, tollgate, tollgate_with_env};
+use crate::support::{tollgate, tollgate_with_env};
 
 const OLD: &str = "\
 domain: shop
@@ -56,16 +55,6 @@ fn json(folder: &Folder, arguments: &[&str]) -> Value {
     serde_json::from_str(&printed).expect("it is JSON")
 }
 
-/// Requests of users within one second.
-fn requests(users: &[&str]) -> String {
-    let line = |user: &&str| {
-        let descriptor = json!({"entries": [format!("user={user}")]});
-        let request = json!({"domain": "shop", "descriptors": [descriptor]});
-        json!({"time": 0, "ratelimit": request}).to_string() + "\n"
-    };
-    users.iter().map(line).collect()
-}
-
 #[test]
 fn text_names_rules_options_their_sources_and_counters_that_restart() {
     let folder = folder();
@@ -94,7 +83,6 @@ changed shop.user
 fn json_has_both_sides_of_every_difference() {
     let folder = folder();
     let report = json(&folder, &[]);
-    assert_eq!(report.get("traffic"), None);
     let rules = report["rules"].as_array().expect("a list");
     let shown = rules.iter().map(|rule| {
         let fields =
@@ -126,77 +114,9 @@ fn json_has_both_sides_of_every_difference() {
 }
 
 #[test]
-fn traffic_shows_requests_and_keys_that_get_another_answer() {
-    let folder = folder();
-    let log = requests(&[
-        "ann", "ann", "ann", "ann", "bob", "bob", "cid", "cid", "cid",
-    ]);
-    let log = folder.write("log", &format!("{log}not JSON\n"));
-    let report = json(&folder, &["--traffic", &log]);
-    // Of ann and of cid the third request is admitted now.
-    let expected = json!({
-        "requests": 9, "changed": 2,
-        "rules": [{
-            "domain": "shop", "rule": "shop.user", "requests": 9, "newly_over": 0,
-            "no_longer_over": 2, "keys_changed": 2,
-            "keys": [{"key": "user=ann", "changed": 1}, {"key": "user=cid", "changed": 1}],
-        }],
-    });
-    assert_eq!(report["traffic"], expected);
-    let text = diff(&folder, &["--traffic", &log]);
-    let expected = "
-2 of 9 requests get another answer
-
-rule       requests  newly over  no longer over  keys changed
-shop.user         9           0               2             2
-
-keys of shop.user with the most changed answers:
-         1  user=ann
-         1  user=cid
-";
-    assert!(text.ends_with(expected), "{text}");
-    let ran = tollgate(&[
-        "diff",
-        &folder.path("old"),
-        &folder.path("new"),
-        "--traffic",
-        &log,
-    ]);
-    assert!(ran.stderr.contains("line 10: "), "{ran:?}");
-}
-
-#[test]
-fn markdown_is_a_table_that_texts_cannot_break() {
-    let folder = folder();
-    let user = "a|<b>";
-    let log = folder.write("log", &requests(&[user, user, user]));
-    let expected = "\
-**Rate limits:** rules: 1 added, 1 removed, 2 changed; the counters of 1 rule restart
-
-| change | rule | before | after | counters |
-|---|---|---|---|---|
-| removed | <code>shop.gone</code> | <code>5 per minute, fixed_window</code> |  |  |
-| added | <code>shop.new</code> |  | <code>unlimited</code> |  |
-| changed | <code>shop.path_/api/*</code> | <code>algorithm: fixed_window</code><br><code>over_limit_hits: count</code> | <code>algorithm: token_bucket</code><br><code>burst: 5</code><br><code>over_limit_hits: drop</code> | restart |
-| changed | <code>shop.user</code> | <code>requests_per_unit: 2</code> | <code>requests_per_unit: 3</code> |  |
-
-**Recorded traffic:** 1 of 3 requests get another answer
-
-| rule | requests | newly over limit | no longer over limit | keys changed | most changed |
-|---|--:|--:|--:|--:|---|
-| <code>shop.user</code> | 3 | 0 | 1 | 1 | <code>user=a&#124;&lt;b></code> |
-";
-    assert_eq!(
-        diff(&folder, &["--traffic", &log, "--format", "markdown"]),
-        expected
-    );
-}
-
-#[test]
 fn exit_code_is_1_for_differences_and_78_for_errors() {
     let folder = folder();
     let (old, new) = (folder.path("old"), folder.path("new"));
-    let log = folder.write("log", &requests(&["ann"]));
     let invalid = folder.write("invalid.yaml", "domain: d\ndescriptor: []\n");
     for (arguments, code, printed) in [
         (&["diff", &*old, &*new][..], 0, "rules: 1 added"),
@@ -205,11 +125,6 @@ fn exit_code_is_1_for_differences_and_78_for_errors() {
             &["diff", &old, &old, "--exit-code"],
             0,
             "the rules are the same\n",
-        ),
-        (
-            &["diff", &old, &old, "--traffic", &log, "--exit-code"],
-            0,
-            "0 of 1 request get",
         ),
         (
             &["diff", &old, &invalid, "--exit-code"],
@@ -223,13 +138,13 @@ fn exit_code_is_1_for_differences_and_78_for_errors() {
         ),
         (
             &["diff", &old, "http://127.0.0.1:1"],
-            78,
-            "get http://127.0.0.1:1: ",
+            64,
+            "`tollgate replay FILE OLD --compare NEW`",
         ),
         (
             &["diff", &old, &new, "--traffic", "/no/such/log"],
-            78,
-            "read /no/such/log: ",
+            64,
+            "`tollgate replay FILE OLD --compare NEW`",
         ),
         (&["diff", &old], 64, "<NEW>"),
     ] {
@@ -238,34 +153,6 @@ fn exit_code_is_1_for_differences_and_78_for_errors() {
         let all = format!("{}{}", ran.stdout, ran.stderr);
         assert!(all.contains(printed), "{arguments:?}: {all}");
     }
-}
-
-#[test]
-fn rules_in_force_are_compared_by_the_url_of_the_service() {
-    let folder = folder();
-    let server = TestServer::with_rules(OLD).start();
-    let url = format!("http://{}", server.admin);
-    let (old, new) = (folder.path("old"), folder.path("new"));
-    let ran = tollgate(&["diff", &url, &old, "--exit-code"]);
-    assert_eq!(
-        (ran.code, &*ran.stdout),
-        (Some(0), "the rules are the same\n"),
-        "{ran:?}"
-    );
-    let log = folder.write("log", &requests(&["ann", "ann", "ann"]));
-    let ran = tollgate(&["diff", &url, &new, "--traffic", &log, "--format", "json"]);
-    let report = ran.json();
-    let expected = json(&folder, &["--traffic", &log]);
-    assert_eq!(report["traffic"], expected["traffic"]);
-    let (rules, expected) = (&report["rules"], &expected["rules"]);
-    assert_eq!(rules.as_array().map(Vec::len), Some(4), "{rules}");
-    assert_eq!(rules[3]["after"], expected[3]["after"]);
-    let place = &rules[3]["before"]["source"];
-    assert_eq!(place["line"], expected[3]["before"]["source"]["line"]);
-    let file = server
-        .path("")
-        .join(place["file"].as_str().expect("a file"));
-    assert!(file.is_file(), "{place}");
 }
 
 #[test]

@@ -56,7 +56,6 @@ mod reload;
 mod reload_under_load;
 mod replay;
 mod rule_changes;
-mod rule_check;
 mod rule_files;
 mod rule_tests;
 mod schema;

@@ -1,5 +1,4 @@
-//! Changes of rules files by `/api/v1/rules`: who may make them, when they are in force, and which
-//! versions are kept.
+//! Changes of rules files by `/api/v1/rules`: who may make them, and when they are in force.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,9 +9,7 @@ use std::thread;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate::base::time::Time;
 
-use crate::reload::has_limit;
 use crate::rule_files::{config_map, etag_of, get, json_of};
 use crate::support::http::{Connection, Reply};
 use crate::support::{Builder, TestServer, limit_of, request, tollgate_with_env, write};
@@ -45,11 +42,6 @@ fn put(server: &TestServer, etag: &str, text: &str) -> Reply {
     send(server, &headers, "PUT", "/rules.yaml", text)
 }
 
-fn roll_back(server: &TestServer, version: u64) -> Reply {
-    let body = json!({"version": version}).to_string();
-    send(server, &[bearer()], "POST", "/rules.yaml/rollback", &body)
-}
-
 fn etag(server: &TestServer) -> String {
     etag_of(&get(server, "/rules.yaml"))
 }
@@ -59,27 +51,6 @@ fn limit_to(server: &TestServer, requests: u32) -> Value {
     let reply = put(server, &etag(server), &limit_of(requests));
     assert_eq!(reply.status, 200, "{reply:?}");
     json_of(&reply)
-}
-
-/// The numbers and the ETags of the versions of `rules.yaml`.
-fn versions(server: &TestServer) -> Vec<(u64, String)> {
-    let history = json_of(&get(server, "/rules.yaml/history"));
-    let versions = history["versions"].as_array().expect("a list").iter();
-    let version = |version: &Value| {
-        let etag = version["etag"].as_str().expect("a text");
-        (
-            version["version"].as_u64().expect("a number"),
-            etag.to_owned(),
-        )
-    };
-    versions.map(version).collect()
-}
-
-fn numbers(server: &TestServer) -> Vec<u64> {
-    versions(server)
-        .into_iter()
-        .map(|(number, _)| number)
-        .collect()
 }
 
 fn actions(server: &TestServer, action: &str, outcome: &str) -> Option<f64> {
@@ -103,7 +74,6 @@ async fn a_change_is_in_force_when_it_is_answered() {
         );
         assert_eq!(answer["rules"], json!({"domains": 1, "limits": 1}));
         assert_eq!(answer["file"], "rules.yaml");
-        assert_eq!(answer["version"], requests);
         assert_eq!(answer["etag"], etag(&server));
         assert!(answer["replica"].is_string(), "{answer}");
         let text = fs::read_to_string(server.path("rules.yaml")).expect("it exists");
@@ -111,7 +81,7 @@ async fn a_change_is_in_force_when_it_is_answered() {
     }
     assert_eq!(actions(&server, "put_rules", "done"), Some(10.0));
     let again = limit_to(&server, 11);
-    assert_eq!(again["version"], 11, "the same text is the same version");
+    assert_eq!(again["etag"], etag(&server), "the same text is no change");
 }
 
 #[test]
@@ -123,12 +93,10 @@ fn changes_are_off_by_default() {
     assert_eq!(list["writable"], false);
     let reason = list["reason"].as_str().expect("a text");
     assert!(reason.contains("set RULES_WRITABLE=true"), "{list}");
-    for reply in [put(&server, "*", &limit_of(2)), roll_back(&server, 1)] {
-        assert_eq!(reply.status, 403, "{reply:?}");
-        assert!(reply.body.contains("set RULES_WRITABLE=true"), "{reply:?}");
-    }
+    let reply = put(&server, "*", &limit_of(2));
+    assert_eq!(reply.status, 403, "{reply:?}");
+    assert!(reply.body.contains("set RULES_WRITABLE=true"), "{reply:?}");
     assert_eq!(actions(&server, "put_rules", "forbidden"), Some(1.0));
-    assert_eq!(actions(&server, "rollback_rules", "forbidden"), Some(1.0));
     assert!(!server.path(".tollgate").exists());
 }
 
@@ -158,7 +126,7 @@ fn changes_need_the_token() {
     assert_eq!(actions(&server, "put_rules", "unauthorized"), Some(3.0));
     let guess = |guess| {
         let headers = [format!("authorization: Bearer guess-{guess}")];
-        send(&server, &headers, "POST", "/rules.yaml/rollback", "{}").status
+        send(&server, &headers, "PUT", "/rules.yaml", "{}").status
     };
     let guesses: Vec<u16> = (0..12).map(guess).collect();
     assert!(guesses.contains(&429), "{guesses:?}");
@@ -179,14 +147,10 @@ PUT /below%2Fc.yaml | * | domain: d | 400 | without a slash
 PUT /.hidden.yaml | * | domain: d | 400 | begin with a dot
 PUT /.tollgate | * | domain: d | 400 | begin with a dot
 PUT /cases.test.yaml | * | domain: d | 400 | test cases
-POST /rules.yaml/rollback | | | 400 | EOF
-POST /rules.yaml/rollback | | [] | 400 | invalid length
-POST /rules.yaml/rollback | | {} | 400 | missing field `version`
-POST /rules.yaml/rollback | | {"version": "1"} | 400 | expected u64
-POST /rules.yaml/rollback | | {"version": 1, "file": "x"} | 400 | unknown field
-POST /rules.yaml/rollback | | {"version": 7} | 404 | no version 7
-POST /rules.yaml/rollback | "other" | {"version": 1} | 412 | its ETag is
-POST /new.yaml/rollback | | {"version": 1} | 404 | no rules file new.yaml
+POST /rules.yaml/check | | domain: d | 404 | run `tollgate check`
+POST /rules.yaml/simulate | | domain: d | 404 | run `tollgate simulate`
+POST /rules.yaml/rollback | | {"version": 1} | 404 | in git
+GET /rules.yaml/history | | | 404 | in git
 "#;
 
 #[test]
@@ -215,7 +179,6 @@ fn rejected_changes_write_nothing() {
         (before.ino(), before.mtime_nsec()),
         (after.ino(), after.mtime_nsec())
     );
-    assert_eq!(numbers(&server), [1]);
     assert_eq!(
         server.metric("ratelimit_service_config_load_success"),
         Some(1.0)
@@ -263,101 +226,24 @@ fn of_two_changes_at_once_one_is_made() {
     });
     let count = |status| statuses.iter().filter(|other| **other == status).count();
     assert_eq!((count(200), count(412)), (1, 3), "{statuses:?}");
-    assert_eq!(numbers(&server), [2, 1]);
 }
 
+/// Also with RUNTIME_IGNOREDOTFILES=false, as envoyproxy/ratelimit has it by default, and what a process that was killed left.
 #[test]
-fn of_replicas_with_one_folder_one_makes_a_change() {
-    let one = service();
-    let folder = one.path("");
-    let other = writable(TestServer::with_directory(&folder)).start();
-    let before = etag(&one);
-    for round in 0..4 {
-        let before = etag(&one);
-        let [first, second] = thread::scope(|scope| {
-            let put = |server, requests| {
-                let before = &before;
-                scope.spawn(move || put(server, before, &limit_of(requests)).status)
-            };
-            [put(&one, 10 + round), put(&other, 20 + round)]
-                .map(|put| put.join().expect("no panic"))
-        });
-        let mut statuses = [first, second];
-        statuses.sort_unstable();
-        assert_eq!(statuses, [200, 412]);
-    }
-    assert_ne!(before, etag(&other));
-    assert_eq!(numbers(&one), [5, 4, 3, 2, 1]);
-    assert_eq!(versions(&one), versions(&other));
-}
-
-#[test]
-fn versions_are_kept_and_restored() {
-    let server = service();
-    let first = etag(&server);
-    assert_eq!(versions(&server), [(1, first.clone())]);
-    limit_to(&server, 2);
-    assert_eq!(versions(&server), [(2, etag(&server)), (1, first.clone())]);
-    // An editor changes the file.
-    server.write("rules.yaml", &limit_of(30));
-    let edited = etag(&server);
-    assert_eq!(versions(&server)[0], (3, edited.clone()));
-    limit_to(&server, 4);
-    let restored = roll_back(&server, 3);
-    assert_eq!(restored.status, 200, "{restored:?}");
-    let answer = json_of(&restored);
-    assert_eq!(
-        (&answer["version"], &answer["etag"]),
-        (&json!(5), &json!(edited))
-    );
-    assert!(has_limit(&server, "d.k", 30));
-    assert_eq!(numbers(&server), [5, 4, 3, 2, 1]);
-    assert_eq!(json_of(&roll_back(&server, 1))["etag"], json!(first));
-    assert!(has_limit(&server, "d.k", 1));
-    assert_eq!(actions(&server, "rollback_rules", "done"), Some(2.0));
-    let history = json_of(&get(&server, "/rules.yaml/history"));
-    for version in history["versions"].as_array().expect("a list") {
-        let time = version["time"].as_str().expect("a text");
-        assert!(Time::from_rfc3339(time).is_some(), "{time}");
-    }
-}
-
-#[test]
-fn the_oldest_version_is_dropped() {
-    let server = service();
-    for requests in 2..=21 {
-        limit_to(&server, requests);
-    }
-    let expected: Vec<u64> = (2..=21).rev().collect();
-    assert_eq!(numbers(&server), expected);
-    assert_eq!(roll_back(&server, 1).status, 404);
-    server.assert_metric("tollgate_rules_versions_dropped_total", 1.0);
-    // A file that was edited is the newest version, and there are still as many.
-    server.write("rules.yaml", &limit_of(99));
-    let expected: Vec<u64> = (3..=22).rev().collect();
-    assert_eq!(numbers(&server), expected);
-}
-
-/// Also with RUNTIME_IGNOREDOTFILES=false, as envoyproxy/ratelimit has it by default.
-#[test]
-fn versions_are_kept_across_restarts_and_are_no_rules() {
+fn files_that_are_being_written_are_no_rules() {
     let root = TempDir::new().expect("a temporary directory");
     write(&root.path().join("config/rules.yaml"), &limit_of(1));
-    let start = || writable(TestServer::with_runtime_root(root.path())).start();
-    let server = start();
+    write(&root.path().join("config/.tollgate/left"), "no rules");
+    let server = writable(TestServer::with_runtime_root(root.path())).start();
     limit_to(&server, 2);
     limit_to(&server, 3);
-    let kept = versions(&server);
     let loads = server.metric("ratelimit_service_config_load_success");
-    drop(server);
-
-    let server = start();
-    assert_eq!(versions(&server), kept);
-    assert_eq!(loads, Some(3.0), "the versions cause no load");
+    assert_eq!(loads, Some(3.0), "what is written causes no load");
     server.assert_metric("tollgate_rules", 1.0);
     server.assert_metric("tollgate_rules_rejected", 0.0);
     let folder = server.path("");
-    assert!(folder.join(".tollgate/history/rules.yaml").is_dir());
+    let own = fs::read_dir(folder.join(".tollgate")).expect("it is a folder");
+    assert_eq!(own.count(), 1, "nothing else is left");
     for variable in [
         ("RUNTIME_IGNOREDOTFILES", "false"),
         ("RUNTIME_IGNOREDOTFILES", "true"),
@@ -370,8 +256,6 @@ fn versions_are_kept_across_restarts_and_are_no_rules() {
             "{checked:?}"
         );
     }
-    assert_eq!(json_of(&roll_back(&server, 1))["version"], 4);
-    assert!(has_limit(&server, "d.k", 1));
 }
 
 #[test]
@@ -382,7 +266,7 @@ fn files_of_a_config_map_are_not_replaced() {
         .with_env("RUNTIME_IGNOREDOTFILES", "true")
         .start();
     let reply = put(&server, "*", &limit_of(2));
-    assert_eq!(reply.status, 403, "{reply:?}");
+    assert_eq!(reply.status, 409, "{reply:?}");
     assert!(reply.body.contains("ConfigMap"), "{reply:?}");
     assert_eq!(json_of(&get(&server, ""))["writable"], false);
 }
@@ -407,7 +291,7 @@ fn links_are_not_replaced() {
     ] {
         let server = writable(builder).start();
         let reply = put(&server, "*", &limit_of(2));
-        assert_eq!(reply.status, 403, "{reply:?}");
+        assert_eq!(reply.status, 409, "{reply:?}");
         assert!(reply.body.contains("is a link"), "{reply:?}");
         assert_eq!(get(&server, "/rules.yaml").body, limit_of(1));
     }
@@ -433,7 +317,7 @@ fn a_folder_without_permission_is_not_written() {
     let reply = put(&server, "*", &limit_of(2));
     let list = json_of(&get(&server, ""));
     mode(0o755);
-    assert_eq!(reply.status, 403, "{reply:?}");
+    assert_eq!(reply.status, 409, "{reply:?}");
     assert!(
         reply.body.contains("is not writable for this process"),
         "{reply:?}"
@@ -445,10 +329,9 @@ fn a_folder_without_permission_is_not_written() {
 #[test]
 fn rules_of_a_control_plane_are_not_changed() {
     let server = writable(TestServer::with_xds("127.0.0.1:1")).start();
-    for reply in [put(&server, "*", &limit_of(2)), roll_back(&server, 1)] {
-        assert_eq!(reply.status, 403, "{reply:?}");
-        assert!(reply.body.contains("from a control plane"), "{reply:?}");
-    }
+    let reply = put(&server, "*", &limit_of(2));
+    assert_eq!(reply.status, 409, "{reply:?}");
+    assert!(reply.body.contains("from a control plane"), "{reply:?}");
 }
 
 /// Readers, such as other replicas, find the old text or the new one, with the same permissions.
@@ -484,7 +367,6 @@ fn a_file_is_replaced_in_one_step() {
     assert_eq!(mode & 0o7777, 0o640);
 }
 
-/// Also of a version that is being kept.
 #[test]
 fn a_killed_process_leaves_a_whole_file() {
     let files = TempDir::new().expect("a temporary directory");
@@ -494,7 +376,6 @@ fn a_killed_process_leaves_a_whole_file() {
     for requests in 2..8 {
         let server = writable(TestServer::with_directory(&folder)).start();
         let before = fs::read_to_string(folder.join("rules.yaml")).expect("it exists");
-        let kept = versions(&server);
         let text = padded(requests);
         let headers = format!(
             "PUT /api/v1/rules/rules.yaml HTTP/1.1\r\nhost: test\r\n{}\r\nif-match: *\r\ncontent-length: {}\r\n\r\n",
@@ -507,96 +388,39 @@ fn a_killed_process_leaves_a_whole_file() {
         // At another moment of the change in each round.
         let looks = 1 << requests;
         for _ in 0..looks {
-            let _ = fs::metadata(folder.join(".tollgate/new"));
+            let _ = fs::metadata(folder.join(".tollgate"));
         }
         drop(server);
         let after = fs::read_to_string(folder.join("rules.yaml")).expect("it exists");
         assert!(after == before || after == text, "{} bytes", after.len());
         let server = writable(TestServer::with_directory(&folder)).start();
-        let now = versions(&server);
-        assert!(
-            kept.iter().all(|version| now.contains(version)),
-            "{kept:?}, then {now:?}"
-        );
         server.assert_metric("tollgate_rules", 1.0);
         assert_eq!(put(&server, "*", &text).status, 200);
     }
 }
 
 #[test]
-fn each_change_is_logged_once_with_its_diff() {
+fn each_change_is_logged_once() {
     let server = writable(TestServer::with_rules(&limit_of(1)))
         .with_env("LOG_LEVEL", "error")
         .start();
-    let before = server.log();
+    let (before, was) = (server.log(), etag(&server));
     limit_to(&server, 2);
     let log = server.log_with("action=put_rules");
     let lines: Vec<&str> = log[before.len()..].lines().collect();
     assert_eq!(lines.len(), 1, "{log}");
-    let expected =
-        "admin action action=put_rules remote=127.0.0.1 file=rules.yaml before=1 after=2 diff=";
+    let expected = "admin action action=put_rules remote=127.0.0.1 file=rules.yaml before=";
     assert!(lines[0].contains(expected), "{log}");
-    for text in [
-        "-    rate_limit: {unit: year, requests_per_unit: 1}",
-        "+    rate_limit: {unit: year, requests_per_unit: 2}",
-    ] {
-        assert!(lines[0].contains(text), "{log}");
+    for hash in [was, etag(&server)] {
+        assert!(lines[0].contains(hash.trim_matches('"')), "{hash}: {log}");
     }
-    assert_eq!(roll_back(&server, 1).status, 200);
-    server.assert_logged_once(
-        "action=rollback_rules remote=127.0.0.1 file=rules.yaml before=2 after=3 diff=",
-    );
     put(&server, "\"other\"", &limit_of(3));
     server.assert_not_logged(TOKEN);
 }
 
 #[test]
-fn the_command_undoes_the_last_change() {
-    let server = service();
-    let url = format!("http://{}", server.admin);
-    let run = |file: &str, token: &str| {
-        let variables = [("ADMIN_TOKEN", token)];
-        tollgate_with_env(&["rules", "rollback", file, "--url", &url], &variables)
-    };
-    let failures = |file: &str, token: &str, code: i32, text: &str| {
-        let ran = run(file, token);
-        assert_eq!((ran.code, &*ran.stdout), (Some(code), ""), "{ran:?}");
-        assert!(ran.stderr.contains(text), "{text}: {ran:?}");
-        assert!(!ran.stderr.contains(TOKEN), "{ran:?}");
-    };
-    failures("rules.yaml", TOKEN, 1, "there is no change to undo");
-    limit_to(&server, 2);
-    failures("rules.yaml", "", 64, "set ADMIN_TOKEN");
-    failures(
-        "rules.yaml",
-        "wrong",
-        1,
-        "401 Unauthorized: the admin token is wrong",
-    );
-    failures(
-        "other.yaml",
-        TOKEN,
-        1,
-        "404 Not Found: no rules file other.yaml",
-    );
-    failures("../rules.yaml", TOKEN, 1, "400 Bad Request: name a file");
-
-    let ran = run("rules.yaml", TOKEN);
-    let expected = "rules.yaml: version 3 is in force, with the text of version 1\n";
-    assert_eq!((ran.code, &*ran.stdout), (Some(0), expected), "{ran:?}");
-    assert!(has_limit(&server, "d.k", 1));
-    let ran = run("rules.yaml", TOKEN);
-    assert!(ran.stdout.contains("with the text of version 2"), "{ran:?}");
-    assert!(has_limit(&server, "d.k", 2));
-
-    // The previous version is invalid beside a file that was added since.
-    let of_domain = |domain: &str| limit_of(7).replace("domain: d", &format!("domain: {domain}"));
-    server.write("rules.yaml", &of_domain("f"));
-    limit_to(&server, 4);
-    server.write("e.yaml", &of_domain("f"));
-    let before = etag(&server);
-    failures("rules.yaml", TOKEN, 1, "rules.yaml:1: duplicate domain 'f'");
-    assert_eq!(etag(&server), before);
-    drop(server);
-    failures("rules.yaml", TOKEN, 1, "get http://");
+fn the_command_that_rolled_back_names_git() {
+    let ran = tollgate_with_env(&["rules", "rollback", "rules.yaml"], &[]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+    assert!(ran.stderr.contains("keep them in git"), "{ran:?}");
 }

@@ -39,8 +39,7 @@ fn json_of(server: &TestServer, path: &str, token: Option<&str>) -> Value {
     serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{path}: {error}: {reply:?}"))
 }
 
-/// Every page: those of the index, the paths of the API, what their links lead to, and
-/// the one that is posted to and shows keys of other clients.
+/// Every page: those of the index, the paths of the API and what their links lead to.
 fn pages(server: &TestServer, token: Option<&str>) -> Vec<(String, String)> {
     let index = get(server, "/unknown", None).body;
     let mut found: BTreeSet<String> = BTreeSet::from(["/".to_owned()]);
@@ -71,15 +70,7 @@ fn pages(server: &TestServer, token: Option<&str>) -> Vec<(String, String)> {
         }
         pages.push((path, body));
     }
-    let path = "/api/v1/rules/rules.yaml/check";
-    let headers = token.map(|token| format!("authorization: Bearer {token}"));
-    let checked = http::post_with(headers.as_slice(), server.admin, path, &stricter());
-    pages.push((path.to_owned(), checked.body));
     pages
-}
-
-fn stricter() -> String {
-    RULES.replace("requests_per_unit: 5", "requests_per_unit: 1")
 }
 
 async fn redacting(how: &'static str, upstream: &RawUpstream) -> TestServer {
@@ -136,7 +127,6 @@ async fn values_are_on_no_page_without_a_token_and_on_all_with_one() {
             for expected in [
                 "/trial",
                 "/api/v1/top?by=hits",
-                "/api/v1/rules/rules.yaml/check",
                 "/console/rule?domain=d&rule=d.user",
                 "/console/trial",
             ] {

@@ -202,12 +202,6 @@ impl Counters {
         Ok(counters)
     }
 
-    /// Whether one more hit would be over limit; `None` without a verdict of the store.
-    pub(crate) async fn is_exhausted(&self, check: &Check) -> Option<bool> {
-        let reading = self.store().peek(check, self.clock.now()).await;
-        reading.ok().map(|reading| reading.is_exhausted)
-    }
-
     /// The plan of a request, of which at least one descriptor has a counter.
     pub(super) fn plan<'r>(
         &self,

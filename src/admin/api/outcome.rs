@@ -46,7 +46,7 @@ impl Outcomes {
         let counter = |action: &'static str, outcome: ActionOutcome| {
             metrics.counter_with(
                 "tollgate_admin_actions_total",
-                "Requests to reset a counter, to grant hits, to replace a rules file or to roll it back, by outcome: done, \
+                "Requests to reset a counter, to grant hits or to replace a rules file, by outcome: done, \
                  unauthorized (a missing or wrong token), forbidden (no token \
                  is configured, or rules files are not writable), throttled (too many wrong tokens), rejected (invalid, no rule, or a rules file that was changed meanwhile), or failed (the store, the file system, or the reload).",
                 &[("action", action), ("outcome", outcome.name())],

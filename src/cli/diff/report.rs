@@ -5,25 +5,15 @@ use serde_json::Value;
 
 use crate::cli::output::counted;
 use crate::report::change::{ChangeKind, RuleChange, RuleSide};
-use crate::report::comparison::{TrafficRule, TrafficView};
-use crate::what_if::diff::traffic::KEYS_COUNTED_MAX;
 
-/// The differences, and as JSON all of it.
+/// The differences.
 #[derive(Serialize)]
 pub(super) struct Report {
     #[serde(rename = "rules")]
     pub(super) differences: Vec<RuleChange>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) traffic: Option<TrafficView>,
 }
 
 impl Report {
-    /// Whether rules or answers differ.
-    pub(super) fn is_different(&self) -> bool {
-        let changed = self.traffic.as_ref().map_or(0, |traffic| traffic.changed);
-        !self.differences.is_empty() || changed > 0
-    }
-
     /// One line about all rules.
     pub(super) fn summary(&self) -> String {
         if self.differences.is_empty() {
@@ -84,23 +74,5 @@ pub(super) fn source(side: Option<&RuleSide>, option: &str) -> String {
         None => String::new(),
         Some((None, place)) => format!(" ({place})"),
         Some((Some(who), place)) => format!(" (by {who}, {place})"),
-    }
-}
-
-/// One line about all requests.
-pub(super) fn traffic_summary(traffic: &TrafficView) -> String {
-    let requests = usize::try_from(traffic.requests).unwrap_or(usize::MAX);
-    format!(
-        "{} of {} get another answer",
-        traffic.changed,
-        counted(requests, "request")
-    )
-}
-
-/// The number of changed keys.
-pub(super) fn keys_changed(rule: &TrafficRule) -> String {
-    match rule.keys_changed {
-        KEYS_COUNTED_MAX => format!("at least {KEYS_COUNTED_MAX}"),
-        keys => keys.to_string(),
     }
 }

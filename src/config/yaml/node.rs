@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use serde_json::Value as Json;
-
 /// Bytes of a file, and of all rules files together. Twice what 100,000 rules take; a ConfigMap
 /// holds at most 1 MiB.
 // bound rules_files_bytes_max: the rules are rejected, the previous rules stay;
@@ -22,9 +20,9 @@ pub const NOT_UTF8: char = '\u{FFFF}';
 // ratelimit_service_config_load_error
 pub(crate) const NODES_MAX: usize = 4_000_000;
 
-/// Nodes of a text that no token came with, and of a file that is not rules: some 9,000 rules.
-// bound check_nodes_max: an error of the text, and nothing of it is compiled; -
-pub(crate) const CHECK_NODES_MAX: usize = 100_000;
+/// Nodes of an overlay, and of a file that maps metrics.
+// bound file_nodes_max: an error of the file, and nothing of it is used; -
+pub(crate) const FILE_NODES_MAX: usize = 100_000;
 
 /// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its
 /// items.
@@ -193,23 +191,6 @@ impl Node {
 }
 
 impl Node {
-    /// The YAML that has the same meaning. Keys of maps are texts.
-    pub(crate) fn of_json(json: &Json) -> Self {
-        match json {
-            Json::String(text) => Self::of(Kind::Scalar(Scalar::quoted(text.as_str()))),
-            Json::Array(items) => Self::of(Kind::List(items.iter().map(Self::of_json).collect())),
-            Json::Object(fields) => {
-                let key = |key: &str| Self::of(Kind::Scalar(Scalar::quoted(key)));
-                let pairs = fields.iter();
-                let pairs = pairs.map(|(name, value)| (key(name), Self::of_json(value)));
-                Self::of(Kind::Map(pairs.collect()))
-            }
-            Json::Null | Json::Bool(_) | Json::Number(_) => {
-                Self::of(Kind::Scalar(Scalar::plain(json.to_string())))
-            }
-        }
-    }
-
     /// A value without a file.
     pub(crate) fn of(kind: Kind) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The version of a file's content: an ETag, and the ETags that a request expects (If-Match).
+//! The version of a file's content: an ETag, which a request expects with If-Match.
 
 use std::fmt;
 
@@ -8,64 +8,29 @@ use sha2::{Digest as _, Sha256};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ETag(String);
 
-/// The value of If-Match.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// `*`: any content of a file that exists.
-    Any,
-    OneOf(Vec<String>),
-}
-
-/// Makes the ETag of bytes that come in pieces.
-#[derive(Debug, Default)]
-pub(crate) struct Hasher(Sha256);
-
-impl Hasher {
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    pub(crate) fn finish(self) -> ETag {
-        let hash = self.0.finalize();
-        let digits: Vec<String> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        ETag(format!("\"{}\"", digits.concat()))
-    }
-}
-
 impl ETag {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let mut hasher = Hasher::default();
-        hasher.add(bytes);
-        hasher.finish()
+        let hash = Sha256::digest(bytes);
+        let digits: Vec<String> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("\"{}\"", digits.concat()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether the value of If-Match has it: `*`, or a list.
+    pub(crate) fn is_in(&self, if_match: &str) -> bool {
+        // Shells remove quotes. A weak ETag keeps its `W/`, and is equal to none of ours.
+        let hash = self.0.trim_matches('"');
+        let mut tags = if_match.split(',').map(str::trim);
+        tags.any(|tag| tag == "*" || tag.trim_matches('"') == hash)
     }
 }
 
 impl fmt::Display for ETag {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
-    }
-}
-
-impl Expected {
-    pub(crate) fn read(if_match: &str) -> Self {
-        let tags = if_match.split(',').map(str::trim);
-        if tags.clone().any(|tag| tag == "*") {
-            return Self::Any;
-        }
-        // Shells remove quotes. A weak ETag keeps its `W/`, and is equal to none of ours.
-        let tags = tags.map(|tag| tag.trim_matches('"').to_owned());
-        Self::OneOf(tags.collect())
-    }
-
-    pub(crate) fn matches(&self, etag: &ETag) -> bool {
-        match self {
-            Self::Any => true,
-            Self::OneOf(tags) => tags.iter().any(|tag| tag == etag.0.trim_matches('"')),
-        }
     }
 }
 
@@ -92,8 +57,7 @@ mod tests {
             ("\"other\"".to_owned(), false),
             (String::new(), false),
         ] {
-            let matches = Expected::read(&if_match).matches(&ETag::of(b""));
-            assert_eq!(matches, expected, "{if_match}");
+            assert_eq!(ETag::of(b"").is_in(&if_match), expected, "{if_match}");
         }
     }
 }

@@ -138,16 +138,6 @@ impl Traffic {
         })
     }
 
-    /// This traffic from the first edge on that the windows of another period have.
-    pub(crate) fn aligned_to(self, period: Span) -> Self {
-        let micros = period.as_micros().max(1);
-        let start = BEGINNING.as_micros().div_ceil(micros);
-        Self {
-            start: Time::from_micros(start.saturating_mul(micros)),
-            ..self
-        }
-    }
-
     /// When the call of that number comes.
     pub(crate) fn at(&self, index: u64) -> Time {
         let rounds = (index / self.calls).saturating_mul(self.every.as_micros());

@@ -3,9 +3,9 @@
 //! A bound is a constant or a setting of `src` with a comment between its documentation and it:
 //!
 //! ```text
-//! /// Requests to check rules at a time. The first sentence is in the table.
-//! // bound rule_checks_max: 429; tollgate_rule_checks_full_total
-//! const RULE_CHECKS_MAX: usize = 4;
+//! /// Requests that read rules files at a time. The first sentence is in the table.
+//! // bound rules_reads_max: the next one waits; tollgate_admin_rules_texts_full_total
+//! const READS_MAX: usize = 2;
 //! ```
 //!
 //! The comment has its name, what happens beyond it, and behind the last semicolon the metrics that
@@ -50,10 +50,9 @@ const SECTIONS: [(&str, &[&str]); 7] = [
 const ORDER: [usize; 7] = [6, 1, 3, 2, 4, 5, 0];
 
 /// What only commands use: their user waits for them, and has what they read.
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 7] = [
     "cli",
     "what_if/cases",
-    "what_if/diff",
     "what_if/engine",
     "what_if/keys",
     "what_if/replay",

@@ -24,7 +24,7 @@ fn rules_on_a_read_only_mount_are_not_changed() {
     let reply = Connection::open(server.admin)
         .send_with(&headers, "PUT", "/api/v1/rules/rules.yaml", &limit_of(2))
         .expect("there is a response");
-    assert_eq!(reply.status, 403, "{reply:?}");
+    assert_eq!(reply.status, 409, "{reply:?}");
     for text in [&reply.body, &list["reason"].to_string()] {
         assert!(text.contains("is on a read-only mount"), "{text}");
     }

@@ -3,27 +3,25 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{CompileOptions, Source};
-use crate::rule_source::edit::compile::Compiler;
+use crate::config::Source;
+use crate::rule_source::edit::Access;
 use crate::rule_source::files::Directory;
-use crate::rule_source::reload::LastLoad;
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::rule_source::reload::{LastLoad, Reload};
 
 const RULES: &str = "domain: d\n";
 const CHANGED: &str = "domain: e\n";
 
 struct World {
     folder: TempDir,
-    reload: Reload,
-    live: Arc<LiveRules>,
-    writer: Arc<RulesWriter>,
+    files: Arc<RuleFiles>,
 }
 
 impl World {
     fn new() -> Self {
         let folder = TempDir::new().expect("a temporary directory");
         fs::write(folder.path().join("a.yaml"), RULES).expect("it is written");
-        let compiler = Compiler {
+        let metrics = Metrics::new();
+        let files = RuleFiles {
             directory: Directory {
                 path: folder.path().to_owned(),
                 root: None,
@@ -31,37 +29,20 @@ impl World {
                 base: None,
                 ignore_dot_files: false,
             },
-            options: CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new())),
+            options: CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &metrics)),
             overlay: None,
+            is_writable: true,
+            reload: Reload::default(),
+            access: Access::new(&metrics),
         };
-        let files = Arc::new(RuleFiles::new(compiler, &Metrics::new()));
-        let (reload, live) = (Reload::default(), Arc::new(LiveRules::default()));
-        let clock = Clock::system();
-        let metrics = Metrics::new();
-        let writer = RulesWriter::new(
-            files,
-            reload.clone(),
-            live.clone(),
-            clock,
-            Writing::Enabled,
-            &metrics,
-        );
-        Self {
-            folder,
-            reload,
-            live,
-            writer: Arc::new(writer),
-        }
+        let files = Arc::new(files);
+        Self { folder, files }
     }
 
-    async fn make(&self) -> Changed {
-        let change = RuleFileChange {
-            name: FileName::new("a.yaml").expect("it is one"),
-            expected: Expected::Any,
-            replacement: Replacement::Text(CHANGED.as_bytes().into()),
-        };
-        let made = self.writer.clone().make(change).await;
-        made.expect("it is written")
+    async fn change(&self) -> Result<Changed, EditError> {
+        let name = FileName::new("a.yaml").expect("it is one");
+        let text = CHANGED.as_bytes().into();
+        self.files.change(name, "*".to_owned(), text).await
     }
 
     fn text(&self) -> String {
@@ -72,24 +53,18 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_does_not_come_is_reported() {
     let world = World::new();
-    world.live.reject("read rules: too slow".to_owned());
-    let changed = world.make().await;
-    let error = changed.result.expect_err("nothing loads it").to_string();
-    assert_eq!(
-        error,
-        "the file is written, but was not loaded within 10 s: read rules: too slow"
-    );
-    assert_eq!((changed.version_before, changed.version), (1, 2));
+    let changed = world.change().await;
+    assert!(matches!(changed, Err(EditError::Late)), "{changed:?}");
     assert_eq!(world.text(), CHANGED);
 }
 
 #[tokio::test]
 async fn rules_that_are_rejected_with_another_change_are_reported() {
     let world = World::new();
-    let requested = world.reload.requested();
+    let requested = world.files.reload.requested();
     let load = async {
         requested.notified().await;
-        world.reload.report(LastLoad {
+        world.files.reload.report(LastLoad {
             sources: vec![Source {
                 name: "a.yaml".into(),
                 path: world.folder.path().join("a.yaml").to_string_lossy().into(),
@@ -98,22 +73,31 @@ async fn rules_that_are_rejected_with_another_change_are_reported() {
             problems: vec!["b.yaml: invalid".to_owned()],
         });
     };
-    let (changed, ()) = tokio::join!(world.make(), load);
-    let error = changed.result.expect_err("it is rejected").to_string();
+    let (changed, ()) = tokio::join!(world.change(), load);
+    let error = changed.expect_err("it is rejected").to_string();
     assert!(error.ends_with("stay in force: b.yaml: invalid"), "{error}");
-    assert!(changed.diff.contains("+domain: e"), "{}", changed.diff);
 }
 
 #[tokio::test(start_paused = true)]
 async fn changes_wait_for_their_turn_within_a_bound() {
     let world = World::new();
-    let _turn = world.writer.turn.lock().await;
-    let change = RuleFileChange {
-        name: FileName::new("a.yaml").expect("it is one"),
-        expected: Expected::Any,
-        replacement: Replacement::Version(1),
-    };
-    let made = world.writer.clone().make(change).await;
-    assert!(matches!(made, Err(ChangeError::Busy)), "{made:?}");
+    let _turn = world.files.turn().await.expect("nobody has it");
+    let turn = world.files.turn().await;
+    assert!(matches!(turn, Err(EditError::Busy)), "{turn:?}");
+}
+
+/// Another program writes the file after it was compared, and before it is replaced.
+#[test]
+fn a_file_that_changed_meanwhile_is_not_replaced() {
+    let world = World::new();
+    let name = FileName::new("a.yaml").expect("it is one");
+    let before = ETag::of(b"what was compared");
+    let replaced = world.files.replace(&name, &before, CHANGED.as_bytes());
+    assert!(
+        matches!(replaced, Err(EditError::Changed(_))),
+        "{replaced:?}"
+    );
     assert_eq!(world.text(), RULES);
+    let own = fs::read_dir(world.folder.path().join(OWN_FOLDER)).expect("it is a folder");
+    assert_eq!(own.count(), 0, "nothing is left");
 }

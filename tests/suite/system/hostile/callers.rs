@@ -54,7 +54,7 @@ const REQUESTS: [&str; 19] = [
     "GET /api/v1/unknown",
     "POST /api/v1/counters/reset",
     "PUT /api/v1/rules/rules.yaml",
-    "POST /api/v1/rules/rules.yaml/check",
+    "GET /api/v1/rules/rules.yaml",
 ];
 
 /// Headers of requests that pages of other sites cause, and what the answer has.
@@ -184,11 +184,13 @@ async fn nobody_is_locked_out_by_others_of_the_same_address() {
     assert_eq!(guesses[..10], [401; 10]);
     assert!(guesses[12..].contains(&429), "{guesses:?}");
     assert_eq!(reset(&[bearer(TOKEN)]), 200);
-    let rollback = |token: &str| {
-        let path = "/api/v1/rules/rules.yaml/rollback";
-        http::post_with(&[bearer(token)], server.admin, path, r#"{"version": 7}"#).status
+    let put = |token: &str| {
+        let headers = [bearer(token), "if-match: other".to_owned()];
+        let mut connection = Connection::open(server.admin);
+        let reply = connection.send_with(&headers, "PUT", "/api/v1/rules/rules.yaml", "domain: d");
+        reply.expect("there is a response").status
     };
-    assert_eq!((rollback("guess"), rollback(TOKEN)), (429, 404));
+    assert_eq!((put("guess"), put(TOKEN)), (429, 412));
     attacked.finish().await;
 }
 

@@ -1,8 +1,7 @@
-//! Texts of which a parser makes many times their size: rules that are checked without a token or written
-//! with one, and resources of a control plane.
+//! Texts of which a parser makes many times their size: rules that are written, and resources of a control
+//! plane.
 
 use std::net::SocketAddr;
-use std::thread;
 
 use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
 
@@ -11,8 +10,8 @@ use crate::support::xds::{Puppet, TYPE_URL, resource_of, response, rules_of};
 use crate::support::{Builder, TestServer, limit_of};
 use crate::system::hostile::{RESIDENT_MAX_KIB, UnderAttack};
 
-/// As long as `/check` takes, less the last brackets.
-const CHECKED_BYTES: usize = (1 << 20) - 1_024;
+/// Of each form, less the last brackets.
+const SHORT_BYTES: usize = (1 << 20) - 1_024;
 /// As long as PUT takes, less the beginning.
 const WRITTEN_BYTES: usize = (8 << 20) - 1_024;
 /// Below the longest response of a control plane.
@@ -98,12 +97,6 @@ fn closing(bracket: char) -> Option<char> {
     }
 }
 
-fn check(admin: SocketAddr, path: &str, text: &str) -> Reply {
-    let path = format!("/api/v1/rules/rules.yaml/{path}");
-    let sent = Connection::open(admin).send("POST", &path, text);
-    sent.expect("there is a response")
-}
-
 fn put(admin: SocketAddr, text: &str) -> Reply {
     let headers = ["authorization: Bearer open-sesame", "if-match: *"].map(str::to_owned);
     let mut connection = Connection::open(admin);
@@ -112,35 +105,11 @@ fn put(admin: SocketAddr, text: &str) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn texts_that_are_checked_take_little_memory() {
-    let attacked = UnderAttack::start(server());
-    let admin = attacked.server.admin;
-    let check = |path: &str, text: &str| {
-        let reply = check(admin, path, text);
-        assert!([200, 422, 429].contains(&reply.status), "{reply:?}");
-        assert!(reply.body.len() < 256 << 10, "{}", reply.body.len());
-    };
-    for (number, form) in texts(CHECKED_BYTES).into_iter().enumerate() {
-        let text = text(&form, CHECKED_BYTES);
-        check("check", &text);
-        if number < 2 {
-            thread::scope(|scope| {
-                for path in ["check", "check", "simulate?domain=d&e=k", "check"] {
-                    let (text, check) = (&text, &check);
-                    scope.spawn(move || check(path, text));
-                }
-            });
-        }
-    }
-    attacked.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn texts_that_are_written_take_little_memory() {
     let attacked = UnderAttack::start(server());
     let admin = attacked.server.admin;
-    let short = texts(CHECKED_BYTES).into_iter();
-    let short = short.map(|form| text(&form, CHECKED_BYTES));
+    let short = texts(SHORT_BYTES).into_iter();
+    let short = short.map(|form| text(&form, SHORT_BYTES));
     let long = texts(WRITTEN_BYTES).into_iter().take(1);
     for text in short.chain(long.map(|form| text(&form, WRITTEN_BYTES))) {
         let reply = put(admin, &text);
