@@ -181,8 +181,8 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 32_773;
-const OPERATOR_TOOLS_LINES_MAX: usize = 18_302;
+const CORE_LINES_MAX: usize = 32_743;
+const OPERATOR_TOOLS_LINES_MAX: usize = 18_018;
 
 /// Files and functions that may be longer, each with its reason.
 const LONGER: &[(&str, &str)] = &[];

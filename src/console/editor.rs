@@ -68,8 +68,8 @@ pub(crate) fn editor(
             section aria-labelledby="keys-title" hidden {
                 h2 #keys-title { "Top keys that would be treated differently" }
                 div #keys {}
-                @if values == Values::Redacted {
-                    p.dim { "ADMIN_REDACT replaces the values that clients send, so a new rule for one value finds no key." }
+                @if values == Values::Dropped {
+                    p.dim { "Values that clients send are left out (ADMIN_REDACT), so a new rule for one value finds no key." }
                 }
             }
             section aria-labelledby="simulation-title" hidden {

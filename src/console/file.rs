@@ -74,7 +74,7 @@ pub(crate) async fn content(
             section { p #off.empty { "Changes can be tried here, and not applied: " (reason) "." } }
         }
         @match file.edited() {
-            Ok(text) => (editor(&name, &file.etag, text, changes, viewer.values())),
+            Ok(text) => (editor(&name, &file.etag, text, changes, viewer.values)),
             Err(reason) => section { p.empty { (reason) } },
         }
         (history(&versions, changes))

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::observe::redact::Redaction;
+use crate::observe::redact::Values;
 use crate::observe::top_keys::RuleKeys;
 use crate::report;
 use crate::report::change::diff;
@@ -73,7 +73,7 @@ pub(crate) enum NoResult {
 
 impl RuleCheck {
     /// Compiles the rules with a change, and compares them with those in force. `top` has the keys
-    /// to match; without a redaction their values are shown as they are.
+    /// to match.
     ///
     /// # Errors
     /// The rules do not come from files.
@@ -81,7 +81,7 @@ impl RuleCheck {
         &self,
         change: ChangedFile,
         top: &[RuleKeys],
-        redaction: Option<&Redaction>,
+        values: Values,
     ) -> Result<Checked, NoResult> {
         let Compiled { rules, warnings } = match self.compile(change)? {
             Ok(compiled) => compiled,
@@ -102,7 +102,7 @@ impl RuleCheck {
             in_force: &in_force,
             changed: &rules,
             modes: self.modes,
-            redaction,
+            values,
         };
         let ChangedKeys { keys, left_out } = keys.changed(top);
         let report = report::RuleCheck {

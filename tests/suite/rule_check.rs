@@ -345,29 +345,25 @@ descriptors:
 
 #[tokio::test]
 async fn redacted_values_are_neither_shown_nor_found_by_a_pattern() {
-    for redact in ["hash", "drop"] {
-        let server = service().with_env("ADMIN_REDACT", redact).start();
+    {
+        let server = service().with_env("ADMIN_REDACT", "drop").start();
         ask(&server, "user", "ann", 7).await;
         ask(&server, "user", "bob", 1).await;
         let all = RULES.replace("requests_per_unit: 5", "requests_per_unit: 6");
         let checked = check(&server, &all);
         assert!(!checked.to_string().contains("ann"), "{checked}");
         let keys = checked["keys"].as_array().expect("a list");
-        assert_eq!(
-            keys.len(),
-            if redact == "hash" { 2 } else { 1 },
-            "{checked}"
-        );
+        assert_eq!(keys.len(), 1, "{checked}");
         let key = &keys[0];
         assert_eq!(key["before"]["over_limit"], true, "its own counter: {key}");
         assert_eq!(key["after"]["over_limit"], true, "7 hits of 6: {key}");
-        // A pattern would spell a value, letter by letter. That of a hash has no n.
+        // A pattern would spell a value, letter by letter.
         for value in ["ann", "an*"] {
             let guess = format!(
                 "  - {{key: user, value: '{value}', rate_limit: {{unit: day, requests_per_unit: 1}}}}\n"
             );
             let checked = check(&server, &format!("{RULES}{guess}"));
-            assert_eq!(checked["keys"], json!([]), "{redact} {value}: {checked}");
+            assert_eq!(checked["keys"], json!([]), "{value}: {checked}");
         }
     }
 }

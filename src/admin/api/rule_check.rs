@@ -112,9 +112,7 @@ impl RuleChecks {
         let top = self.top_keys.read(Selection::default(), window).await;
         let check = self.check.clone();
         let checked = self
-            .run(held, move |change| {
-                check.check(change, &top, viewer.redaction.as_deref())
-            })
+            .run(held, move |change| check.check(change, &top, viewer.values))
             .await?;
         let keys = checked.keys.into_iter().map(|key| self.key(key));
         Ok(report::RuleCheck {

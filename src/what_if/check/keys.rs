@@ -11,7 +11,7 @@ use crate::base::text::Text;
 use crate::base::time::Time;
 use crate::check::Check;
 use crate::limit::Limit;
-use crate::observe::redact::Redaction;
+use crate::observe::redact::{Redacted, Values};
 use crate::observe::top_keys::RuleKeys;
 use crate::report::{self, Mode};
 use crate::rules::plan::Modes;
@@ -30,7 +30,7 @@ pub(crate) struct Keys<'r> {
     pub(crate) in_force: &'r RuleSet,
     pub(crate) changed: &'r RuleSet,
     pub(crate) modes: Modes,
-    pub(crate) redaction: Option<&'r Redaction>,
+    pub(crate) values: Values,
 }
 
 /// The keys with the most hits among those that are treated differently.
@@ -94,10 +94,10 @@ impl Keys<'_> {
         counts: HitCounts,
     ) -> Option<ChangedKey> {
         let query = self.query(domain, entries);
-        match self.redaction {
-            None => self.compare_as(&query, &query, counts),
-            Some(redaction) => {
-                let redacted = redaction.of(&query, self.in_force);
+        match self.values {
+            Values::Clear => self.compare_as(&query, &query, counts),
+            Values::Dropped => {
+                let redacted = Redacted::of(&query, self.in_force);
                 let mut changed = self.compare_as(&query, &redacted.query(), counts)?;
                 self.read_counter_of(&query, &mut changed);
                 Some(changed)
