@@ -6,6 +6,7 @@ use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
 use tollgate::observe::feed::OverLimitFeed;
+use tollgate::observe::redact::Values;
 use tollgate::rules::stats::StatsTable;
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
@@ -55,7 +56,7 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", metrics)));
     let fallback = Fallback::new(OnStoreError::Local, metrics);
-    let feed = OverLimitFeed::new("a", None, metrics);
+    let feed = OverLimitFeed::new("a", Values::Clear, metrics);
     let observers = Observers::new(stats, feed, &settings, &clock, metrics);
     let parts = Parts {
         rules: live,

@@ -283,7 +283,7 @@ async fn trial(State(admin): State<Admin>, viewer: Viewer) -> Response {
     let Some(trial) = admin.trial else {
         return (StatusCode::NOT_FOUND, "TRIAL_UPSTREAM is not set\n").into_response();
     };
-    let values = viewer.values();
+    let values = viewer.values;
     let page = move || report::json(&trial.results(values));
     let shared = &admin.pages.trial[values as usize];
     respond("application/json", shared.get(page).await)

@@ -2,7 +2,6 @@
 
 pub(crate) mod backoff;
 pub mod environment;
-pub mod hash_key;
 pub(crate) mod named_enum;
 pub mod parse;
 pub(crate) mod regular_file;

@@ -13,12 +13,10 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use crate::admin;
-use crate::admin::api::counters::is_hashed;
 use crate::admin::api::viewer::{Viewer, Viewers};
 use crate::admin::query_string::Pairs;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
-use crate::observe::redact::Values;
 
 mod budgets;
 mod dialogs;
@@ -128,23 +126,13 @@ async fn rule(
     }
 }
 
-async fn key(
-    State(console): State<Console>,
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-) -> Response {
+async fn key(State(console): State<Console>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     if let Some(canonical) = key::canonical(&query) {
         return Redirect::to(&canonical).into_response();
     }
     let pairs = Pairs::new(&query);
-    if is_hashed(&pairs)
-        && viewer.values() == Values::Clear
-        && let Some(resolved) = key::resolved(&console.0, &pairs).await
-    {
-        return Redirect::to(&resolved).into_response();
-    }
-    let (title, content) = key::content(&console.0, &pairs, &viewer).await;
+    let (title, content) = key::content(&console.0, &pairs).await;
     console.page(Tab::Rules, &title, &content).await
 }
 

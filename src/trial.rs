@@ -291,7 +291,7 @@ impl Shared {
                 here: difference.here.clone(),
                 there: match values {
                     Values::Clear => difference.there.clone(),
-                    Values::Redacted => difference.there.clone().without_message(),
+                    Values::Dropped => difference.there.clone().without_message(),
                 },
                 class: difference.class.name().to_owned(),
             });

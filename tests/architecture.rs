@@ -30,7 +30,7 @@ what_if: api base check config limit limiter proto report rules store telemetry
 admin: api base check file_watch http limit limiter net observe report rule_source rules
     store telemetry trial
 console: admin base check limit limiter observe report rule_source rules store telemetry trial
-settings: admin api base limiter observe rule_source store telemetry trial
+settings: admin api base limiter rule_source store telemetry trial
 app: admin api base config console file_watch http limiter observe rule_source rules
     settings store telemetry trial
 cli: api app base config limit limiter net observe report rule_source rules settings store telemetry
@@ -160,7 +160,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 
 /// Names side by side in `src`: a file and its folder are one. Without `main` and `lib`.
-const NAMES_MAX: usize = 25;
+const NAMES_MAX: usize = 24;
 
 /// The operator tools: everything that only operators use. All else is the core, which serves
 /// requests.
@@ -181,7 +181,7 @@ const CORE_COMMANDS: &[&str] = &["cli/serve", "cli/shell"];
 
 /// Lines of code: without comments, blank lines and unit tests. A change that raises one of these
 /// says why in its commit message.
-const CORE_LINES_MAX: usize = 32_874;
+const CORE_LINES_MAX: usize = 32_743;
 const OPERATOR_TOOLS_LINES_MAX: usize = 17_725;
 
 /// Files and functions that may be longer, each with its reason.

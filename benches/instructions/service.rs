@@ -15,6 +15,7 @@ use tollgate::http::budget::HttpMetrics;
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Observers, Parts, Settings, Shared};
 use tollgate::observe::feed::OverLimitFeed;
+use tollgate::observe::redact::Values;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::Backend;
@@ -111,7 +112,7 @@ impl Service {
         // As the service has them; no reader follows the feed.
         let (settings, feed) = (
             Settings::default(),
-            OverLimitFeed::new("bench", None, &metrics),
+            OverLimitFeed::new("bench", Values::Clear, &metrics),
         );
         let observers = Observers::new(stats, feed, &settings, &clock, &metrics);
         let parts = Parts {

@@ -118,13 +118,9 @@ impl Api {
     }
 }
 
-async fn read_counter(
-    State(api): State<Api>,
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-) -> Response {
+async fn read_counter(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let pairs = Pairs::new(&query.unwrap_or_default());
-    api.respond(api.counters.read_by_query(&pairs, viewer.values()).await)
+    api.respond(api.counters.read_by_query(&pairs).await)
 }
 
 async fn read_counters(State(api): State<Api>, body: Body) -> Response {
@@ -148,13 +144,17 @@ async fn act(
 }
 
 async fn follow_over_limit(State(api): State<Api>, viewer: Viewer) -> Response {
-    over_limit::events(&api.feed, viewer.values(), &api.lifecycle)
+    over_limit::events(&api.feed, viewer.values, &api.lifecycle)
 }
 
 async fn read_top(State(api): State<Api>, viewer: Viewer, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let json = |answer| report::json(&answer);
-    match api.top.read(&api.replica, &query, &viewer, json).await {
+    match api
+        .top
+        .read(&api.replica, &query, viewer.values, json)
+        .await
+    {
         Ok(json) => answer::found(json),
         Err(rejected) => api.reject(rejected),
     }

@@ -2,15 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 
 use crate::admin::api::token::{TokenOptions, TokenSource};
-use crate::base::hash_key::HashKey;
 use crate::base::parse::{self, Secret};
+use crate::base::removed::replacement;
 use crate::http::callers::HostName;
-use crate::observe::redact::{Redact, Redaction};
+use crate::observe::redact::Values;
 
 /// The admin listener.
 #[derive(Debug, Clone, Args)]
@@ -42,15 +41,11 @@ pub struct Settings {
     /// precedence
     #[arg(long, env, value_name = "FILE")]
     pub admin_read_token_file: Option<PathBuf>,
-    /// Show values of descriptors to requests without a token as they are (none), as hashes (hash),
-    /// or not at all (drop), except for those that the rules name [default: none if DEBUG_HOST is a
-    /// loopback address, else hash]
-    #[arg(long, env, value_name = "HOW")]
-    pub admin_redact: Option<Redact>,
-    /// Key of these hashes: replicas with the same key show the same hashes [default: from
-    /// ADMIN_TOKEN, else from ADMIN_READ_TOKEN, else random]
-    #[arg(long, env, value_name = "TEXT", hide_env_values = true, value_parser = Secret::read)]
-    pub admin_redact_key: Option<Secret>,
+    /// Show values of descriptors to requests without a token as they are (none), or leave out
+    /// those that the rules do not name (drop) [default: none if DEBUG_HOST is a loopback address,
+    /// else drop]
+    #[arg(long, env, value_name = "HOW", value_parser = values)]
+    pub admin_redact: Option<Values>,
     /// Name of this replica on pages and in answers [default: HOSTNAME, else the random name in
     /// heartbeats]
     #[arg(long, env, value_name = "NAME")]
@@ -75,31 +70,22 @@ impl Settings {
         TokenOptions::new(change, read)
     }
 
-    /// How values are shown without a token; `None` as they are. The admin listener is bound to
-    /// `listener`.
-    pub(crate) fn redaction(
-        &self,
-        listener: SocketAddr,
-        tokens: &TokenOptions,
-    ) -> Option<Arc<Redaction>> {
-        let default = if listener.ip().to_canonical().is_loopback() {
-            Redact::None
-        } else {
-            Redact::Hash
-        };
-        let redaction = match self.admin_redact.unwrap_or(default) {
-            Redact::None => return None,
-            Redact::Hash => Redaction::hashing(self.hash_key(tokens)),
-            Redact::Drop => Redaction::dropping(),
-        };
-        Some(Arc::new(redaction))
+    /// What requests without a token see. The admin listener is bound to `listener`.
+    pub(crate) fn values(&self, listener: SocketAddr) -> Values {
+        self.admin_redact.unwrap_or({
+            if listener.ip().to_canonical().is_loopback() {
+                Values::Clear
+            } else {
+                Values::Dropped
+            }
+        })
     }
+}
 
-    fn hash_key(&self, tokens: &TokenOptions) -> HashKey {
-        match (&self.admin_redact_key, &tokens.hash_key) {
-            (Some(key), _) => HashKey::of(key),
-            (None, Some(key)) => key.clone(),
-            (None, None) => HashKey::random(),
-        }
-    }
+fn values(text: &str) -> Result<Values, String> {
+    let unknown = |error| match replacement(&format!("ADMIN_REDACT={text}")) {
+        Some(replacement) => format!("{error}; {replacement}"),
+        None => error,
+    };
+    text.parse().map_err(unknown)
 }

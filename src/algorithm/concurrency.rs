@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use sha2::{Digest as _, Sha256};
+
 use crate::algorithm::charge::Charge;
 use crate::algorithm::decide::Decide;
-use crate::base::hash_key::digest;
 use crate::base::time::Time;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
@@ -28,6 +29,12 @@ type Name = u128;
 
 /// Memory of a holder in both collections, which have spare capacity.
 const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
+
+/// The first half of the SHA-256 of a name.
+fn digest(name: &[u8]) -> Name {
+    let digest = Sha256::digest(name);
+    u128::from_be_bytes(*digest.first_chunk().expect("it has 32 bytes"))
+}
 
 impl Decide for Concurrency {
     const LUA: &'static str = include_str!("concurrency.lua");

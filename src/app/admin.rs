@@ -42,25 +42,24 @@ pub(super) fn build(
     background: &mut Background,
 ) -> Observers {
     let metrics = &core.metrics;
-    let (rules, redaction) = (shown.rules, &shown.redaction);
+    let rules = shown.rules;
     let replica: Arc<str> = core.backend.replica().into();
     let pod = core.settings.admin.pod_name.clone();
     let pod = pod.map_or_else(|| replica.clone(), Arc::from);
     let observers = observers(core, shown, &replica);
     let (token, token_files) = TokenCheck::new(token, core.clock.clone(), metrics);
     background.watch(token_files);
-    let viewers = Viewers::new(&replica, redaction.as_ref(), &token, &core.clock, metrics);
+    let viewers = Viewers::new(&replica, shown.values, &token);
     let keys = observers.top_keys.clone();
     let responses = ResponseBudget::new(metrics);
-    let (live, redacted) = (rules.live.clone(), redaction.clone());
-    let top = Top::new(keys.clone(), live, redacted, responses.clone());
+    let top = Top::new(keys.clone(), rules.live.clone(), responses.clone());
     let top = Arc::new(top);
     let (live, modes, backend) = (
         rules.live.clone(),
         core.settings.limiter.modes(),
         core.backend.clone(),
     );
-    let counters = Counters::new(live, modes, backend, core.clock.clone(), top.clone());
+    let counters = Counters::new(live, modes, backend, core.clock.clone());
     let counters = Arc::new(counters);
     let pages = Pages::new(&responses, metrics);
     let (files, list) = (rules.files.clone(), pages.rules.clone());
@@ -94,7 +93,7 @@ pub(super) fn build(
 
 fn observers(core: &Core, shown: &Shown<'_>, replica: &str) -> Observers {
     let Core { clock, metrics, .. } = core;
-    let feed = OverLimitFeed::new(replica, shown.redaction.clone(), metrics);
+    let feed = OverLimitFeed::new(replica, shown.values, metrics);
     let (stats, limiter) = (shown.rules.stats.clone(), &core.settings.limiter);
     Observers::new(stats, feed, limiter, clock, metrics)
 }

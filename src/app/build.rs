@@ -62,7 +62,7 @@ impl App {
         let rules = Rules::load(resolved.rules_from, &core);
         core.maintain_store(rules.live.clone(), &mut background);
         let summary = summary(&core, &ports, &rules, resolved.grpc_tls.as_ref())?;
-        let view = rules.view(&core, summary.admin, &resolved.admin_tokens);
+        let view = rules.view(&core, summary.admin);
         let trial = resolved.trial;
         let trial = trial.map(|options| Trial::new(options, &view, &core.clock, &core.metrics));
         let http_metrics = HttpMetrics::new(&core.metrics);
@@ -76,7 +76,7 @@ impl App {
         let shown = Shown {
             rules: &rules,
             trial: trial.as_ref(),
-            redaction: view.redaction,
+            values: view.values,
         };
         let observers = admin::build(&core, port, resolved.admin_tokens, &shown, &mut background);
         let tls = tls(resolved.grpc_tls, &core, &mut background)?;

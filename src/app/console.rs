@@ -1,20 +1,19 @@
 //! Gives the console the parts of the process that it shows.
 
-use std::sync::Arc;
-
 use crate::admin::api::Api;
 use crate::app::core::Core;
 use crate::app::rules::Rules;
 use crate::console::Console;
 use crate::console::parts::{Parts, RecentReads};
-use crate::observe::redact::Redaction;
+use crate::observe::redact::Values;
 use crate::trial::Trial;
 
 /// The components that the pages show.
 pub(super) struct Shown<'a> {
     pub(super) rules: &'a Rules,
     pub(super) trial: Option<&'a Trial>,
-    pub(super) redaction: Option<Arc<Redaction>>,
+    /// What callers without a token see.
+    pub(super) values: Values,
 }
 
 pub(super) fn console(core: &Core, shown: &Shown<'_>, api: &Api) -> Console {

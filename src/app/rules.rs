@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::admin::api::token::TokenOptions;
 use crate::app::banner::InitialRules;
 use crate::app::core::Core;
 use crate::config::CompileOptions;
@@ -94,14 +93,9 @@ impl Rules {
     }
 
     /// How pages of the admin listener, which is bound to `admin`, show descriptors.
-    pub(super) fn view(
-        &self,
-        core: &Core,
-        admin: SocketAddr,
-        tokens: &TokenOptions,
-    ) -> DescriptorView {
+    pub(super) fn view(&self, core: &Core, admin: SocketAddr) -> DescriptorView {
         DescriptorView {
-            redaction: core.settings.admin.redaction(admin, tokens),
+            values: core.settings.admin.values(admin),
             rules: self.live.clone(),
         }
     }

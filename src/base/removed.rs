@@ -2,6 +2,8 @@
 //! one reads it.
 
 const CANDIDATE: &str = "`tollgate replay --compare` shows what other rules would change of recorded requests, and shadow_mode or enforce_percent try a limit on live traffic";
+const HASHES: &str =
+    "without a token no values are shown, and with ADMIN_TOKEN or ADMIN_READ_TOKEN all of them";
 const LIST: &str = "`tollgate usage DOMAIN -e KEY=VALUE` has the limits of one key; warn_at reports the keys that are near a limit in the log and as events, and `tollgate top` has those with the most hits";
 const RECORD: &str = "Envoy's access log has the requests if RESPONSE_DYNAMIC_METADATA is true, and `tollgate replay` reads it";
 const FLEET: &str = "replicas share their counters in Redis, Prometheus adds up their rates, and the top keys of one are a sample of the same traffic";
@@ -30,12 +32,15 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     ("/rollback", VERSIONS),
     ("/simulate", "run `tollgate simulate` on the files"),
+    ("ADMIN_REDACT=hash", HASHES),
+    ("ADMIN_REDACT_KEY", HASHES),
     ("CANDIDATE_SUBDIRECTORY", CANDIDATE),
     ("RECORD_FILE", RECORD),
     ("RECORD_FILE_BYTES_MAX", RECORD),
     ("RECORD_REDACT", RECORD),
     ("RECORD_REDACT_KEY", RECORD),
     ("RECORD_SAMPLE_RATE", RECORD),
+    ("hashed=1", HASHES),
     ("rollback", VERSIONS),
     ("rule=", LIST),
     ("scope=fleet", FLEET),
@@ -49,7 +54,10 @@ const REMOVED: &[(&str, &str)] = &[
 
 /// The names of settings.
 pub(crate) fn settings() -> impl Iterator<Item = &'static str> {
-    let is_setting = |name: &&str| name.starts_with(|first: char| first.is_ascii_uppercase());
+    let is_setting = |name: &&str| {
+        let mut letters = name.chars();
+        letters.all(|letter| letter.is_ascii_uppercase() || letter == '_')
+    };
     REMOVED.iter().map(|(name, _)| *name).filter(is_setting)
 }
 

@@ -216,7 +216,7 @@ fn change_text(change: &CounterChange) -> String {
 const NONE: &str = "-";
 
 /// Names and values of the fields of a counter.
-fn fields(counter: &CounterView) -> [(&'static str, String); 13] {
+fn fields(counter: &CounterView) -> [(&'static str, String); 12] {
     let limit = counter.limit.as_ref();
     let over_limit = if counter.over_limit { "yes" } else { "no" };
     [
@@ -235,14 +235,7 @@ fn fields(counter: &CounterView) -> [(&'static str, String); 13] {
         ("over limit", over_limit.to_owned()),
         ("resets in, s", cell(counter.resets_in_seconds)),
         ("counted in", cell(counter.counted_in.map(CountedIn::name))),
-        ("shown as", cell(counter.hashed.as_ref().map(shown_as))),
     ]
-}
-
-/// A descriptor as pages have it for callers without a token.
-fn shown_as(hashed: &Entries) -> String {
-    let entries = hashed.iter().map(|[key, value]| format!("{key}={value}"));
-    entries.collect::<Vec<_>>().join(", ")
 }
 
 /// Without control characters, which clients may send.
@@ -272,7 +265,6 @@ mod tests {
             resets_in_seconds: Some(9),
             over_limit: used == 5,
             counted_in: Some(CountedIn::Redis),
-            hashed: None,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::console::rules::href_of;
 use crate::console::top_keys::{key_href, name_of};
 use crate::console::widgets::{bar, clamped, table};
 use crate::limit::Unit;
+use crate::observe::redact::Values;
 use crate::observe::top_keys::Selection;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
@@ -66,16 +67,22 @@ async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> M
         rule: Some(rule.path.to_string()),
     };
     let top = &parts.api.top;
-    let keys = top.of_rule(selection, Window::Hour, By::Hits, viewer).await;
+    let keys = top
+        .of_rule(selection, Window::Hour, By::Hits, viewer.values)
+        .await;
     let mut rows = Vec::new();
-    for key in keys.iter().flatten().take(KEYS_MAX) {
-        rows.extend(read(parts, domain, rule, key, viewer).await);
+    // Without its values it is not known which key it is.
+    let known = keys.iter().flatten();
+    let known = known.filter(|_| viewer.values == Values::Clear);
+    for key in known.take(KEYS_MAX) {
+        rows.extend(read(parts, domain, rule, key).await);
     }
     rows.sort_by_key(|(_, usage)| std::cmp::Reverse(usage.used_percent));
     html! {
         section {
             h2 { a href=(href_of(domain, &rule.path)) { (rule.path) } }
             @if let Err(rejected) = &keys { p.empty role="alert" { (rejected.reason()) } }
+            @else if viewer.values == Values::Dropped { p.empty { "Its keys are shown with a token." } }
             @else if rows.is_empty() { p.empty { "No hits in the last hour." } }
             @else {
                 (usage_table("Key", &html! { @for (key, usage) in &rows { (row(key, usage)) } }))
@@ -84,18 +91,14 @@ async fn section(parts: &Parts, domain: &str, rule: &Rule, viewer: &Viewer) -> M
     }
 }
 
-/// The limits of the rule for a key, with a link to its page. None if values were dropped: then it
-/// is not known which key it is.
+/// The limits of the rule for a key, with a link to its page.
 async fn read(
     parts: &Parts,
     domain: &str,
     rule: &Rule,
     key: &KeyHits,
-    viewer: &Viewer,
 ) -> Vec<(Markup, LimitUsage)> {
-    let Some(href) = key_href(domain, &key.key, viewer.links()) else {
-        return Vec::new();
-    };
+    let href = key_href(domain, &key.key);
     let (_, query) = href.split_once('?').unwrap_or_default();
     let usage = parts.api.counters.usage(&Pairs::new(query)).await;
     let limits = usage.map(|usage| usage.limits).unwrap_or_default();

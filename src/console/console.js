@@ -171,9 +171,8 @@ function feedRow({ time, domain, rule, descriptor, limit, retry_after_seconds: r
   if (rule) link(cell(row, ""), ruleUrl, rule);
   else cell(row, "–");
   const keyUrl = new URLSearchParams([["domain", domain], ...entries.map((entry) => ["e", entry])]);
-  if (feed.dataset.links === "hashes" && sessionStorage.getItem(TOKEN) === null) keyUrl.append("hashed", "1");
   const key = clamped(entries.join(", "));
-  if (feed.dataset.links === "none") cell(row, key);
+  if (feed.dataset.values === "drop" && sessionStorage.getItem(TOKEN) === null) cell(row, key);
   else link(cell(row, ""), `/console/key?${keyUrl}`, key);
   cell(row, limit);
   cell(row, retryAfter === undefined ? "never" : `${retryAfter} s`);

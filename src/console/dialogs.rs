@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use crate::admin::api::viewer::Viewer;
 use crate::console::widgets::clamped;
+use crate::observe::redact::Values;
 use crate::report::json;
 
 struct Action {
@@ -92,16 +93,16 @@ pub(crate) fn ask(name: &str, title: &str, text: &Markup) -> Markup {
     }
 }
 
-/// Where values are replaced: that they are, and the button that shows them.
+/// Where values are left out: that they are, and the button that shows them.
 pub(crate) fn hidden_values(viewer: &Viewer) -> Markup {
     html! {
-        @if viewer.redaction.is_some() {
+        @if viewer.values == Values::Dropped {
             p.dim {
-                "ADMIN_REDACT replaces the values that clients send."
+                "Values that clients send are left out (ADMIN_REDACT)."
                 @if viewer.may_reveal { " " button type="button" data-dialog="dialog-Reveal" { "Show values" } }
             }
             @if viewer.may_reveal {
-                (ask("Reveal", "Show values?", &html! { "Pages of this tab show values of clients until it is closed. The service logs that they were shown." }))
+                (ask("Reveal", "Show values?", &html! { "Pages of this tab show values of clients until it is closed." }))
             }
         }
     }

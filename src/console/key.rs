@@ -2,17 +2,13 @@
 
 use maud::{Markup, html};
 
-use crate::admin::api::counters::is_hashed;
-use crate::admin::api::top::{entries_of, query_of};
-use crate::admin::api::viewer::{Links, Viewer};
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::base::time::Span;
 use crate::console::budgets;
-use crate::console::dialogs::{actions, hidden_values};
+use crate::console::dialogs::actions;
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
-use crate::console::top_keys::key_href;
 use crate::console::widgets::{TimeAxis, bar, chart, clamped, duration, encoded};
 use crate::limit::Algorithm;
 use crate::observe::history::Chart;
@@ -23,7 +19,7 @@ use crate::rules::explain::explain;
 use crate::rules::{Entry, Query, plan};
 
 /// The title and the content.
-pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (String, Markup) {
+pub(crate) async fn content(parts: &Parts, pairs: &Pairs) -> (String, Markup) {
     let domain = Text(pairs.first("domain")).shown();
     let entries: Vec<String> = pairs
         .all("e")
@@ -31,8 +27,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
         .collect();
     let title = entries.join(", ");
     let counters = &parts.api.counters;
-    let answer = counters.read_by_query(pairs, viewer.values()).await;
-    let is_hashed = is_hashed(pairs);
+    let answer = counters.read_by_query(pairs).await;
     let hour = hour(parts, &domain, pairs).await;
     let limits = budgets::of_key(parts, pairs).await;
     let content = html! {
@@ -47,9 +42,7 @@ pub(crate) async fn content(parts: &Parts, pairs: &Pairs, viewer: &Viewer) -> (S
             Ok(counter) => {
                 (shown(counter, &parts.this_replica()))
                 @if let Some(limits) = limits { (limits) }
-                // An action needs the values.
-                @if is_hashed { (hidden_values(viewer)) }
-                @else { (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs))) }
+                (actions(parts.api.actions.unconfigured(), &domain, &descriptor(pairs)))
                 (history(hour.as_ref(), parts))
             },
             Err(rejected) => p.empty role="alert" { (rejected.reason()) },
@@ -85,15 +78,6 @@ pub(crate) fn canonical(query: &str) -> Option<String> {
     Some(format!("/console/key?domain={domain}{entries}"))
 }
 
-/// The URL of this view for the values of a query with hashes.
-pub(crate) async fn resolved(parts: &Parts, pairs: &Pairs) -> Option<String> {
-    let query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
-    let key = parts.api.counters.key_of_hash(&query).await.ok()?;
-    let domain = Text(query.domain).shown();
-    let entries = entries_of(&query_of(&domain, &key).descriptors[0]);
-    key_href(&domain, &entries, Links::Values)
-}
-
 fn shown(counter: &CounterView, this_replica: &str) -> Markup {
     let limit = counter.limit.as_ref();
     let capacity = limit.map_or(0, CounterLimit::capacity);
@@ -119,12 +103,7 @@ fn shown(counter: &CounterView, this_replica: &str) -> Markup {
 /// Hits of the key in each slot of the last hour. `None` if it was not tracked.
 async fn hour(parts: &Parts, domain: &str, pairs: &Pairs) -> Option<Chart> {
     let rules = parts.rules_in_force()?;
-    let found;
-    let mut query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
-    if is_hashed(pairs) {
-        found = parts.api.counters.key_of_hash(&query).await.ok()?;
-        query = query_of(domain, &found);
-    }
+    let query = Query::of_entries(pairs.first("domain"), pairs.all("e")).ok()?;
     let plan = plan(&rules, &query, parts.modes, parts.clock.now()).ok()?;
     let step = plan.steps.first()?;
     let link = step.links().last()?;

@@ -3,12 +3,13 @@
 
 use maud::{Markup, html};
 
-use crate::admin::api::viewer::{Links, Viewer};
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::console::dialogs::hidden_values;
 use crate::console::frame::Tab;
 use crate::console::parts::Parts;
+use crate::observe::redact::Values;
 
 /// What the page is limited to, as it is in the URL. Empty texts include everything.
 #[derive(Debug, Clone)]
@@ -29,7 +30,7 @@ pub(crate) fn content(parts: &Parts, query: &str, viewer: &Viewer) -> Markup {
             button #feed-pause type="button" aria-pressed="false" hidden { "Pause" }
         }
         (form(&filter))
-        (feed(parts, &filter, viewer.links()))
+        (feed(parts, &filter, viewer.values))
         (hidden_values(viewer))
     }
 }
@@ -67,7 +68,7 @@ fn form(filter: &Filter) -> Markup {
     }
 }
 
-fn feed(parts: &Parts, filter: &Filter, links: Links) -> Markup {
+fn feed(parts: &Parts, filter: &Filter, values: Values) -> Markup {
     let columns = ["Time", "Rule", "Key", "Limit", "Retry after", "Source"];
     let Filter { domain, rule, key } = filter;
     html! {
@@ -75,7 +76,7 @@ fn feed(parts: &Parts, filter: &Filter, links: Links) -> Markup {
         div.scroll tabindex="0" {
             table {
                 thead { tr { @for name in columns { th scope="col" { (name) } } } }
-                tbody #feed data-keep data-source="/api/v1/over-limit" data-links=(links.name())
+                tbody #feed data-keep data-source="/api/v1/over-limit" data-values=(values.name())
                     data-domain=(domain) data-rule=(rule) data-key=(key) {}
             }
         }

@@ -2,13 +2,14 @@
 
 use maud::{Markup, html};
 
-use crate::admin::api::viewer::{Links, Viewer};
+use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
 use crate::console::dialogs::hidden_values;
 use crate::console::parts::Parts;
 use crate::console::rules::href_of;
 use crate::console::widgets::{clamped, encoded, percent, table};
+use crate::observe::redact::Values;
 use crate::observe::top_keys::Selection;
 use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
@@ -40,8 +41,11 @@ pub(crate) async fn section(
         domain: Some(domain.to_owned()),
         rule: Some(rule.to_owned()),
     };
-    let keys = parts.api.top.of_rule(selection, window, by, viewer).await;
-    let links = viewer.links();
+    let keys = parts
+        .api
+        .top
+        .of_rule(selection, window, by, viewer.values)
+        .await;
     let href = |window: Window, by: By| {
         let (window, by) = (window.name(), by.name());
         format!("{}&window={window}&by={by}", href_of(domain, rule))
@@ -64,14 +68,14 @@ pub(crate) async fn section(
             @match &keys {
                 Err(rejected) => p.empty role="alert" { (rejected.reason()) },
                 Ok(keys) if keys.is_empty() => p.empty { "No hits in this period." },
-                Ok(keys) => (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, links)) } })),
+                Ok(keys) => (table(&["Key"], &["Over limit", "Hits", "Share over limit"], &html! { @for key in keys.iter().take(KEYS_MAX) { (row(domain, key, open, viewer.values)) } })),
             }
             (hidden_values(viewer))
         }
     }
 }
 
-fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
+fn row(domain: &str, key: &KeyHits, open: &[bool], values: Values) -> Markup {
     let KeyHits {
         key: entries,
         hits,
@@ -81,9 +85,9 @@ fn row(domain: &str, key: &KeyHits, open: &[bool], links: Links) -> Markup {
     html! {
         tr {
             th scope="row" {
-                @match key_href(domain, entries, links) {
-                    Some(href) => a href=(href) { (clamped(&name)) },
-                    None => (clamped(&name)),
+                @match values {
+                    Values::Clear => a href=(key_href(domain, entries)) { (clamped(&name)) },
+                    Values::Dropped => (clamped(&name)),
                 }
             }
             td.number.over[*over > 0] { (over) }
@@ -111,19 +115,11 @@ pub(crate) fn name_of(entries: &[[String; 2]], open: &[bool]) -> String {
     }
 }
 
-/// The URL of a key's view, if there can be one.
-pub(crate) fn key_href(domain: &str, entries: &[[String; 2]], links: Links) -> Option<String> {
-    let hashed = match links {
-        Links::Values => "",
-        Links::Hashes => "&hashed=1",
-        Links::None => return None,
-    };
+/// The URL of a key's view.
+pub(crate) fn key_href(domain: &str, entries: &[[String; 2]]) -> String {
     let entries = entries.iter();
     let entries = entries.map(|[key, value]| format!("&e={}", encoded(&format!("{key}={value}"))));
     let entries: Vec<String> = entries.collect();
-    let entries = entries.concat();
-    Some(format!(
-        "/console/key?domain={}{hashed}{entries}",
-        encoded(domain)
-    ))
+    let domain = encoded(domain);
+    format!("/console/key?domain={domain}{}", entries.concat())
 }

@@ -11,7 +11,7 @@ use crate::trial::Trial;
 
 /// How the upstream decides, compared with this service.
 pub(crate) fn results(trial: &Trial, viewer: &Viewer) -> Markup {
-    let results = trial.results(viewer.values());
+    let results = trial.results(viewer.values);
     html! {
         h1 { "Trial" }
         p.lead {

@@ -14,7 +14,7 @@ use crate::base::sampling::PerSecond;
 use crate::base::text::{Text, prefix};
 use crate::base::time::{Span, Time};
 use crate::check::{Check, Verdict};
-use crate::observe::redact::{Redaction, Values};
+use crate::observe::redact::{Redacted, Values};
 use crate::report::json;
 use crate::report::top::{EventType, OverLimitEvent};
 use crate::rules::{Descriptor, Link, Query, RuleSet};
@@ -76,22 +76,22 @@ struct Shared {
     redacted: broadcast::Sender<Arc<str>>,
     /// The name of this process.
     replica: Box<str>,
-    /// `None` sends values as they are.
-    redaction: Option<Arc<Redaction>>,
+    /// What readers without a token see.
+    values: Values,
     dropped: Counter,
 }
 
 impl OverLimitFeed {
-    /// Registers the metric. Events have the name of this process; without a redaction they have
-    /// values as they are.
-    pub fn new(replica: &str, redaction: Option<Arc<Redaction>>, metrics: &Metrics) -> Self {
+    /// Registers the metric. Events have the name of this process, and `values` for readers without
+    /// a token.
+    pub fn new(replica: &str, values: Values, metrics: &Metrics) -> Self {
         Self(Arc::new(Shared {
             replica: replica.into(),
             readers: AtomicUsize::new(0),
             seconds: <[Mutex<PerSecond>; EventType::ALL.len()]>::default(),
             clear: broadcast::Sender::new(EVENTS_MAX),
             redacted: broadcast::Sender::new(EVENTS_MAX),
-            redaction,
+            values,
             dropped: metrics.counter(
                 "tollgate_over_limit_events_dropped_total",
                 "Events that readers of /api/v1/over-limit did not get: more than 10 of their type in a second (events_per_second_max), or the reader was slow (events_max).",
@@ -104,7 +104,7 @@ impl OverLimitFeed {
         self.0.readers.fetch_add(1, Relaxed);
         let events = match values {
             Values::Clear => &self.0.clear,
-            Values::Redacted => &self.0.redacted,
+            Values::Dropped => &self.0.redacted,
         };
         Reader {
             events: events.subscribe(),
@@ -150,9 +150,9 @@ impl OverLimitFeed {
         rules: &RuleSet,
         show: impl FnOnce(&Query<'_>) -> T,
     ) -> T {
-        match &self.0.redaction {
-            None => show(query),
-            Some(redaction) => show(&redaction.of(query, rules).query()),
+        match self.0.values {
+            Values::Clear => show(query),
+            Values::Dropped => show(&Redacted::of(query, rules).query()),
         }
     }
 }
@@ -227,7 +227,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::base::hash_key::HashKey;
     use crate::base::time::Span;
     use crate::check::Source;
     use crate::rules::plan::{Modes, plan};
@@ -243,8 +242,8 @@ descriptors:
         Time::from_micros(1_700_000_000_000_000).plus(Span::from_secs(secs))
     }
 
-    fn feed(redaction: Option<Redaction>) -> OverLimitFeed {
-        OverLimitFeed::new("a", redaction.map(Arc::new), &Metrics::new())
+    fn feed(values: Values) -> OverLimitFeed {
+        OverLimitFeed::new("a", values, &Metrics::new())
     }
 
     fn send(feed: &OverLimitFeed, user: &str, now: Time) {
@@ -279,9 +278,9 @@ descriptors:
 
     #[test]
     fn events_have_domain_rule_and_descriptor() {
-        let feed = feed(None);
+        let feed = feed(Values::Clear);
         send(&feed, "before", at(0));
-        let mut reader = feed.read(Values::Redacted);
+        let mut reader = feed.read(Values::Dropped);
         send(&feed, "a\nb", at(0));
         let expected = json!({
             "type": "over_limit", "replica": "a", "time": "2023-11-14T22:13:20.000Z", "domain": "d", "rule": "d.plan_free.user",
@@ -295,26 +294,20 @@ descriptors:
 
     #[test]
     fn redacted_readers_see_values_of_rules_only() {
-        let user = |redaction, user: &str| {
-            let feed = feed(Some(redaction));
-            let mut reader = feed.read(Values::Redacted);
-            let mut clear = feed.read(Values::Clear);
-            send(&feed, user, at(0));
-            let event = next(&mut clear).expect("an event");
-            assert_eq!(event["descriptor"][1], json!(["user", user]));
-            let event = next(&mut reader).expect("an event");
-            assert_eq!(event["descriptor"][0], json!(["plan", "free"]));
-            event["descriptor"][1][1].as_str().map(str::to_owned)
-        };
-        assert_eq!(user(Redaction::dropping(), "ann").as_deref(), Some(""));
-        let hashed = user(Redaction::hashing(HashKey::random()), "ann").expect("a hash");
-        assert!(hashed.len() == 16 && hashed != "ann", "{hashed}");
+        let feed = feed(Values::Dropped);
+        let mut reader = feed.read(Values::Dropped);
+        let mut clear = feed.read(Values::Clear);
+        send(&feed, "ann", at(0));
+        let event = next(&mut clear).expect("an event");
+        assert_eq!(event["descriptor"][1], json!(["user", "ann"]));
+        let event = next(&mut reader).expect("an event");
+        assert_eq!(event["descriptor"], json!([["plan", "free"], ["user", ""]]));
     }
 
     #[test]
     fn events_beyond_ten_a_second_are_dropped() {
-        let feed = feed(None);
-        let mut reader = feed.read(Values::Redacted);
+        let feed = feed(Values::Clear);
+        let mut reader = feed.read(Values::Dropped);
         for _ in 0..25 {
             send(&feed, "ann", at(0));
         }
@@ -325,8 +318,8 @@ descriptors:
 
     #[test]
     fn slow_reader_loses_the_oldest_events() {
-        let feed = feed(None);
-        let (mut slow, mut fast) = (feed.read(Values::Redacted), feed.read(Values::Redacted));
+        let feed = feed(Values::Clear);
+        let (mut slow, mut fast) = (feed.read(Values::Dropped), feed.read(Values::Dropped));
         let events = EVENTS_MAX as u64 + 6;
         for second in 0..events {
             send(&feed, &second.to_string(), at(second));

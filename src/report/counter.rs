@@ -34,9 +34,6 @@ pub(crate) struct CounterView {
     /// `fallback`: Redis gave no answer, and this is what the replica counts locally, of its share
     /// of the limit
     pub(crate) counted_in: Option<CountedIn>,
-    /// Key and value of each entry as callers without a token see them; null unless ADMIN_REDACT is
-    /// hash
-    pub(crate) hashed: Option<Entries>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

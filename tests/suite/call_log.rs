@@ -100,19 +100,18 @@ fn calls_by_json_are_lines() {
 
 #[tokio::test]
 async fn values_of_lines_are_shown_as_admin_redact_says() {
-    for (redact, expected) in [("hash", "k="), ("drop", "descriptors=\"k=\" ")] {
-        let server = server("debug").with_env("ADMIN_REDACT", redact).start();
-        let mut client = server.client().await;
-        client.ask("rl", &[("k", "ann@example.org")]).await;
-        client.ask("rl", &[("generic_key", "slow")]).await;
-        look_until("both are logged", || lines(&server).len() == 2);
-        server.assert_not_logged("ann@example.org");
-        assert!(lines(&server)[0].contains(expected), "{:?}", lines(&server));
-        assert!(
-            lines(&server)[1].contains("generic_key=slow"),
-            "a value of the rules"
-        );
-    }
+    let server = server("debug").with_env("ADMIN_REDACT", "drop").start();
+    let mut client = server.client().await;
+    client.ask("rl", &[("k", "ann@example.org")]).await;
+    client.ask("rl", &[("generic_key", "slow")]).await;
+    look_until("both are logged", || lines(&server).len() == 2);
+    server.assert_not_logged("ann@example.org");
+    let expected = "descriptors=\"k=\" ";
+    assert!(lines(&server)[0].contains(expected), "{:?}", lines(&server));
+    assert!(
+        lines(&server)[1].contains("generic_key=slow"),
+        "a value of the rules"
+    );
 }
 
 #[tokio::test]

@@ -61,6 +61,7 @@ use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Observers, Parts};
 use tollgate::observe::feed::OverLimitFeed;
+use tollgate::observe::redact::Values;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
@@ -239,7 +240,7 @@ impl World {
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
         let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
-        let feed = OverLimitFeed::new("a", None, &metrics);
+        let feed = OverLimitFeed::new("a", Values::Clear, &metrics);
         let observers = Observers::new(stats, feed, &settings.limiter, &now, &metrics);
         let parts = Parts {
             rules: rules.clone(),

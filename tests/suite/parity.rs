@@ -656,7 +656,12 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         table_limits()
             .into_iter()
             .filter(|limit| algorithms.contains(&limit.algorithm))
-            .map(give_backs_beside_a_veto),
+            .flat_map(|limit| {
+                [
+                    give_backs_beside_a_veto(limit),
+                    soft_hits_beside_a_veto(limit),
+                ]
+            }),
     );
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
@@ -792,6 +797,40 @@ fn over_limit_behind_other_leases() -> History {
             batch(5, false, &[(1, 0), (1, 2)]),
             batch(1, true, &[(0, 2)]),
         ],
+    }
+}
+
+/// Hits that do not enforce, after others of their request on the same key: of one that is undone,
+/// which alone makes them over limit, and of one that stays.
+fn soft_hits_beside_a_veto(limit: Limit) -> History {
+    let counters = std::array::from_fn(|_| Terms2 {
+        limits: [limit; 2],
+        found: None,
+    });
+    let call = |counter, enforcing, eighths, more| Call {
+        size: Size::Add(Amount::Capacity(eighths, more)),
+        enforcing,
+        ..hit(counter)
+    };
+    let batch = |calls| Batch {
+        gap: Gap::Micros(1),
+        reloaded: [false; KEYS],
+        asks: vec![Group {
+            mode: Mode::Independent,
+            calls: joined(calls),
+        }],
+        writes: Writes::Taken,
+    };
+    let full = |counter| call(counter, false, 8, 0);
+    let (over, one) = (|counter| call(counter, true, 8, 1), call(2, false, 0, 1));
+    let batches = vec![
+        batch(vec![full(0), full(0), over(1)]),
+        batch(vec![over(2), one]),
+    ];
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
     }
 }
 

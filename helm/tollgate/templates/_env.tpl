@@ -46,12 +46,6 @@
 - {name: ADMIN_HOSTS, value: {{ join "," . | quote }}}
 {{- end }}
 - {name: ADMIN_REDACT, value: {{ $values.admin.redact | quote }}}
-{{- with $values.admin.redactKey }}
-{{- if .existingSecret }}
-- name: ADMIN_REDACT_KEY
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
-{{- end }}
-{{- end }}
 {{- with $values.admin.token }}
 {{- if .existingSecret }}
 - {name: ADMIN_TOKEN_FILE, value: {{ printf "/etc/tollgate/admin-token/%s" .key | quote }}}

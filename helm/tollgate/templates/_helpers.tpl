@@ -250,9 +250,6 @@ Rejects combinations of values. The schema has validated each value.
 {{- fail "xds.tls.enabled is true: set xds.tls.secretName to a Secret with tls.crt, tls.key and ca.crt" }}
 {{- end }}
 {{- end }}
-{{- if and $values.admin.redactKey.existingSecret (ne $values.admin.redact "hash") }}
-{{- fail (printf "admin.redactKey is the key of hashes, but admin.redact is %s: set it to hash" $values.admin.redact) }}
-{{- end }}
 {{- with $values.settings.DEBUG_HOST }}
 {{- if or (hasPrefix "127." .) (has . (list "::1" "localhost")) }}
 {{- fail (printf "settings.DEBUG_HOST is %s: the kubelet's probes, and other pods, reach the admin port at the address of the pod. Remove it; networkPolicy.ingress.admin restricts the port" .) }}

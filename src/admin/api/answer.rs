@@ -59,12 +59,6 @@ impl Rejected {
         self
     }
 
-    /// Removes it.
-    pub(crate) fn unexplained(mut self) -> Self {
-        self.body.explanation = None;
-        self
-    }
-
     /// Adds what the compiler reports about rules.
     pub(crate) fn with_errors(mut self, errors: Vec<Finding>) -> Self {
         self.body.errors = Some(errors);

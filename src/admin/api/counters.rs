@@ -10,7 +10,7 @@ use http::StatusCode;
 use crate::admin::api::answer::{Answer, Rejected};
 use crate::admin::api::change::{Action, CounterAction};
 use crate::admin::api::limit_name::{chosen, limit_of, only_above};
-use crate::admin::api::top::{Key, Top, entries_of, query_of, reject_removed};
+use crate::admin::api::top::reject_removed;
 use crate::admin::explain::{BODY_BYTES_MAX, NO_RULES};
 use crate::admin::query_string::Pairs;
 use crate::api::body::read_body;
@@ -21,7 +21,6 @@ use crate::base::time::{Clock, Time};
 use crate::check::{Check, CheckError, Effect, Hits, Reading};
 use crate::limit::Limit;
 use crate::limiter::{self, Modes};
-use crate::observe::redact::Values;
 use crate::report::counter::{CountedIn, CounterChange, CounterLimit, CounterList, CounterView};
 use crate::rules::explain::explain;
 use crate::rules::query::{Descriptor, Entry, Query};
@@ -30,7 +29,6 @@ use crate::store::{Backend, Store};
 
 const GET_USAGE: &str =
     "write ?domain=DOMAIN&e=KEY%3DVALUE with an `e` for each entry, key and value percent-encoded";
-const UNKNOWN_HASH: &str = "no key with this hash is among the top keys of the last hour on this replica; `tollgate counter get` with the value prints its hash";
 const UNREAD: &str = "the change is done, and the counter could not be read afterwards";
 
 /// Finds and reads the counters of descriptors.
@@ -40,21 +38,13 @@ pub(crate) struct Counters {
     modes: Modes,
     backend: Backend,
     pub(super) clock: Clock,
-    top: Arc<Top>,
     /// Opened by the first request, on the thread of the admin listener.
     store: OnceLock<Store>,
 }
 
 impl Counters {
-    pub(crate) fn new(
-        rules: Arc<LiveRules>,
-        modes: Modes,
-        backend: Backend,
-        clock: Clock,
-        top: Arc<Top>,
-    ) -> Self {
+    pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, backend: Backend, clock: Clock) -> Self {
         Self {
-            top,
             rules,
             modes,
             backend,
@@ -63,55 +53,12 @@ impl Counters {
         }
     }
 
-    /// GET: one descriptor, with an entry for each `e` in the query string. With `hashed=1` its
-    /// values are hashes; then a caller that does not see values gets no name of the counter.
-    pub(crate) async fn read_by_query(&self, pairs: &Pairs, values: Values) -> Answer<CounterView> {
+    /// GET: one descriptor, with an entry for each `e` in the query string.
+    pub(crate) async fn read_by_query(&self, pairs: &Pairs) -> Answer<CounterView> {
         reject_removed(pairs, "scope")?;
-        let mut key = None;
-        let query = self.query_of_pairs(pairs, &mut key).await?;
-        let is_hashed = is_hashed(pairs);
-        let mut read = self.read(query, limit_of(pairs).as_deref()).await;
-        if is_hashed {
-            // The explanation of an error has the values.
-            read = read.map_err(Rejected::unexplained);
-        }
-        let mut counter = read?.swap_remove(0);
-        if is_hashed && values != Values::Clear {
-            counter.key = None;
-        }
-        Ok(counter)
-    }
-
-    /// The descriptor that a query string names. The key of its hashes is put into `found`.
-    pub(super) async fn query_of_pairs<'p>(
-        &self,
-        pairs: &'p Pairs,
-        found: &'p mut Option<Key>,
-    ) -> Result<Query<'p>, Rejected> {
-        let domain = pairs.first("domain");
-        if domain.is_empty() || pairs.all("e").next().is_none() {
-            let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
-            return Err(Rejected::bad_request(reason));
-        }
-        let mut query = Query::of_entries(domain, pairs.all("e"))
-            .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))?;
-        if is_hashed(pairs) {
-            let key = found.insert(self.key_of_hash(&query).await?);
-            query.descriptors = query_of("", key).descriptors;
-        }
-        Ok(query)
-    }
-
-    /// The key that a query with hashes names.
-    ///
-    /// # Errors
-    /// 404 if it is not among the top keys.
-    pub(crate) async fn key_of_hash(&self, query: &Query<'_>) -> Result<Key, Rejected> {
-        let domain = Text(query.domain).shown();
-        let found = self.top.hashed(&domain, entries_of(&query.descriptors[0]));
-        found
-            .await?
-            .ok_or_else(|| Rejected::new(StatusCode::NOT_FOUND, UNKNOWN_HASH))
+        let query = query_of_pairs(pairs)?;
+        let read = self.read(query, limit_of(pairs).as_deref()).await;
+        Ok(read?.swap_remove(0))
     }
 
     /// POST: a request in the form of `/json`.
@@ -194,12 +141,7 @@ impl Counters {
             let leased = self.store().leased(check);
             counter(query, step, check, &reading, leased, counted_in)
         });
-        let mut counters = join_all(counters).await;
-        let hashed = self.top.as_hashed(query).unwrap_or_default();
-        for (counter, hashed) in counters.iter_mut().zip(hashed) {
-            counter.hashed = Some(hashed);
-        }
-        Ok(counters)
+        Ok(join_all(counters).await)
     }
 
     /// The plan of a request, of which at least one descriptor has a counter.
@@ -310,13 +252,19 @@ fn uncounted(query: &Query<'_>, step: &Step<'_>) -> CounterView {
         resets_in_seconds: None,
         over_limit: false,
         counted_in: None,
-        hashed: None,
     }
 }
 
-/// Whether the values of a query string are hashes.
-pub(crate) fn is_hashed(pairs: &Pairs) -> bool {
-    pairs.first("hashed") == b"1"
+/// The descriptor that a query string names.
+pub(super) fn query_of_pairs(pairs: &Pairs) -> Result<Query<'_>, Rejected> {
+    reject_removed(pairs, "hashed")?;
+    let domain = pairs.first("domain");
+    if domain.is_empty() || pairs.all("e").next().is_none() {
+        let reason = format!("a domain and at least one entry are needed; {GET_USAGE}");
+        return Err(Rejected::bad_request(reason));
+    }
+    Query::of_entries(domain, pairs.all("e"))
+        .map_err(|invalid| Rejected::bad_request(format!("{invalid}; {GET_USAGE}")))
 }
 
 /// A lease is no period.

@@ -15,7 +15,6 @@ use http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
 use crate::admin::api::answer::Rejected;
-use crate::base::hash_key::HashKey;
 use crate::base::parse::Secret;
 use crate::base::time::{Clock, Span};
 use crate::check::{Check, Hits, Key};
@@ -54,8 +53,6 @@ pub(crate) enum Right {
 pub(crate) struct TokenOptions {
     read: TokenSource,
     change: TokenSource,
-    /// The key that the tokens determine; `None` without any.
-    pub(crate) hash_key: Option<HashKey>,
 }
 
 /// A token and its settings.
@@ -89,12 +86,7 @@ impl TokenOptions {
         if change.token.is_some() && secret(&change) == secret(&read) {
             return Err(format!("{}: {SAME}", read.setting));
         }
-        let token = change.token.as_ref().or(read.token.as_ref());
-        Ok(Self {
-            hash_key: token.map(HashKey::of),
-            read,
-            change,
-        })
+        Ok(Self { read, change })
     }
 
     /// A sentence about each token that can be guessed.
@@ -136,21 +128,12 @@ impl TokenSource {
     }
 
     /// Replaces the current token whenever its file has changed to one that is not the `other`.
-    fn follow(
-        self,
-        current: &CurrentToken,
-        other: &CurrentToken,
-        hash_key: Option<HashKey>,
-        files: &mut Reloaded,
-    ) {
+    fn follow(self, current: &CurrentToken, other: &CurrentToken, files: &mut Reloaded) {
         let setting = self.setting;
         if let Some(path) = self.file {
             let (replaced, other) = (current.clone(), other.clone());
             let replace = move |token: Secret| {
                 replaced.set(&token);
-                if let Some(key) = &hash_key {
-                    key.follow(&token);
-                }
                 if let Some(weakness) = weakness(setting, &token) {
                     tracing::warn!("{weakness}");
                 }
@@ -224,16 +207,10 @@ impl TokenCheck {
         metrics: &Metrics,
     ) -> (Arc<Self>, Option<Reloaded>) {
         let mut files = Reloaded::new("admin-token", "admin token");
-        let TokenOptions {
-            read,
-            change,
-            hash_key,
-        } = options;
+        let TokenOptions { read, change } = options;
         let (current_read, current_change) = (read.current(), change.current());
-        // The key is that of the token for changes, if there is one.
-        let of_read = hash_key.clone().filter(|_| change.token.is_none());
-        read.follow(&current_read, &current_change, of_read, &mut files);
-        change.follow(&current_change, &current_read, hash_key, &mut files);
+        read.follow(&current_read, &current_change, &mut files);
+        change.follow(&current_change, &current_read, &mut files);
         let terms = Terms::new(ATTEMPTS_MAX.into(), Unit::Minute, Algorithm::TokenBucket);
         let check = Self {
             read: current_read,

@@ -9,14 +9,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::api::answer::{self, Rejected};
 use crate::admin::api::top_sums::Sums;
-use crate::admin::api::viewer::Viewer;
 use crate::admin::query_string::Pairs;
 use crate::base::removed::replacement;
 use crate::base::text::Text;
 use crate::http::response_budget::{ResponseBudget, place_of};
 use crate::observe;
-use crate::observe::redact::Redaction;
-use crate::observe::top_keys::windows::{By, Counted, Window};
+use crate::observe::redact::{Redacted, Values};
+use crate::observe::top_keys::windows::{By, Window};
 use crate::observe::top_keys::{RuleKeys, Selection, TopKeys};
 use crate::report::counter::Entries;
 use crate::report::top::{KeyHits, TopKeys as TopAnswer};
@@ -32,8 +31,6 @@ const QUERIES_MAX: usize = 1;
 pub(crate) struct Top {
     pub(crate) keys: TopKeys,
     rules: Arc<LiveRules>,
-    /// For callers without a token; `None` shows values as they are.
-    redaction: Option<Arc<Redaction>>,
     queries: Arc<Semaphore>,
     /// The budget of the admin listener.
     responses: ResponseBudget,
@@ -48,7 +45,7 @@ struct TopQuery {
 }
 
 /// The entries of a key of this process.
-pub(crate) type Key = Arc<observe::top_keys::entries::Entries>;
+type Key = Arc<observe::top_keys::entries::Entries>;
 
 /// Hits of this process, and the permit that counts them among those in memory.
 #[derive(Default)]
@@ -61,17 +58,10 @@ struct Prepared {
 type Permit = Option<OwnedSemaphorePermit>;
 
 impl Top {
-    /// Without a redaction values are shown as they are.
-    pub(crate) fn new(
-        keys: TopKeys,
-        rules: Arc<LiveRules>,
-        redaction: Option<Arc<Redaction>>,
-        responses: ResponseBudget,
-    ) -> Self {
+    pub(crate) fn new(keys: TopKeys, rules: Arc<LiveRules>, responses: ResponseBudget) -> Self {
         Self {
             keys,
             rules,
-            redaction,
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             responses,
             tasks: TaskTracker::new(),
@@ -83,11 +73,11 @@ impl Top {
         self: &Arc<Self>,
         replica: &str,
         query: &str,
-        viewer: &Viewer,
+        values: Values,
         show: impl FnOnce(TopAnswer) -> T + Send + 'static,
     ) -> Result<T, Rejected> {
         let query = TopQuery::read(query)?;
-        let prepared = self.sums(query.selection, query.window, viewer).await?;
+        let prepared = self.sums(query.selection, query.window, values).await?;
         let replica = replica.to_owned();
         let shown = move || {
             let Prepared { sums, permit } = prepared;
@@ -104,39 +94,11 @@ impl Top {
         selection: Selection,
         window: Window,
         by: By,
-        viewer: &Viewer,
+        values: Values,
     ) -> Result<Vec<KeyHits>, Rejected> {
-        let prepared = self.sums(selection, window, viewer).await?;
+        let prepared = self.sums(selection, window, values).await?;
         let rule = prepared.sums.first(by).into_iter().next();
         Ok(rule.map_or_else(Vec::new, |rule| rule.keys))
-    }
-
-    /// The key that is shown like this to callers without a token, if it is among the top keys of
-    /// the last hour.
-    pub(crate) async fn hashed(
-        self: &Arc<Self>,
-        domain: &str,
-        shown: Entries,
-    ) -> Result<Option<Key>, Rejected> {
-        let Some(redaction) = self.redaction.clone() else {
-            return Ok(None);
-        };
-        let selection = Selection {
-            domain: Some(domain.to_owned()),
-            rule: None,
-        };
-        let find = move |top: &Self, read: &[RuleKeys], _| {
-            let keys = read.iter().flat_map(|rule| {
-                let keys = rule.keys.iter();
-                keys.map(|key| (&*rule.domain, key))
-            });
-            let is_shown = |(domain, key): &(&str, &Counted)| {
-                top.shown(&query_of(domain, &key.entries), Some(&redaction)) == Some(shown.clone())
-            };
-            let (_, key) = keys.into_iter().find(is_shown)?;
-            Some(key.entries.clone())
-        };
-        self.prepare(selection, Window::Hour, find).await
     }
 
     /// The hits that this process counted.
@@ -144,13 +106,12 @@ impl Top {
         self: &Arc<Self>,
         selection: Selection,
         window: Window,
-        viewer: &Viewer,
+        values: Values,
     ) -> Result<Prepared, Rejected> {
-        let redaction = viewer.redaction.clone();
         let add = move |top: &Self, read: &[RuleKeys], permit| {
             let mut sums = Sums::default();
             for rule in read {
-                top.add(&mut sums, rule, redaction.as_deref());
+                top.add(&mut sums, rule, values);
             }
             Prepared { sums, permit }
         };
@@ -179,44 +140,28 @@ impl Top {
         Ok(self.tasks.spawn(prepare).await.unwrap_or_default())
     }
 
-    fn add(&self, sums: &mut Sums, rule: &RuleKeys, redaction: Option<&Redaction>) {
+    fn add(&self, sums: &mut Sums, rule: &RuleKeys, values: Values) {
         for key in &rule.keys {
             let query = query_of(&rule.domain, &key.entries);
             // Without rules those that counted it were withdrawn.
-            let Some(shown) = self.shown(&query, redaction) else {
+            let Some(shown) = self.shown(&query, values) else {
                 continue;
             };
             sums.add(&rule.domain, &rule.rule, shown, key.counts);
         }
     }
 
-    /// `None` if values cannot be redacted, because there are no rules.
-    fn shown(&self, query: &Query<'_>, redaction: Option<&Redaction>) -> Option<Entries> {
-        match (redaction, self.rules.load().as_ref()) {
-            (None, _) => Some(key_of(query)),
-            (Some(redaction), Some(rules)) => Some(key_of(&redaction.of(query, rules).query())),
-            (Some(_), None) => None,
+    /// `None` if values cannot be left out, because there are no rules.
+    fn shown(&self, query: &Query<'_>, values: Values) -> Option<Entries> {
+        match (values, self.rules.load().as_ref()) {
+            (Values::Clear, _) => Some(key_of(query)),
+            (Values::Dropped, Some(rules)) => Some(key_of(&Redacted::of(query, rules).query())),
+            (Values::Dropped, None) => None,
         }
-    }
-
-    /// The descriptors of a request as callers without a token see them; `None` unless values are
-    /// replaced by hashes.
-    pub(crate) fn as_hashed(&self, query: &Query<'_>) -> Option<Vec<Entries>> {
-        let redaction = self.redaction.as_ref().filter(|one| one.hashes())?;
-        let rules = Option::clone(&self.rules.load())?;
-        let redacted = redaction.of(query, &rules);
-        Some(
-            redacted
-                .query()
-                .descriptors
-                .iter()
-                .map(entries_of)
-                .collect(),
-        )
     }
 }
 
-pub(crate) fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
+fn query_of<'k>(domain: &'k str, entries: &'k Key) -> Query<'k> {
     Query {
         domain: domain.as_bytes(),
         descriptors: [Descriptor::new(entries.iter())].into_iter().collect(),
@@ -229,7 +174,7 @@ fn key_of(query: &Query<'_>) -> Entries {
     query.descriptors.iter().flat_map(entries_of).collect()
 }
 
-pub(crate) fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
+fn entries_of(descriptor: &Descriptor<'_>) -> Entries {
     let shown = |bytes| Text(bytes).shown().into_owned();
     let entries = descriptor.entries.iter();
     entries
@@ -301,7 +246,6 @@ mod tests {
         Arc::new(Top::new(
             TopKeys::new(Clock::starting_at(Time::default()), metrics),
             Arc::default(),
-            None,
             ResponseBudget::new(metrics),
         ))
     }
@@ -310,12 +254,8 @@ mod tests {
     async fn queries_do_not_wait_for_others_for_ever() {
         let metrics = Metrics::new();
         let top = top(&metrics);
-        let viewer = Viewer {
-            redaction: None,
-            may_reveal: false,
-        };
         let read = async || {
-            top.read("a", "", &viewer, |answer| answer.rules.len())
+            top.read("a", "", Values::Clear, |answer| answer.rules.len())
                 .await
         };
         let other = top.queries.clone().acquire_owned().await;

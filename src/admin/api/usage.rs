@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 
 use crate::admin::api::answer::Answer;
-use crate::admin::api::counters::{Counters, is_hashed, no_rules};
+use crate::admin::api::counters::{Counters, no_rules, query_of_pairs};
 use crate::admin::api::top::reject_removed;
 use crate::admin::query_string::Pairs;
 use crate::base::text::Text;
@@ -14,20 +14,12 @@ impl Counters {
     /// GET: the limits of one descriptor, with an entry for each `e` in the query string.
     pub(crate) async fn usage(&self, pairs: &Pairs) -> Answer<Usage> {
         reject_removed(pairs, "rule")?;
-        let mut key = None;
-        let mut query = self.query_of_pairs(pairs, &mut key).await?;
+        let mut query = query_of_pairs(pairs)?;
         query.descriptors[0].hits = Hits::Peek;
         let rules = self.rules.load();
         let rules = rules.as_ref().ok_or_else(no_rules)?;
         let now = self.clock.now();
-        let plan = self.plan(rules, &query, now).map_err(|rejected| {
-            // The explanation has the values.
-            if is_hashed(pairs) {
-                rejected.unexplained()
-            } else {
-                rejected
-            }
-        })?;
+        let plan = self.plan(rules, &query, now)?;
         let limits = plan.steps[0].links().iter().map(|link| async {
             let check = &plan.request.checks[link.check];
             let (reading, counted_in) = self.read_check(check, now).await;

@@ -284,14 +284,14 @@ mod tests {
 {"time": 0, "ratelimit": {"domain": "d", "descriptors": null}} => rate limit descriptor list must not be empty
 {"time": 0, "domain": "d", "descriptors": [{"entries": ["a=b"]}]} => it has no `ratelimit`, the metadata of Envoy's rate limit filter
 {"ratelimit": {"domain": "d", "descriptors": [{"entries": ["a=b"]}]}} => it has no `time`
-{"time": 0, "ratelimit": {"descriptors": [{"entries": ["=b"]}]}} => the entry `=b` has no key; write key=value, column 58
+{"time": 0, "ratelimit": {"descriptors": [{"entries": ["=b"]}]}} => the entry `=b` has no key; write key=value, column 59
 {"time": 1785585600000, "ratelimit": null} => invalid value: 1785585600000, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 22
 {"time": -1, "ratelimit": null} => invalid value: -1, expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 11
 {"time": "noon", "ratelimit": null} => invalid value: "noon", expected a time of RFC 3339 or seconds since 1970, before the year 2255, column 15
 {"time": 0, "ratelimit": {"domain": 5}} => invalid type: integer `5`, expected a string, column 37
 {"time": 0, "ratelimit": {"descriptors": [5]}} => invalid type: integer `5`, expected a descriptor with entries, column 43
 {"time": 0, "ratelimit": {"descriptors": [{"entries": [{"key": "a"}]}]}} => invalid type: map, expected an entry, key=value, column 56
-{"time": 0, "ratelimit": {"hits_addend": 4294967296}} => 4294967296 is above 2^32 - 1, column 51
+{"time": 0, "ratelimit": {"hits_addend": 4294967296}} => 4294967296 is above 2^32 - 1, column 52
 {"time": 0, "ratelimit": {"descriptors": [{"limit": "unit:EON"}]}} => `EON` is no unit, column 62
 {"time": 0, "ratelimit": "{"} => in the text: EOF while parsing an object, column 1, column 28
 {"time": 0 => EOF while parsing an object, column 10

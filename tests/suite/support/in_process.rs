@@ -23,6 +23,7 @@ use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Limiter, LimiterError, Observers, Parts, Settings};
 use tollgate::observe::feed::OverLimitFeed;
+use tollgate::observe::redact::Values;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -198,7 +199,10 @@ pub(crate) fn limiter(
     metrics: &Metrics,
 ) -> Limiter {
     let Rules { live, stats } = rules.clone();
-    let (settings, feed) = (Settings::default(), OverLimitFeed::new("a", None, metrics));
+    let (settings, feed) = (
+        Settings::default(),
+        OverLimitFeed::new("a", Values::Clear, metrics),
+    );
     let observers = Observers::new(stats, feed, &settings, clock, metrics);
     let parts = Parts {
         rules: live,

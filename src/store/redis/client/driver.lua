@@ -142,8 +142,7 @@ local function decide_all_or_nothing(first, arguments, count)
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local check = checks[index]
-      -- equivalent: `<` -> `<=`: a peek is excluded before
-      if check.over and not drops and cost ~= 0 and (enforcing or cost < 0) then
+      if check.over and not drops and (cost < 0 or enforcing and cost > 0) then
         local over, changed
         slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
         slot.changed = slot.changed or changed
