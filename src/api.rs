@@ -68,7 +68,6 @@ pub mod trial;
 const HANDOVERS_MAX: usize = 1_024;
 /// HTTP connections that wait to be taken by a worker. More wait in the kernel's queue, without a
 /// file descriptor.
-// bound http_handovers_max: they wait in the kernel; -
 const HTTP_HANDOVERS_MAX: usize = 8;
 
 /// Everything that a worker serves. Clones share it.

@@ -60,11 +60,9 @@ pub(crate) const ADMIN_BOUNDS: Bounds = Bounds {
     overload: Overload::CloseOldest,
 };
 /// Time for a client to send the head of an HTTP request, and for a connection to be idle.
-// bound header_timeout: closed; -
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the head of an HTTP request: a little more than Envoy accepts by default. hyper's
 /// default is 400 KiB.
-// bound head_bytes_max: 431; -
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The address of the client of a request; `None` for a Unix socket. An extension of each request.

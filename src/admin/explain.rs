@@ -15,7 +15,6 @@ use crate::rules::{LiveRules, Query};
 const GET_USAGE: &str = "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
 /// Bytes of a body of `/explain` and of `POST /api/v1/counters`. A recorded request has a few
 /// hundred, and every connection of the admin listener may hold a body.
-// bound explain_bytes_max: 413; -
 pub(crate) const BODY_BYTES_MAX: usize = 256 << 10;
 /// The response of a page that needs rules, before the first are loaded.
 pub(crate) const NO_RULES: &str = "no rules are loaded\n";

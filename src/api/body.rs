@@ -16,7 +16,6 @@ use crate::base::text::{Escaped, prefix};
 // bound body_timeout: 408; tollgate_calls_rejected_total{cause="message_timeout"}
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the reason of an error, which may quote the request.
-// bound reason_bytes_max: truncated; -
 pub(crate) const REASON_BYTES_MAX: usize = 1_024;
 
 /// Why a body was not read.

@@ -32,13 +32,10 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a stall every call that Envoy waits for has timed out, so all that arrive in one turn
 /// ([`TURN_BYTES`](crate::api::socket::TURN_BYTES)) are reset: some 300 with their messages, and
 /// 800 of the smallest. An attacker that sends only a head and a reset for each has 1,800.
-// bound resets_pending_max: GOAWAY with ENHANCE_YOUR_CALM; -
 const RESETS_PENDING_MAX: usize = 1_024;
 /// Silence of a gRPC client. HTTP/2 libraries answer a PING themselves.
-// bound ping_interval: a PING; -
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for the answer to a PING. A process that was stopped for a moment answers within it.
-// bound ping_timeout: closed; -
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The age of a connection is within a tenth of the setting, as in grpc-go.
 const JITTER_PARTS: u64 = 10;

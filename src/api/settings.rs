@@ -17,7 +17,6 @@ use crate::net::tls::{Identity, PemFile};
 /// per decision than two.
 const CORES_PER_WORKER: usize = 2;
 /// Serving threads unless WORKERS is set: each decides about 100,000 requests a second.
-// bound workers_default_max: WORKERS sets more; -
 const WORKERS_DEFAULT_MAX: usize = 8;
 
 /// Listeners for Envoy.
@@ -68,11 +67,9 @@ pub struct Settings {
     #[arg(long, env, value_name = "THREADS", value_parser = threads)]
     pub workers: Option<NonZeroUsize>,
     /// On SIGTERM: how long to serve while health checks report NOT_SERVING
-    // bound DRAIN_PERIOD: no new connections; -
     #[arg(long, env, default_value = "5s", value_name = "DURATION", value_parser = parse::duration)]
     pub drain_period: Span,
     /// After DRAIN_PERIOD: how long to wait for requests in flight
-    // bound SHUTDOWN_TIMEOUT: the process ends; -
     #[arg(long, env, default_value = "25s", value_name = "DURATION", value_parser = parse::duration)]
     pub shutdown_timeout: Span,
 }

@@ -39,7 +39,6 @@ mod upstream;
 /// Bytes of the body of a call: the largest message, and five before it.
 const BODY_BYTES: usize = MESSAGE_BYTES_MAX + 5;
 /// Descriptors of a disagreement of a trial.
-// bound shown_descriptors_max: the others are left out; -
 const SHOWN_DESCRIPTORS_MAX: usize = 10;
 /// With TRIAL_ON_UPSTREAM_ERROR=decide, the part of a deadline that is reserved for our response.
 const RESERVED_PARTS: u64 = 5;

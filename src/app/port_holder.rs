@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::base::shutdown::Phase;
 
 /// Time to connect to the process, and time for its answer.
-// bound port_holder_timeout: the error does not say whose the port is; -
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// More than `/ready` has.
 const BYTES_MAX: usize = 4 << 10;

@@ -11,7 +11,6 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 /// Bytes of a certificate, a credential or a value in a file.
-// bound setting_bytes_max: rejected, the previous content stays; -
 const SETTING_BYTES_MAX: usize = 1 << 20;
 
 /// Opens a file to read it.

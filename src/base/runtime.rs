@@ -22,7 +22,6 @@ const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// Threads for blocking tasks of one runtime. The allocator keeps memory for each. The admin port
 /// has most tasks; of those, a check, a change and two reads of rules files may last for seconds.
-// bound blocking_threads_max: the next task waits; -
 const BLOCKING_THREADS_MAX: usize = 8;
 
 /// A running thread. Dropping it cancels its work at the next `await`.

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 /// After the stop, a connection that owes no answer at this many looks in a row is closed. Half a
 /// second: a request that is arriving can still be received, and the last answer be sent.
-// bound stop_grace: connections that owe no answer for 0.5 s after the stop are closed; -
 const STOP_LOOKS: u32 = 2;
 const STOP_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 

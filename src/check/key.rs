@@ -10,7 +10,6 @@ use crate::limit::Window;
 
 /// Bytes of a safe key; the reference's format is bounded by the message. Clients choose the length
 /// of entries, and every store has to keep them.
-// bound key_bytes_max: the entries are replaced by a 128-bit hash; -
 pub const KEY_BYTES_MAX: usize = 512;
 /// Keys up to this many bytes are not allocated.
 const KEY_BYTES_INLINE: usize = 96;

@@ -16,7 +16,6 @@ use crate::rules::stats::counts::RuleStats;
 use crate::rules::{Allowance, EnforcedShare, FurtherLimit, Provenance, Rule};
 
 /// Checks of one descriptor: one command to Redis reads and writes all of their counters.
-// bound chain_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const CHAIN_MAX: usize = 16;
 
 /// Marks the limits of a rule below `above`, which are decided with others: with those of its own,

@@ -11,18 +11,13 @@ use crate::config::yaml::{self, Diagnostic, Location, NOT_UTF8, Node};
 use crate::report;
 
 /// Problems of a load, and warnings: more of them are mostly one mistake, repeated.
-// bound findings_max: the rest of the rules is not read, and the last problem says so; -
 pub(crate) const FINDINGS_MAX: usize = 1_000;
 /// Problems and warnings that are kept; the others are counted.
-// bound findings_shown_max: the last one says how many there are; -
 const FINDINGS_SHOWN_MAX: usize = 100;
 /// Bytes of the text and of the hint of a finding, which may quote the rules.
-// bound finding_bytes_max: the rest is left out; -
 const FINDING_BYTES_MAX: usize = 1_024;
 /// Memory of what rules have of their own: paths, names and metadata. A long domain is in the path
 /// of each of its rules, and an alias in the metadata of each that names it.
-// bound rules_bytes_max: the rules are rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 const RULES_BYTES_MAX: usize = 40 << 20;
 /// The most characters of a line shown around the caret.
 const EXCERPT_CHARS: usize = 120;

@@ -70,7 +70,6 @@ pub(crate) fn text_of(node: &Node) -> String {
 /// The beginning of [`go_text`] for a message.
 pub(crate) fn go_text_in_message(node: &Node) -> String {
     /// Bytes of a value in a message about rules.
-    // bound quoted_value_bytes_max: the rest is left out; -
     const BYTES_MAX: usize = 1_024;
     go_text(node, BYTES_MAX)
 }

@@ -15,10 +15,8 @@ use crate::config::yaml::{Diagnostic, FILE_NODES_MAX, Kind, Node};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// Bytes of PROMETHEUS_MAPPER_YAML: as many as a ConfigMap holds.
-// bound mapping_bytes_max: rejected, the usual names are used; -
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Buckets of a histogram: each is a series.
-// bound mapping_buckets_max: rejected, the usual names are used; -
 const BUCKETS_MAX: usize = 1_000;
 
 const ROOT_KEYS: &[&str] = &["defaults", "mappings"];

@@ -57,8 +57,6 @@ keys! {
     }
 }
 /// Blocks of an overlay: each rule is matched against all blocks of its domain.
-// bound overlay_blocks_max: rejected, the previous overlay stays;
-// ratelimit_service_config_load_error
 const OVERLAY_BLOCKS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]

@@ -8,11 +8,9 @@ use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
 
 /// Calendars of a process. They are kept across reloads, because limits refer to them.
-// bound calendars_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub(crate) const CALENDARS_MAX: usize = 10_000;
 /// Calendars while a change of a rules file is compiled: texts that are never in force leave the
 /// rest free.
-// bound checked_calendars_max: the change is rejected; tollgate_admin_actions_total{outcome="rejected"}
 pub(crate) const CHECKED_CALENDARS_MAX: usize = 5_000;
 
 /// A file of rules.

@@ -18,10 +18,8 @@ use crate::report::usage::{LimitUsage, UsagePeriod};
 use crate::rules::{Rule, RuleSet};
 
 /// Rules of the page.
-// bound budget_rules_max: left out; -
 const RULES_MAX: usize = 20;
 /// Keys of a rule.
-// bound budget_keys_max: left out; -
 const KEYS_MAX: usize = 10;
 
 pub(crate) async fn content(parts: &Parts, viewer: &Viewer) -> Markup {

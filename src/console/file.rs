@@ -17,7 +17,6 @@ use crate::rule_source::edit::name::FileName;
 use crate::rule_source::edit::{EditError, Reading};
 
 /// Bytes of a text in the editor: a browser is slow with more.
-// bound edited_bytes_max: the page has the reason instead of the editor; -
 const EDITED_BYTES_MAX: usize = 1 << 20;
 
 /// The title and the content, and the permit that counts for it. With `text=no` the text is left

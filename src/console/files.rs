@@ -13,7 +13,6 @@ use crate::rule_source::edit::Listed;
 use crate::rule_source::findings::Findings;
 
 /// Rows of the list of rules files.
-// bound file_rows_max: left out; -
 const ROWS_MAX: usize = 1_000;
 /// Shown where rules come from a control plane.
 const NO_FILES: &str =

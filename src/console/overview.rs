@@ -18,7 +18,6 @@ use crate::store::Backend;
 use crate::telemetry::metric::Snapshot;
 
 /// Rules in the list of those that limit most.
-// bound overview_rules_max: left out; -
 const RULES_MAX: usize = 10;
 /// Totals, by their names on /metrics.
 const TOTALS: [(&str, &str); 7] = [

@@ -28,7 +28,6 @@ use crate::trial::Trial;
 /// Servers, counters and files are read again after this time, however many pages are open.
 const ASK_AGAIN: Span = Span::from_micros(900_000);
 /// Rules whose counters are read for utilization.
-// bound usage_rules_max: without utilization; -
 const USAGE_RULES_MAX: usize = 1_000;
 
 /// The state of the console.

@@ -14,7 +14,6 @@ use crate::rules::stats::counts::HitCounts;
 use crate::rules::{Naming, Rule, RuleSet};
 
 /// Rows of the list of rules; the rest is found by searching.
-// bound rule_rows_max: found by searching; -
 const ROWS_MAX: usize = 200;
 
 /// The parameters of the URL.

@@ -15,7 +15,6 @@ use crate::observe::top_keys::windows::{By, Window};
 use crate::report::top::KeyHits;
 
 /// Keys of a page of the console.
-// bound top_rows_max: left out; -
 const KEYS_MAX: usize = 20;
 /// With their names on the page.
 const WINDOWS: [(Window, &str); 3] = [

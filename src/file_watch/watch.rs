@@ -13,7 +13,6 @@ use crate::base::runtime::Thread;
 /// Events within this time are one change: editors write in two steps, and a ConfigMap in seven.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Events in a row that delay a reload of a directory.
-// bound debounce_rounds_max: the directory is read while it changes; -
 const DEBOUNCE_ROUNDS_MAX: usize = 20;
 /// See [`Watched::poll_interval`].
 pub(crate) const POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);

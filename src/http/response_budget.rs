@@ -29,7 +29,6 @@ use crate::telemetry::metric::{Counter, Metrics};
 // tollgate_admin_responses_full_total, tollgate_admin_pages_full_total
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a response that is not counted: the connections of the listener bound them.
-// bound uncounted_response_bytes_max: the response is counted by response_bytes_max; -
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// GET requests to the console and to `/api/v1` whose responses are rendered at a time, other than
 /// of pages that requests share.

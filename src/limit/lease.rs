@@ -15,7 +15,6 @@ const LONGEST_DEFAULT: Span = Span::from_secs(2);
 /// The shortest lifetime of a lease.
 pub const LIFETIME_MIN: Span = Span::from_micros(20_000);
 /// The longest lifetime of a lease.
-// bound lease_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const LIFETIME_MAX: Span = Span::from_secs(60);
 /// The shortest sub-window with leases: hits are usable only in the sub-window they are charged to.
 pub const SUB_WINDOW_MIN: Span = Span::from_secs(1);

@@ -6,16 +6,13 @@ use crate::limit::unit::Unit;
 use crate::limit::windows::Windows;
 
 /// Period of a limit; longer ones are typing errors.
-// bound period_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub(super) const PERIOD_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 
 /// Sub-windows of a sliding window. More would be a log.
-// bound buckets_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const BUCKETS_MAX: u32 = 100;
 
 /// Holders of a key. Each is stored by name, and all of them must fit into one shard of a memory
 /// store of ordinary size.
-// bound holders_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const HOLDERS_MAX: u64 = 30_000;
 
 /// The limit that a rule states, not validated.

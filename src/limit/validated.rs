@@ -15,18 +15,14 @@ use crate::limit::windows::Windows;
 /// Whole numbers up to here are exact in a double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;
 /// The largest limit, of a fixed window: its count stays exact one above it.
-// bound amount_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const AMOUNT_MAX: u64 = EXACT_MAX - 2;
 
 /// The shortest queue: timers have a resolution of 1 ms.
 const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
 /// `max_wait` of a queue; no timeout is longer.
-// bound max_wait_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 const MAX_WAIT_MAX: Span = Span::from_secs(3_600);
 /// Entries of a sliding log, per key. Later calls share the newest entry, so that it admits less,
 /// never more.
-// bound log_entries_max: further calls share the newest entry: stricter, never looser;
-// tollgate_log_entries_full_total
 pub const LOG_ENTRIES_MAX: u32 = 10_000;
 
 /// A limit that can be counted exactly.

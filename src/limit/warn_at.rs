@@ -5,7 +5,6 @@ use std::fmt;
 use smallvec::SmallVec;
 
 /// Used shares of one limit.
-// bound warn_at_max: the rule is rejected when loaded; ratelimit_service_config_load_error
 pub const WARN_AT_MAX: usize = 4;
 
 /// Percentages of a limit, ascending: the values of `warn_at`.

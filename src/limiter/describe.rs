@@ -18,10 +18,8 @@ use crate::rules::{Link, OWN_LIMIT, Step};
 use crate::telemetry::traces::LiveSpan;
 
 /// Bytes of a request in a span.
-// bound request_text_bytes_max: truncated; -
 const REQUEST_BYTES_MAX: usize = 1_024;
 /// Bytes of a descriptor, a domain or a rule's path in a span or a log line.
-// bound descriptor_text_bytes_max: truncated; -
 const DESCRIPTOR_BYTES_MAX: usize = 256;
 
 /// The span of a request, named as in envoyproxy/ratelimit.

@@ -19,7 +19,6 @@ pub(crate) mod address;
 
 /// Time to resolve the host of a control plane, a collector or a trial's upstream, connect, and
 /// make the TLS handshake.
-// bound remote_connect_timeout: the attempt fails; -
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// TCP keepalive detects a peer that vanished: idle time before the first probe, time between
 /// probes, and probes without an answer.
@@ -27,7 +26,6 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;
 /// Time for bytes to such a host to be acknowledged.
-// bound unacknowledged_max: closed; -
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// The protocol to negotiate. gRPC servers require it.
 const ALPN: &[u8] = b"h2";

@@ -20,13 +20,10 @@ use crate::telemetry::metric::{Counter, Metrics};
 // bound call_lines_per_second_max: the line is dropped; tollgate_call_log_dropped_total
 const LINES_PER_SECOND_MAX: u32 = 100;
 /// Bytes of a domain, of all descriptors, and of what was found for them.
-// bound call_text_bytes_max: truncated; -
 const TEXT_BYTES_MAX: usize = 1_024;
 /// Names of the rules that are compared with one that they do not have.
-// bound compared_names_max: left out; -
 const COMPARED_NAMES_MAX: usize = 1_000;
 /// Bytes of a name that count for it.
-// bound compared_bytes_max: truncated; -
 const COMPARED_BYTES_MAX: usize = 64;
 
 /// The log of the calls of all workers.

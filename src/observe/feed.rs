@@ -27,10 +27,8 @@ const EVENTS_PER_SECOND_MAX: u32 = 10;
 // bound events_max: the event is lost; tollgate_over_limit_events_dropped_total
 const EVENTS_MAX: usize = 64;
 /// Bytes of a key, a value or a domain in an event.
-// bound event_part_bytes_max: truncated; -
 const PART_BYTES_MAX: usize = 256;
 /// Entries of a descriptor in an event.
-// bound event_entries_max: left out; -
 const ENTRIES_MAX: usize = 32;
 
 /// The feed of the process. Clones share it.

@@ -9,7 +9,6 @@ use crate::rules::stats::counts::HitCounts;
 
 /// Keys of each rule in a sketch of a worker, in an answer, and by hits and by hits over limit in a
 /// slot.
-// bound top_keys_max: the keys with the most hits are kept, and counts are lower bounds; -
 pub(crate) const TOP_KEYS_MAX: usize = 100;
 
 /// The keys with the most hits of each rule.

@@ -32,11 +32,8 @@ mod write;
 pub(crate) const NO_FILES: &str = "the rules come from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW), not from files; /rlconfig has those in force";
 
 /// Requests that read rules files at a time. A text has megabytes, and so has its page.
-// bound rules_reads_max: the next one waits; tollgate_admin_rules_texts_full_total
 const READS_MAX: usize = 2;
 /// Time that a request waits for others to read rules files.
-// bound rules_read_wait_max: the request is answered with 503;
-// tollgate_admin_rules_texts_full_total
 const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The folder of the rules in force, and how they are compiled.

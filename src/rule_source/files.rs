@@ -17,14 +17,11 @@ use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
 use crate::file_watch::FileStat;
 
 /// Rules files of a directory. One with more is the wrong directory.
-// bound files_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 pub(crate) const FILES_MAX: usize = 10_000;
 /// Directories below the directory of rules: a few links to each other make millions of paths, even
 /// without a cycle.
-// bound directories_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const DIRECTORIES_MAX: usize = 10_000;
 /// Depth of the directories of rules.
-// bound directory_depth_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const DEPTH_MAX: usize = 16;
 /// The folder of previous versions of rules files and of files that are being written, which are no
 /// rules in force. Skipped wherever it is and whatever RUNTIME_IGNOREDOTFILES says.

@@ -16,11 +16,9 @@ use crate::limit::{Limit, OverLimitHits, Windows};
 use crate::rules::query::Entry;
 
 /// Bytes of the name of a holder. No id of a request or of a session comes near it.
-// bound holder_bytes_max: replaced by a 128-bit hash; -
 pub const HOLDER_BYTES_MAX: usize = 128;
 
 /// Bytes of a key up to the end of its hash tag: half of [`KEY_BYTES_MAX`].
-// bound tag_bytes_max: the tagged entries are replaced by a 128-bit hash; -
 const TAG_BYTES_MAX: usize = 256;
 
 /// Bytes of a hash in a key.

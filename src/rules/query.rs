@@ -10,7 +10,6 @@ use crate::check::Hits;
 use crate::limit::Unit;
 
 /// Bytes of a descriptor as text.
-// bound shown_bytes_max: truncated; -
 const SHOWN_BYTES_MAX: usize = 256;
 
 /// A call: a domain and its descriptors.

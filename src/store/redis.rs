@@ -37,7 +37,6 @@ pub mod topology;
 /// How soon a process that starts learns that Redis is unreachable.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(5);
 /// Rules that one line names.
-// bound rules_named_max: their number; -
 const RULES_NAMED_MAX: usize = 10;
 
 impl Redis {

@@ -11,7 +11,6 @@ use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::store::{memory, redis};
 
 /// STORE_TIMEOUT: a longer time-out is a mistake.
-// bound store_timeout_max: startup error; -
 const STORE_TIMEOUT_MAX: Span = Span::from_secs(60);
 
 /// The store.

@@ -26,7 +26,6 @@ pub(crate) const DEADLINES: &str = "tollgate_call_deadline_seconds";
 pub(crate) const CALLS: &str = "tollgate_store_call_seconds";
 
 /// Minutes that are kept.
-// bound store_minutes_max: forgotten; -
 pub(crate) const MINUTES: u64 = 60;
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 const MINUTE: Span = Span::from_secs(60);

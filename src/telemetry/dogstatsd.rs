@@ -11,7 +11,6 @@ use crate::telemetry::mapper::{self, expanded};
 use crate::telemetry::tags::Tags;
 
 /// Mogrifiers: each is tried on each name of each flush.
-// bound mogrifiers_max: startup error; -
 const MOGRIFIERS_MAX: usize = 100;
 /// Prefixes of their settings; the second is from the manual of envoyproxy/ratelimit.
 const PREFIXES: [&str; 2] = ["DOG_STATSD_MOGRIFIER_", "DOG_STATSD_MOGRIFIERS_"];

@@ -8,7 +8,6 @@
 use regex::{Captures, Regex};
 
 /// Patterns of PROMETHEUS_MAPPER_YAML: each is tried on each name once.
-// bound mappings_max: rejected, the usual names are used; -
 pub const MAPPINGS_MAX: usize = 1_000;
 
 /// The rules of a file.

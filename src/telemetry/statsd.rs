@@ -23,10 +23,8 @@ use crate::telemetry::statsd::deltas::DeltaTracker;
 mod deltas;
 
 /// Bytes of a datagram to statsd: an Ethernet frame without headers, as in envoyproxy/ratelimit.
-// bound packet_bytes_max: the next line is in the next one; -
 const PACKET_BYTES_MAX: usize = 1_432;
 /// Bytes of a write to a connection to statsd.
-// bound chunk_bytes_max: sent with the next write; -
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a line for statsd. Far above any name that a rule makes, and below a datagram's limit.
 // bound line_bytes_max: the line is dropped; tollgate_statsd_lines_lost_total
@@ -43,7 +41,6 @@ const BACKOFF_MIN: Duration = Duration::from_secs(1);
 // bound statsd_backoff_max: tried again; tollgate_statsd_flushes_failed_total
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time for the last flush to statsd at shutdown.
-// bound last_flush_timeout: lost; -
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where and how metrics are sent.

@@ -11,7 +11,6 @@ use crate::trial::compare::{Class, Comparison};
 use crate::trial::request::Row;
 
 /// The last disagreements of a trial.
-// bound disagreements_max: the oldest is removed; -
 pub(crate) const DISAGREEMENTS_MAX: usize = 100;
 /// Domains in the counts of a trial. Clients choose their names; a domain that is known there only
 /// must be shown, too.

@@ -48,7 +48,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A connection of this length was healthy.
 const HEALTHY_MIN: Duration = Duration::from_millis(100);
 /// Streams that callers canceled, for which a late reply may still arrive.
-// bound upstream_resets_max: the connection is closed; -
 const RESETS_MAX: usize = 1_024;
 /// Bytes that the upstream may send of one reply, and of all, before they are read.
 const REPLY_WINDOW: u32 = 256 << 10;

@@ -24,7 +24,6 @@ use crate::limit::{Algorithm, CalendarSpec, Consistency, OverLimitHits, Unit, Wa
 use crate::rules::{EffectiveOption, EnforcedShare, OnStoreError, Origin, Provenance};
 
 /// Limits of a rule beside its own.
-// bound limits_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 pub(crate) const LIMITS_MAX: usize = 8;
 
 /// A block that applies to a rule.

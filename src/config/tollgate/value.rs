@@ -17,16 +17,11 @@ use crate::limit::{
 use crate::rules::{EnforcedShare, OnStoreError};
 
 /// Headers that a rule adds to a degraded request.
-// bound request_headers_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 const REQUEST_HEADERS_MAX: usize = 16;
 /// Bytes of the names and values of those headers. Proxies and applications reject requests with
 /// much more than 8 KiB of headers.
-// bound request_headers_bytes_max: rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 const REQUEST_HEADERS_BYTES_MAX: usize = 4 << 10;
 /// Bytes of the body of a response over limit: it is sent to clients that flood.
-// bound response_body_bytes_max: rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 const RESPONSE_BODY_BYTES_MAX: usize = 4 << 10;
 /// The units of a duration. Longer ones are longer than any wait or lease.
 const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];

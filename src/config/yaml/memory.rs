@@ -8,8 +8,6 @@ use crate::config::yaml::node::{Diagnostic, Location, Node};
 
 /// Memory of the tree of a file. 100,000 rules of five keys take 50 MiB; `{},` makes 13 times as
 /// much of a text.
-// bound rules_tree_bytes_max: the rules are rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 const TREE_BYTES_MAX: usize = 54 << 20;
 
 /// Memory of a node in the list or map around it.
@@ -19,10 +17,8 @@ const SHARED_BYTES: usize = 32;
 /// Memory of a token that the parser keeps: 104 bytes, in a queue that doubles.
 const TOKEN_BYTES: usize = 288;
 /// Bytes of a text that all nodes share, such as a key, a unit or a number.
-// bound shared_text_bytes_max: kept once for each node; -
 const SHARED_TEXT_BYTES_MAX: usize = 24;
 /// Texts that all nodes share.
-// bound shared_texts_max: kept once for each node; -
 const SHARED_TEXTS_MAX: usize = 1_000;
 
 /// The memory of a tree so far.

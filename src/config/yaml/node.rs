@@ -4,8 +4,6 @@ use std::rc::Rc;
 
 /// Bytes of a file, and of all rules files together. Twice what 100,000 rules take; a ConfigMap
 /// holds at most 1 MiB.
-// bound rules_files_bytes_max: the rules are rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// Replaces bytes that are not UTF-8, so that the error about them has a line and a column. YAML
@@ -16,29 +14,22 @@ pub const NOT_UTF8: char = '\u{FFFF}';
 ///
 /// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come
 /// from aliases.
-// bound rules_nodes_max: the rules are rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 pub(crate) const NODES_MAX: usize = 4_000_000;
 
 /// Nodes of an overlay, and of a file that maps metrics.
-// bound file_nodes_max: an error of the file, and nothing of it is used; -
 pub(crate) const FILE_NODES_MAX: usize = 100_000;
 
 /// Items of a list, and pairs of a map: a growing vector takes up to three times the memory of its
 /// items.
-// bound rules_items_max: the rules are rejected, the previous rules stay;
-// ratelimit_service_config_load_error
 pub(crate) const ITEMS_MAX: usize = 250_000;
 
 /// Levels of lists and maps in a file, aliases expanded. A descriptor takes two levels.
 ///
 /// Dropping, cloning and walking a tree recurse once a level; this depth fits the smallest stack
 /// of a thread.
-// bound depth_max: rejected, the previous rules stay; ratelimit_service_config_load_error
 pub(crate) const DEPTH_MAX: usize = 128;
 
 /// Warnings of a file: a generated one could have one per line.
-// bound warnings_max: left out; -
 pub(crate) const WARNINGS_MAX: usize = 100;
 
 /// A range of characters on one line of a file. The default, line 0, is of values without a file.

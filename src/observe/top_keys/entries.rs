@@ -4,7 +4,6 @@ use crate::rules::Entry;
 
 /// Bytes of a key or a value among the top keys. Longer ones are cut: an operator recognizes them,
 /// and clients choose their length.
-// bound key_part_bytes_max: truncated; -
 const PART_BYTES_MAX: usize = 256;
 
 /// Keys and values in turn, each behind its length.

@@ -31,10 +31,8 @@ use crate::telemetry::metric::Metrics;
 
 /// Time for a changed rules file to be loaded. Rules are read and compiled in less; network file
 /// systems may be slow.
-// bound rules_reload_timeout: 504; tollgate_admin_actions_total{outcome="failed"}
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for other changes of rules files to end.
-// bound rules_turn_timeout: 503, nothing is written; tollgate_admin_actions_total{outcome="failed"}
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A file that was written.

@@ -6,7 +6,6 @@ use std::path::Path;
 use crate::rule_source::files::has_cases;
 
 /// Bytes of the name of a rules file, on the usual file systems.
-// bound file_name_bytes_max: 400; -
 const NAME_BYTES_MAX: usize = 255;
 
 /// The name of a file directly in the folder of rules.

@@ -29,7 +29,6 @@ const METHOD: &str =
 const PING_INTERVAL: Duration = Duration::from_secs(360);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests that wait to be sent: one per response, before the next response is read.
-// bound xds_requests_max: the next response is read later; -
 const REQUESTS_MAX: usize = 1;
 
 /// The configuration of an xDS client.

@@ -16,10 +16,8 @@ use crate::rule_source::xds::size::DECODED_BYTES_MAX;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// Bytes of the errors in a NACK. The log has all of them.
-// bound error_bytes_max: truncated, with the number of missing bytes; the log has all; -
 const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Resources that are named because they cannot be decoded; the others are not read.
-// bound xds_problems_max: the rest is not read; -
 const PROBLEMS_MAX: usize = 100;
 /// Delays of repeated NACKs. The server sends valid rules only after the NACK, so the delay is
 /// short.

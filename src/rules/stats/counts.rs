@@ -11,7 +11,6 @@ use crate::check::{Check, Hits, LeaseEvent, LeaseHits, Leased, Source, Verdict};
 use crate::limit::OverLimitHits;
 
 /// Limits of a rule that only have crossings: its own, and those of former names.
-// bound retired_limits_max: their crossings are forgotten; -
 const RETIRED_LIMITS_MAX: usize = 16;
 
 /// The counters of one rule.

@@ -28,7 +28,6 @@ mod upkeep;
 // tollgate_leases_full_total
 const LEASES_MAX: usize = 65_536;
 /// Counters without leases whose demand is known: 1.5 MiB.
-// bound lease_demands_max: the newer one is kept, and a counter is hot later; -
 const DEMANDS_MAX: usize = 65_536;
 /// Each has its own lock.
 const SHARDS: usize = 64;

@@ -9,7 +9,6 @@ use crate::store::redis::client::encode::Mode;
 use crate::store::redis::fallback::change::{Change, key_hash};
 
 /// Time to announce a change of an operator to other replicas.
-// bound announce_timeout: cached verdicts expire by themselves; -
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl RedisClient {

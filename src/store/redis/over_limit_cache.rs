@@ -25,7 +25,6 @@ use crate::telemetry::metric::{self, Metrics};
 pub const AGE_MAX: Span = Span::from_secs(1);
 /// Times of last refunds, 8 KiB. Counters share them: a refund of one makes Redis decide the
 /// others, too.
-// bound cached_refunds_max: counters share an entry, and Redis is queried again; -
 const REFUNDS_MAX: usize = 1_024;
 
 /// Verdicts of counters that are over limit.

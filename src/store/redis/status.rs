@@ -17,10 +17,8 @@ use crate::store::redis::shared::Redis;
 use crate::store::redis::topology::node::Node;
 
 /// Time for a PING of the console or an INFO, with its connection.
-// bound status_timeout: reported as unreachable; -
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Servers that are asked at a time.
-// bound nodes_asked_max: asked after them; -
 const NODES_ASKED_MAX: usize = 64;
 /// Operators change persistence and memory rarely.
 const INFO_INTERVAL: Duration = Duration::from_secs(300);

@@ -19,7 +19,6 @@ use crate::telemetry::metric::Counter;
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// Wait for the last log lines to be written at the end of the process.
-// bound log_flush_timeout_max: the lines are lost; -
 const FLUSH_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// Lines that wait for their output. Clones share them.

@@ -14,7 +14,6 @@ use crate::telemetry::otlp::send::Sender;
 /// Waits between attempts, doubled each time.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// Pause between attempts to send to a collector.
-// bound otlp_retry_max: tried again; -
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The way to the collector.

@@ -8,7 +8,6 @@ use crate::telemetry::metric::{Times, Value};
 
 /// Lines for the times of one timer and flush. Beyond it each line represents several requests, by
 /// its sample rate: at 100,000 requests per second a flush would have a million lines.
-// bound timer_lines_max: a line represents several calls, by its sample rate; -
 const TIMER_LINES_MAX: u64 = 1_000;
 
 /// The values of counters and timers that were flushed last, by name.

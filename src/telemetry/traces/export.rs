@@ -19,7 +19,6 @@ use crate::telemetry::otlp::options::scope;
 use crate::telemetry::traces::options::Options;
 
 /// Spans of a batch, as in OpenTelemetry's SDKs.
-// bound batch_spans_max: sent with the next batch; -
 const BATCH_SPANS_MAX: usize = 512;
 /// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);

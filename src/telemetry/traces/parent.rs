@@ -6,7 +6,6 @@
 use http::HeaderMap;
 
 /// Bytes of a tracestate; W3C requires no more.
-// bound tracestate_bytes_max: not propagated; -
 const TRACESTATE_BYTES_MAX: usize = 512;
 /// B3 in one header, and in several.
 const B3: &str = "b3";

@@ -6,7 +6,6 @@ use crate::store::redis::topology::node::Node;
 
 /// Checks of a batch whose keys get their lifetimes in its own pipeline. With more checks the next
 /// batch follows soon, and a lifetime for each key that may be new would cost Redis more.
-// bound expire_at_once_max: set directly after it; -
 const EXPIRE_AT_ONCE_MAX: usize = 8;
 
 /// Sets the lifetimes of keys that may be new in a small batch. Usage that Redis has replied in

@@ -12,7 +12,6 @@ use crate::limit::{LOG_ENTRIES_MAX, Limit};
 pub(crate) const BATCH_SIZE_MAX: usize = 256;
 /// Size of the checks that one call of the script decides all or nothing, in commands: less than
 /// 10 ms of Redis.
-// bound atomic_size_max: a dry run, then each check on its own, as over several servers; -
 pub(crate) const ATOMIC_SIZE_MAX: usize = 4_096;
 
 /// The size of a check that the script decides.

@@ -12,7 +12,6 @@ use crate::store::redis::connect::credentials::Reloadable;
 use crate::store::redis::connect::tls::{Tls, TlsClient};
 
 /// Bytes of an error of Redis that are kept and logged. Its own texts have less than 200.
-// bound redis_error_bytes_max: the rest is left out; -
 const ERROR_BYTES_MAX: usize = 512;
 
 /// Displayed without credentials. Clones share credentials and certificates, also reloaded ones.

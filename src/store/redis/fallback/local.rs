@@ -31,7 +31,6 @@ use crate::telemetry::metric::{self, Metrics};
 const FALLBACK_BYTES_MAX: u64 = 64 << 20;
 /// Counters that are written back with one call: as many checks as any call has, so that no caller
 /// waits longer than for one.
-// bound write_backs_max: written back with the next call; -
 const WRITE_BACKS_MAX: usize = 64;
 /// Time that write-back may delay the use of a server that is back.
 // bound write_back_time_max: the rest while it serves; tollgate_write_back_hits_total

@@ -21,7 +21,6 @@ use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
 
 /// Lifetimes to set in one call: error replies to all of them have less than `REPLY_BYTES_MAX`.
-// bound lifetimes_per_call_max: set with the next call; -
 const LIFETIMES_PER_CALL_MAX: usize = 4_096;
 
 /// A server of a pool.

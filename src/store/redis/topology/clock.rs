@@ -9,7 +9,6 @@ use crate::base::time::{Clock, MICROS_PER_SECOND, Span, Time};
 
 /// Age of an estimate of a server's clock that is used without reading it again. Clocks drift by
 /// less than 1 µs in this time; a clock that was set is noticed after it.
-// bound clock_age_max: the clock is read again; -
 const ESTIMATE_AGE_MAX: Span = Span::from_micros(10_000);
 
 /// The estimate, which all workers share.

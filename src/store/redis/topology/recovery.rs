@@ -30,7 +30,6 @@ const PING_TIMEOUT: Duration = Duration::from_millis(750);
 /// How often a refused command is tried again: the user may be allowed it by now.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 /// Servers that are sent one at a time.
-// bound use_pings_max: sent one after them; -
 const PINGS_MAX: usize = 64;
 
 /// Probes servers and logs their faults for as long as the process lives.
